@@ -1,0 +1,57 @@
+"""The exceptions that users meet: one sentence each, in one shape.
+
+A message names the field, what it got, what it takes and the remedy. No message holds a value of a record: an error
+text is an output, and outputs are private only by noise.
+"""
+
+from __future__ import annotations
+
+
+class DpscaleError(Exception):
+    """Base of all errors of dpscale that a user can mend.
+
+    Parameters
+    ----------
+    field: the setting, column or file at fault, as the user wrote it.
+    got: what was found there (never a value of a record).
+    takes: what would be accepted.
+    remedy: what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
+        self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
+        parts = [f"{field}: {got}", f"it takes {takes}" if takes else "", remedy]
+        super().__init__("; ".join(part for part in parts if part))
+
+    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+        return type(self), (self.field, self.got, self.takes, self.remedy)
+
+
+class JobError(DpscaleError):
+    """The job file or the run directory is wrong."""
+
+
+class DomainError(DpscaleError):
+    """The domain file is wrong, or does not fit the workload."""
+
+
+class DataError(DpscaleError):
+    """The data cannot be read, or does not fit the domain."""
+
+
+class PlanError(DpscaleError):
+    """The mechanism cannot take this workload, or not within the memory setting."""
+
+
+class BudgetError(DpscaleError):
+    """The ledger refuses: the budget is spent, or the ledger cannot be trusted."""
+
+    exit_code = 3
+
+
+class TransientError(DpscaleError):
+    """Something outside failed in a way that may pass: the same command can be tried again."""
+
+    exit_code = 75

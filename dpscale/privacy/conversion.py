@@ -1,0 +1,197 @@
+"""Between the privacy parameters: Gaussian DP, zCDP, pure DP and (epsilon, delta).
+
+Gaussian DP: the exact curve of Balle & Wang 2018 (Theorem 8), in the form of Dong, Roth & Su 2022 (Corollary 1),
+    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
+zCDP: the Renyi optimisation of Canonne, Kamath & Steinke 2020 (Proposition 12); with t = alpha - 1,
+    log delta = min over t > 0 of  t((t+1) rho - eps) - t log(1 + 1/t) - log(1 + t).
+Any t gives a valid bound, so an inexact minimiser can cost tightness but never privacy.
+
+Every figure is rounded against the analyst: a delta or an epsilon up, a mu or a rho down. The inverse functions keep
+more slack than the forward ones, so that a budget converted to noise and back is never above itself.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dpscale.errors import JobError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SLACK = 1e-12  # relative, on deltas and epsilons: an order of magnitude above what rounding can do here
+MARGIN = 3e-12  # relative, on mu and rho: above SLACK, so that there and back again stays within the budget
+ULPS = 8 * sys.float_info.epsilon  # what the cancelling terms of an exponent may lose, relative to their size
+SMALLEST = sys.float_info.min  # a delta below this is reported as this
+FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
+
+
+def checked_epsilon(epsilon: float) -> float:
+    """A finite epsilon >= 0, or a refusal."""
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "give a smaller or a positive epsilon")
+    return float(epsilon)
+
+
+def checked_delta(delta: float) -> float:
+    """A delta in [0, 1), or a refusal."""
+    if not 0 <= delta < 1:
+        raise JobError("delta", f"got {delta!r}", "a number >= 0 and < 1", "take delta well below 1 / number of people")
+    return float(delta)
+
+
+def checked_parameter(name: str, value: float) -> float:
+    """A finite mu, rho or epsilon >= 0 of a mechanism, or a refusal."""
+    if not (math.isfinite(value) and value >= 0):
+        raise JobError(name, f"got {value!r}", "a finite number >= 0", "check the noise scale that it comes from")
+    return float(value)
+
+
+def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
+    """Neighbouring floats (last below, first above) around the point > 0 where a monotone condition starts to hold."""
+    low, high = 0.5, 1.0
+    while not above(high):
+        low, high = high, high * 2
+        if math.isinf(high):
+            return low, math.inf
+    while above(low):
+        low, high = low / 2, low
+        if low < SMALLEST:
+            return 0.0, high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return low, high
+
+
+# Gaussian differential privacy
+
+
+def delta_of_mu(mu: float, epsilon: float) -> float:
+    """The least delta for which mu-Gaussian DP implies (epsilon, delta)-DP."""
+    mu, epsilon = checked_parameter("mu", mu), checked_epsilon(epsilon)
+    if mu == 0:
+        return 0.0
+    x = epsilon / mu - mu / 2
+    if x > FAR:
+        return SMALLEST
+    if x < -FAR:
+        return 1.0
+    size = epsilon / mu + mu / 2
+    delta = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _mills_difference(x, mu) if x > -1 else _body(x, size)
+    return min(1.0, max(SMALLEST, delta * math.exp(SLACK + abs(x) * size * ULPS)))
+
+
+def _body(x: float, upper: float) -> float:
+    """Phi(-x) - e^eps Phi(-upper) for x < 0, where e^eps phi(upper) = phi(x)."""
+    from scipy.special import ndtr
+
+    return float(ndtr(-x)) - math.exp(-x * x / 2) / 2 * _erfcx(upper / math.sqrt(2))
+
+
+def _mills_difference(x: float, mu: float) -> float:
+    """R(x) - R(x + mu), R the Mills ratio (1 - Phi)/phi, as the integral over t > 0 of e^(-xt - t²/2) (1 - e^(-mu t)).
+
+    The subtraction loses all digits when mu is small against x; the integrand is positive, so its sum loses none.
+    """
+    if mu >= 1:
+        root = math.sqrt(2)
+        return math.sqrt(math.pi / 2) * (_erfcx(x / root) - _erfcx((x + mu) / root))
+    import numpy as np
+
+    nodes, weights = _quadrature()
+    end = math.sqrt(x * x + 90) - x  # there the integrand is e^-45 of its size, below rounding
+    t = nodes * end
+    return end * float(weights @ (np.exp(-t * (x + t / 2)) * -np.expm1(-mu * t)))
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre on [0, 1], enough nodes for e^(-45 u) to the last digit."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    return (nodes + 1) / 2, weights / 2
+
+
+def _erfcx(x: float) -> float:
+    from scipy.special import erfcx
+
+    return float(erfcx(x))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """The least epsilon >= 0 for which mu-Gaussian DP implies (epsilon, delta)-DP; inf for delta = 0 and mu > 0."""
+    mu, delta = checked_parameter("mu", mu), checked_delta(delta)
+    if mu == 0 or delta_of_mu(mu, 0) <= delta:
+        return 0.0
+    if delta < SMALLEST:
+        return math.inf
+    return crossing(lambda epsilon: delta_of_mu(mu, epsilon) <= delta)[1]
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """The largest mu for which mu-Gaussian DP implies (epsilon, delta)-DP; 1/mu is sigma at unit sensitivity."""
+    epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
+    if delta < SMALLEST:
+        return 0.0
+    return crossing(lambda mu: delta_of_mu(mu, epsilon) * (1 + MARGIN) > delta)[0]
+
+
+# Zero-concentrated differential privacy
+
+
+def delta_of_rho(rho: float, epsilon: float) -> float:
+    """A delta for which rho-zCDP implies (epsilon, delta)-DP: the best that its Renyi divergences give."""
+    rho, epsilon = checked_parameter("rho", rho), checked_epsilon(epsilon)
+    if rho == 0:
+        return 0.0
+    _, t = crossing(lambda t: (2 * t + 1) * rho - epsilon > math.log1p(1 / t))
+    terms = t * (t + 1) * rho, t * epsilon, t * math.log1p(1 / t), math.log1p(t)
+    exponent = t * ((t + 1) * rho - epsilon) - terms[2] - terms[3]
+    return max(SMALLEST, math.exp(min(0.0, exponent + SLACK + ULPS * sum(terms))))
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """An epsilon for which rho-zCDP implies (epsilon, delta)-DP: the best that its Renyi divergences give.
+
+    The best order solves rho t² + log(1 + t) = log(1/delta), the left side of which grows with t.
+    """
+    rho, delta = checked_parameter("rho", rho), checked_delta(delta)
+    if rho == 0:
+        return 0.0
+    if delta == 0:
+        return math.inf
+    tail = -math.log(delta)
+    _, t = crossing(lambda t: rho * t * t + math.log1p(t) > tail)
+    terms = (t + 1) * rho, math.log1p(1 / t), tail / t, math.log1p(t) / t
+    epsilon = terms[0] - terms[1] + (tail - math.log1p(t)) / t
+    return max(0.0, epsilon + SLACK * abs(epsilon) + ULPS * sum(terms))
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """The largest rho for which `epsilon_of_rho(rho, delta) <= epsilon`.
+
+    The best order solves (log(1/delta) - log(1 + t)) (2t + 1)/t² - log(1 + 1/t) = epsilon, which falls with t.
+    """
+    epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
+    if delta == 0:
+        return 0.0
+    tail = -math.log(delta)
+    _, t = crossing(lambda t: (tail - math.log1p(t)) * (2 + 1 / t) / t - math.log1p(1 / t) < epsilon)
+    terms = epsilon, math.log1p(1 / t), tail / t, math.log1p(t) / t
+    rho = (epsilon + terms[1] - (tail - math.log1p(t)) / t) / (t + 1)
+    return max(0.0, rho * (1 - MARGIN) - 3 * ULPS * sum(terms) / (t + 1))
+
+
+def rho_of_pure(epsilon: float) -> float:
+    """The zCDP of an epsilon-DP mechanism: epsilon²/2 (Bun & Steinke 2016, Proposition 1.4)."""
+    return checked_epsilon(epsilon) ** 2 / 2 * (1 + SLACK)
+
+
+def rho_of_exponential(epsilon: float) -> float:
+    """The zCDP of the exponential mechanism, whose loss has a range of epsilon: epsilon²/8 (Cesar & Rogers 2021)."""
+    return checked_epsilon(epsilon) ** 2 / 8 * (1 + SLACK)

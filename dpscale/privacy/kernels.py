@@ -1,0 +1,151 @@
+"""The compiled loops of the noise: one candidate after the other in 64 bit integers, up to one they cannot decide.
+
+No floating point: numbers of the mathematics are uint64 throughout, since numba makes int64 + uint64 a float64.
+Apart from `noise` so that numba is loaded by the first draw and not by the import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, uint64
+from numpy.typing import NDArray
+
+ONE, TWO = np.uint64(1), np.uint64(2)
+HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
+WORD = np.uint64(64)
+OFFSET_ERROR = np.uint64(4)
+SERIES_TERMS = 14
+
+
+def compiled(signature: str, inline: str = "never") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile for one signature, without the GIL; keep the machine code on disk where there is a place to write."""
+
+    def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"nogil": True, "inline": inline}
+        try:
+            return njit(signature, cache=True, **options)(function)
+        except RuntimeError:  # numba found no writable cache directory, as in a read-only container
+            return njit(signature, **options)(function)
+
+    return compile_now
+
+
+@compiled("uint64(uint64, uint64)", inline="always")
+def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
+    """floor(a b / 2^64)."""
+    a0, a1 = a & LOW_HALF, a >> HALF_WORD
+    b0, b1 = b & LOW_HALF, b >> HALF_WORD
+    middle = a1 * b0 + (a0 * b0 >> HALF_WORD)
+    lower = a0 * b1 + (middle & LOW_HALF)
+    return a1 * b1 + (middle >> HALF_WORD) + (lower >> HALF_WORD)
+
+
+@compiled("uint64(uint64)")
+def rejection_probability(x: np.uint64) -> np.uint64:
+    """1 - exp(-x) in units of 2^-64, within 8 units, for x <= 1/4 in units of 2^-64.
+
+    g(k) = x/k (1 - g(k+1)), from g(15) = 0 to g(1). A step adds less than 3 units (x/k, the complement and the product
+    are each short by less than 1) and shrinks what came before by 4 or more; the series left off is below x^15/15! < 1.
+    """
+    g = uint64(0)
+    for k in range(SERIES_TERMS, 0, -1):
+        g = high_product(x // uint64(k), ALL_ONES - g)
+    return g
+
+
+@compiled("uint64(uint64, uint64[::1], uint16[::1], uint64)", inline="always")
+def find_bucket(
+    u: np.uint64, edges: NDArray[np.uint64], guide: NDArray[np.uint16], guide_shift: np.uint64
+) -> np.uint64:
+    """How many edges are <= u. The guide knows how many are <= all u with the same top bits; the rest is counted."""
+    bucket = uint64(guide[u >> guide_shift])
+    while edges[bucket] <= u:
+        bucket += ONE
+    return bucket
+
+
+@compiled("int64(uint64[::1], int64, int64[::1], int64, uint64[::1], uint16[::1], uint64, uint64)")
+def draw_unit_steps(
+    words: NDArray[np.uint64],
+    done: int,
+    out: NDArray[np.int64],
+    filled: int,
+    edges: NDArray[np.uint64],
+    guide: NDArray[np.uint16],
+    guide_shift: np.uint64,
+    slack: np.uint64,
+) -> int:
+    """Width 1: each word is a draw, none is rejected. Fills out[filled:] from words[done:].
+
+    Returns the number of words done, which is below len(words) if the word there is undecided.
+    """
+    last = uint64(len(edges) - 1)
+    while done < len(words):
+        word = words[done]
+        u = word >> ONE
+        bucket = find_bucket(u, edges, guide, guide_shift)
+        if bucket == last or (bucket > uint64(0) and u - edges[bucket - ONE] < slack):
+            return done
+        negative = np.int64(word & ONE)
+        out[filled] = (np.int64(bucket) ^ -negative) + negative
+        filled += 1
+        done += 1
+    return done
+
+
+@compiled(
+    "UniTuple(int64, 2)(uint64[::1], int64, int64[::1], int64, uint64[::1], uint16[::1], uint64, uint64,"
+    " uint64, uint64, uint64, uint64, uint64)"
+)
+def draw_wide_steps(
+    words: NDArray[np.uint64],
+    done: int,
+    out: NDArray[np.int64],
+    filled: int,
+    edges: NDArray[np.uint64],
+    guide: NDArray[np.uint16],
+    guide_shift: np.uint64,
+    slack: np.uint64,
+    log_width: np.uint64,
+    base: np.uint64,
+    step: np.uint64,
+    curve: np.uint64,
+    series_error: np.uint64,
+) -> tuple[int, int]:
+    """Width 2^log_width >= 2: candidate i is words[2 i] (bucket, sign) and words[2 i + 1] (offset, acceptance).
+
+    With y = offset / width the energy into the bucket is x = y (base + step bucket + curve y), all three in units of
+    2^-64 rounded down. Returns (candidates done, values filled); the candidate at `done` is undecided if there is one.
+    """
+    last = uint64(len(edges) - 1)
+    acceptance_bits = WORD - log_width
+    acceptance_unit = ONE << log_width
+    candidates = len(words) // 2
+    while done < candidates:
+        word, second = words[2 * done], words[2 * done + 1]
+        u, negative = word >> ONE, word & ONE
+        bucket = find_bucket(u, edges, guide, guide_shift)
+        if bucket == last or (bucket > uint64(0) and u - edges[bucket - ONE] < slack):
+            return done, filled
+        offset, v = second >> acceptance_bits, second << log_width
+        slope = base + step * bucket
+        # x is largest at y = 1, and 1 - exp(-x) <= x: this accepts about 99 of 100 without looking at the offset.
+        if v < slope + curve + bucket + TWO + series_error:
+            y = offset << acceptance_bits
+            x = high_product(slope + high_product(curve, y), y)
+            reject = rejection_probability(x)
+            if v < reject + series_error + bucket + OFFSET_ERROR:
+                if v + acceptance_unit + series_error > reject:
+                    return done, filled
+                done += 1
+                continue
+        done += 1
+        if negative and (bucket | offset) == uint64(0):
+            continue
+        sign = np.int64(negative)
+        out[filled] = (np.int64(bucket << log_width | offset) ^ -sign) + sign
+        filled += 1
+    return done, filled

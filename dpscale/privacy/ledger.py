@@ -1,0 +1,224 @@
+"""The budget ledger: what has been spent on each dataset, durable, append-only, shared by the jobs of one machine.
+
+Charge before drawing: a release reserves its whole cost in one transaction that reads the dataset's history, composes
+it with the request and inserts the reservation, or refuses. Only then is noise drawn; `commit` says that all of it is,
+`publish` that the result left the house. Charging the same release again is free, because it can only draw the same
+noise again; nothing is ever refunded or deleted.
+
+The ledger belongs to the driver, outside Dask. It is a SQLite file in WAL mode, whose processes share memory: keep it
+on a local disk of one machine, never on a network file system, and copy it with SQLite's own backup or when no job
+runs. Nothing else in a process that has it open may open the file, not to hash it either: closing that descriptor
+would drop SQLite's locks. It writes no log: its errors and its summary are all that it says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dpscale.errors import BudgetError
+from dpscale.privacy import ledgerfile
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.budget import Cap, checked_request, refusal
+from dpscale.privacy.statement import cost_from_text, cost_to_text, findings, statement
+
+TIMEOUT = 30.0  # seconds to wait for another process's transaction
+STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
+
+
+@dataclass(frozen=True)
+class CapChange:
+    """What setting a cap came to; `below_spent` when the history is already over it, and nothing more is admitted."""
+
+    dataset: str
+    epsilon: float
+    delta: float
+    spent_epsilon: float
+    below_spent: bool
+
+    def __str__(self) -> str:
+        cap = f"{self.dataset}: the cap is epsilon {self.epsilon:.6g} at delta {self.delta:.6g}"
+        spent = f"spent is {self.spent_epsilon:.6g}"
+        return f"{cap}, {spent}" + (", which is above it: nothing more is admitted" if self.below_spent else "")
+
+
+class Ledger:
+    """An open ledger; a context manager. Open it with `Ledger.open`, once in each process.
+
+    All methods raise BudgetError where the ledger refuses or cannot be trusted, and TransientError where the same call
+    may pass later (locked, disk full). After either, the ledger is as it was before the call.
+    """
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._db, self._pid, self._lock = db, os.getpid(), threading.RLock()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], create: bool = True, timeout: float = TIMEOUT) -> Ledger:
+        """Open the ledger at `path`, made first where there is none and `create` is set."""
+        place = Path(os.path.abspath(path))
+        return cls(ledgerfile.connect(place, create, timeout), place)
+
+    def close(self) -> None:
+        """Close the file; what was charged stays."""
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set_cap(self, dataset: str, epsilon: float, delta: float) -> CapChange:
+        """Cap what all releases of a dataset may come to; the caps before it are kept as history.
+
+        A cap below what is spent is taken, and the return value says so.
+        """
+        cap = Cap(epsilon, delta)
+        _check_name("dataset", dataset)
+        with self._transaction("IMMEDIATE"):
+            spent = self._spent(dataset).epsilon(cap.delta)
+            if self._cap(dataset) != cap:
+                row = dataset, cap.epsilon, cap.delta, ledgerfile.now()
+                self._db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", row)
+        return CapChange(dataset, cap.epsilon, cap.delta, spent, spent > cap.epsilon)
+
+    def charge(self, dataset: str, release: str, cost: Cost, plan_digest: str,
+               epsilon: float | None = None, delta: float | None = None) -> str:  # fmt: skip
+        """Reserve the cost of a release, before its first draw, and return its state.
+
+        Admitted iff the whole history with this cost is within the dataset's cap; without a cap, always. A release
+        already charged with the same dataset, cost and plan is free. `epsilon` and `delta` are the job's own figures,
+        kept for display and used in the refusal.
+        """
+        entry = (release, dataset, plan_digest, _checked_cost(cost))
+        _check_entry(*entry[:3])
+        epsilon, delta = checked_request(epsilon, delta)
+        refused = None
+        with self._transaction("IMMEDIATE"):
+            present = self._db.execute(
+                "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (release,)
+            ).fetchone()
+            if present:
+                return _state_of_same(release, present, entry)
+            history, cap = self._spent(dataset), self._cap(dataset)
+            if cap and not cap.admits(history + cost):
+                refused = cap, history
+            else:
+                self._db.execute(
+                    "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
+                    " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
+                    (*entry, epsilon, delta, ledgerfile.now()),
+                )
+        if refused:  # the sentence takes some search: not while others wait
+            raise refusal(dataset, *refused, cost, epsilon, delta)
+        return "reserved"
+
+    def commit(self, release: str) -> str:
+        """Say that all noise of a reserved release is drawn; repeating it changes nothing."""
+        return self._advance(release, "reserved", "committed")
+
+    def publish(self, release: str) -> str:
+        """Say that a committed release is out; repeating it changes nothing."""
+        return self._advance(release, "committed", "released")
+
+    def summary(self, dataset: str | None = None) -> dict[str, Any]:
+        """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
+        with self._transaction("DEFERRED"):
+            query = "SELECT dataset FROM releases UNION SELECT dataset FROM caps"
+            names = [name for (name,) in self._db.execute(query)]
+            if dataset is not None and dataset not in names:
+                raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
+                                  "check the name with `dpscale ledger show`")  # fmt: skip
+            chosen = names if dataset is None else [dataset]
+            datasets = {name: statement(self._rows("caps", name), self._rows("releases", name), STATED_DELTA)
+                        for name in sorted(chosen)}  # fmt: skip
+        return {"ledger": str(self.path), "schema_version": ledgerfile.VERSION, "datasets": datasets}
+
+    def verify(self) -> None:
+        """Check the file, its schema and every row; raise BudgetError at the first thing that is wrong."""
+        with self._transaction("DEFERRED"):
+            ledgerfile.check_identity(self._db, self.path)
+            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            wrong = [] if found == "ok" else [found]
+            last = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
+            wrong += findings(self._rows("caps"), self._rows("releases"), last)
+        if wrong:
+            raise ledgerfile.unusable(self.path, f"is damaged ({wrong[0]})", "restore it from a copy")
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        """All or nothing; IMMEDIATE takes the write lock before the history is read, so that no two see the same."""
+        if os.getpid() != self._pid:
+            raise BudgetError(ledgerfile.FIELD, "was opened in another process", "a ledger opened in this process",
+                              "call Ledger.open after the fork")  # fmt: skip
+        with self._lock, ledgerfile.failures(self.path):
+            self._db.execute(f"BEGIN {kind}")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def _advance(self, release: str, before: str, after: str) -> str:
+        with self._transaction("IMMEDIATE"):
+            row = self._db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
+            if row is None or row[0] not in (before, after):
+                found = row[0] if row else "not on the ledger"
+                raise BudgetError("release", f"{release!r} is {found}", f"a release that is {before}",
+                                  "charge, commit and publish it in this order")  # fmt: skip
+            if row[0] == before:
+                change = f"UPDATE releases SET state = ?, {after}_at = ? WHERE release = ?"
+                self._db.execute(change, (after, ledgerfile.now(), release))
+        return after
+
+    def _rows(self, table: str, dataset: str | None = None) -> list[dict[str, Any]]:
+        where, values = ("", ()) if dataset is None else ("WHERE dataset = ?", (dataset,))
+        found = self._db.execute(f"SELECT * FROM {table} {where} ORDER BY seq", values)
+        return [dict(zip([column[0] for column in found.description], row, strict=True)) for row in found]
+
+    def _spent(self, dataset: str) -> Cost:
+        return Cost.total(cost_from_text(row["cost"]) for row in self._rows("releases", dataset))
+
+    def _cap(self, dataset: str) -> Cap | None:
+        rows = self._rows("caps", dataset)
+        return Cap(rows[-1]["epsilon"], rows[-1]["delta"]) if rows else None
+
+
+def _check_name(field: str, name: object) -> None:
+    if not (isinstance(name, str) and name.strip() and name.isprintable()):
+        raise BudgetError(field, f"got {name!r}", "a name of printable characters", "give it a name")
+
+
+def _check_entry(release: object, dataset: object, plan_digest: object) -> None:
+    _check_name("release", release)
+    _check_name("dataset", dataset)
+    if not (isinstance(plan_digest, str) and re.fullmatch("[0-9a-f]{64}", plan_digest)):
+        raise BudgetError("plan_digest", f"got {str(plan_digest)[:80]!r}", "a SHA-256 in 64 hexadecimal digits",
+                          "hash the canonical plan")  # fmt: skip
+
+
+def _checked_cost(cost: object) -> str:
+    if not (isinstance(cost, Cost) and cost.rho > 0):
+        raise BudgetError("cost", "got no cost above 0", "a Cost > 0", "a release that draws no noise is not private")
+    return cost_to_text(cost)
+
+
+def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tuple[str, str, str, str]) -> str:
+    *recorded, state = present
+    for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
+        if old != new:
+            raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
+                              "the same dataset, cost and plan again", "start a new release")  # fmt: skip
+    return state

@@ -1,0 +1,207 @@
+"""The SQLite file under the ledger: its schema, how it is created and opened, and what its failures are called.
+
+A ledger is created whole beside its place and then linked into it, so a ledger file is never seen empty or half made,
+and an empty file in its place is known for a ledger that was lost. The triggers make it append-only: rows are never
+deleted, and a release only moves forward from reserved to committed to released.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dpscale.errors import BudgetError, DpscaleError, TransientError
+
+FIELD = "privacy.ledger"
+APPLICATION_ID = int.from_bytes(b"dpsL", "big")
+VERSION = 1
+STATES = ("reserved", "committed", "released")
+
+SCHEMA = (
+    """CREATE TABLE schema_version (version INTEGER PRIMARY KEY, created_at TEXT NOT NULL)""",
+    """CREATE TABLE caps (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        dataset TEXT NOT NULL,
+        epsilon REAL NOT NULL CHECK (epsilon > 0),
+        delta REAL NOT NULL CHECK (delta >= 0 AND delta < 1),
+        set_at TEXT NOT NULL)""",
+    """CREATE TABLE releases (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        release TEXT NOT NULL UNIQUE,
+        dataset TEXT NOT NULL,
+        plan_digest TEXT NOT NULL CHECK (length(plan_digest) = 64),
+        cost TEXT NOT NULL,
+        epsilon REAL,
+        delta REAL,
+        state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
+        reserved_at TEXT NOT NULL,
+        committed_at TEXT,
+        released_at TEXT)""",
+    """CREATE INDEX releases_of_dataset ON releases (dataset)""",
+    """CREATE INDEX caps_of_dataset ON caps (dataset)""",
+    # REPLACE deletes without asking the delete triggers, so a second row for a key is stopped before the insert
+    """CREATE TRIGGER releases_insert BEFORE INSERT ON releases
+        WHEN NEW.state IS NOT 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
+            OR EXISTS (SELECT 1 FROM releases WHERE release = NEW.release OR seq = NEW.seq)
+        BEGIN SELECT RAISE(ABORT, 'a release is inserted once, as reserved'); END""",
+    """CREATE TRIGGER releases_update BEFORE UPDATE ON releases
+        WHEN NOT (NEW.seq IS OLD.seq AND NEW.release IS OLD.release AND NEW.dataset IS OLD.dataset
+            AND NEW.plan_digest IS OLD.plan_digest AND NEW.cost IS OLD.cost AND NEW.epsilon IS OLD.epsilon
+            AND NEW.delta IS OLD.delta AND NEW.reserved_at IS OLD.reserved_at
+            AND ((OLD.state = 'reserved' AND NEW.state = 'committed'
+                    AND NEW.committed_at IS NOT NULL AND NEW.released_at IS NULL)
+                OR (OLD.state = 'committed' AND NEW.state = 'released'
+                    AND NEW.committed_at IS OLD.committed_at AND NEW.released_at IS NOT NULL)))
+        BEGIN SELECT RAISE(ABORT, 'a release only moves forward'); END""",
+    """CREATE TRIGGER releases_delete BEFORE DELETE ON releases
+        BEGIN SELECT RAISE(ABORT, 'releases are never deleted'); END""",
+    """CREATE TRIGGER caps_insert BEFORE INSERT ON caps WHEN EXISTS (SELECT 1 FROM caps WHERE seq = NEW.seq)
+        BEGIN SELECT RAISE(ABORT, 'caps are never replaced'); END""",
+    """CREATE TRIGGER caps_update BEFORE UPDATE ON caps
+        BEGIN SELECT RAISE(ABORT, 'a cap is changed by a new row'); END""",
+    """CREATE TRIGGER caps_delete BEFORE DELETE ON caps
+        BEGIN SELECT RAISE(ABORT, 'caps are never deleted'); END""",
+)
+
+# SQLite's primary result codes: (error, what happened, remedy)
+MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
+    sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
+    sqlite3.SQLITE_LOCKED: (TransientError, "is locked by another process", "try again when that one is done"),
+    sqlite3.SQLITE_FULL: (TransientError, "is on a full disk", "free some space and try again"),
+    sqlite3.SQLITE_IOERR: (TransientError, "met a disk error", "check the disk and try again"),
+    sqlite3.SQLITE_READONLY: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_CANTOPEN: (BudgetError, "cannot be opened", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_NOTADB: (BudgetError, "is not a SQLite file", "name another file, or restore it from a copy"),
+    sqlite3.SQLITE_CORRUPT: (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
+    sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
+}
+
+
+def unusable(path: Path, got: str, remedy: str, kind: type[DpscaleError] = BudgetError) -> DpscaleError:
+    """The sentence for a ledger file that cannot be used."""
+    return kind(FIELD, f"{path} {got}", "a ledger of dpscale on a local, writable disk", remedy)
+
+
+@contextmanager
+def failures(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's errors into the sentences that users meet."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
+        raise unusable(path, f"{got} ({error})", remedy, kind) from error
+    except OSError as error:
+        kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else BudgetError
+        remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
+        raise unusable(path, f"cannot be created or opened ({error.strerror})", remedy, kind) from error
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def create_file(path: Path) -> None:
+    """Make an empty ledger at `path`, whole or not at all; one made meanwhile by another process is left as it is."""
+    if os.path.exists(f"{path}-wal"):
+        raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            _write_schema(db)
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        _sync_folder(path.parent)
+    finally:
+        for name in (draft, f"{draft}-wal", f"{draft}-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _write_schema(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("BEGIN IMMEDIATE")
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for statement in SCHEMA:
+        db.execute(statement)
+    db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
+    db.execute("COMMIT")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
+    """Open the ledger file, made first if need be, and refuse anything that is not a sound ledger of this version.
+
+    Nothing here reads the file but SQLite: closing any other descriptor on it would drop this process's POSIX locks.
+    """
+    with failures(path):
+        if not os.path.lexists(path):
+            if not create:
+                raise unusable(path, "does not exist", "check the name")
+            create_file(path)
+        _check_place(path)
+        db = sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=timeout, isolation_level=None, uri=True,
+                             check_same_thread=False)  # fmt: skip
+        try:
+            for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
+                db.execute(f"PRAGMA {pragma}")
+            check_identity(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise unusable(path, "is a folder", "name a file in it")
+    if path.stat().st_size == 0:
+        raise unusable(path, "is empty, which a ledger never is", "restore it from a copy, or name a new file")
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+        raise unusable(path, "cannot be written", "give write permission on it and on its folder")
+
+
+def check_identity(db: sqlite3.Connection, path: Path) -> None:
+    """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise unusable(path, "is a SQLite file of another program", "name another file")
+    if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise unusable(path, f"is damaged ({found})", "restore it from a copy; do not start a new one")
+    (version,) = db.execute("SELECT max(version) FROM schema_version").fetchone()
+    if not isinstance(version, int) or version > VERSION:
+        raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")
+    if schema_of(db) != expected_schema():
+        raise unusable(path, "has another schema than a ledger", "restore it from a copy")
+    if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+        raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
+
+
+def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """The tables, indexes and triggers with the text that made them, but for those that SQLite makes itself."""
+    rows = db.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+    return set(rows.fetchall())
+
+
+def expected_schema() -> set[tuple[str, str, str]]:
+    """What `schema_of` gives for an untouched ledger."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in SCHEMA:
+            db.execute(statement)
+        return schema_of(db)

@@ -1,0 +1,144 @@
+"""Exact integer noise, fast: discrete Gaussian and discrete Laplace from a keyed stream.
+
+The laws are those of Canonne, Kamath, Steinke 2020, "The Discrete Gaussian for Differential Privacy": on the integers,
+P(x) proportional to exp(-x^2 / (2 variance)) (definition 1), or to exp(-|x| / scale). The samplers differ from the
+paper's but are as exact: given uniform words, the distance to the law is zero, and no float decides an outcome. A draw
+is a step of a `staircase`, found in a table of 64 bit thresholds. The few words (about 2^-52 of them, and 2^-20 at the
+largest scales) that fall too close to a threshold go to exact arithmetic on longer numbers.
+
+Values depend on the stream and the parameter alone: a candidate owns a fixed share of words, so neither the size of the
+blocks nor a split of the draws over several calls changes them. Running time does depend on the values, slightly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.privacy.staircase import Staircase, bucket_edges, exact_candidate
+from dpscale.privacy.streams import KeyedStream
+
+MAX_VARIANCE = 2**100
+MAX_SCALE = 2**50
+BUCKET_BITS = 63
+GUIDE_BITS = 12
+BLOCK_CANDIDATES = 2**14
+SERIES_ERROR = 8
+
+
+def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) -> NDArray[np.int64]:
+    """`size` draws of N_Z(0, variance), shape (size,): P(x) proportional to exp(-x^2 / (2 variance)).
+
+    Raises TypeError for a variance that is no int or Fraction (a float is no exact number) and ValueError for one
+    outside 0 < variance <= 2^100. The stream is left just after the last word used, so draws of a then b values are
+    draws of a + b.
+    """
+    return _draw(stream, _tabulated(gaussian_staircase(_exact("variance", variance, MAX_VARIANCE))), size)
+
+
+def discrete_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> NDArray[np.int64]:
+    """`size` draws of the discrete Laplace law, shape (size,): P(x) proportional to exp(-|x| / scale).
+
+    Raises as `discrete_gaussian` does, for a scale outside 0 < scale <= 2^50.
+    """
+    return _draw(stream, _tabulated(laplace_staircase(_exact("scale", scale, MAX_SCALE))), size)
+
+
+def gaussian_staircase(variance: Fraction) -> Staircase:
+    """Width 1 for sigma < 128, else the power of two with 64 <= sigma / width < 128."""
+    return Staircase(Fraction(0), 1 / (2 * variance), _half_bits(variance / 2**14))
+
+
+def laplace_staircase(scale: Fraction) -> Staircase:
+    """Width 1 for scale < 32, else the power of two with 16 <= scale / width < 32."""
+    return Staircase(1 / scale, Fraction(0), int(scale / 2**5).bit_length())
+
+
+def _half_bits(square: Fraction) -> int:
+    """The least j >= 0 with square < 4^j."""
+    return (int(square).bit_length() + 1) // 2
+
+
+def _exact(name: str, value: int | Fraction, most: int) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | Fraction):
+        raise TypeError(f"{name}: got {type(value).__name__}; it takes an int or a Fraction")
+    if not 0 < value <= most:
+        raise ValueError(f"{name}: got {value}; it takes a number above 0 and at most 2^{most.bit_length() - 1}")
+    return Fraction(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A staircase as the compiled loops read it: all in uint64, edges in units of 2^-63 with a sentinel at the end."""
+
+    law: Staircase
+    edges: NDArray[np.uint64]
+    guide: NDArray[np.uint16]
+    slack: np.uint64
+    base: np.uint64
+    step: np.uint64
+    curve: np.uint64
+    series_error: np.uint64
+
+
+def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES_ERROR) -> Table:
+    """The table of `law`. Fewer `bits` or a larger `series_error` only send more candidates to exact arithmetic."""
+    exact, shift = bucket_edges(law, bits), BUCKET_BITS - bits
+    edges = np.array([edge << shift for edge in exact.lower] + [1 << BUCKET_BITS], dtype=np.uint64)
+    cells = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(BUCKET_BITS - GUIDE_BITS)
+    guide = np.searchsorted(edges, cells, side="right").astype(np.uint16)
+    curve = law.square * law.width**2
+    # The loops' series needs x <= 1/4; the widths above see to it (x <= 0.17).
+    assert law.log_width == 0 or law.linear * law.width + 2 * curve * len(edges) < Fraction(1, 4)
+    parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
+    base, step, bend = (np.uint64(int(part * 2**64)) for part in parts)
+    return Table(law, edges, guide, np.uint64(exact.slack << shift), base, step, bend, np.uint64(series_error))
+
+
+@lru_cache(maxsize=512)
+def _tabulated(law: Staircase) -> Table:
+    return tabulate(law)
+
+
+def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[np.int64]:
+    if size < 0:
+        raise ValueError(f"size: got {size}; it takes a number of draws >= 0")
+    out = np.empty(size, dtype=np.int64)
+    filled = 0
+    while filled < size:
+        # Never more candidates than values that lack: so none is read in vain, and the last one read is used.
+        filled = _fill(stream, table, min(block, size - filled), out, filled)
+    return out
+
+
+def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[np.int64], filled: int) -> int:
+    """Read `candidates` candidates, put what they give into out[filled:], and return the new `filled`."""
+    share = 2 if table.law.log_width else 1
+    position = stream.position
+    words = stream.words(share * candidates)
+    done, filled = _decide(table, words, 0, out, filled)
+    while done < candidates:
+        own = words[share * done : share * (done + 1)].tolist()
+        value = exact_candidate(table.law, own, stream.continuation(position + share * done))
+        if value is not None:
+            out[filled] = value
+            filled += 1
+        done, filled = _decide(table, words, done + 1, out, filled)
+    return filled
+
+
+def _decide(table: Table, words: NDArray[np.uint64], done: int, out: NDArray[np.int64], filled: int) -> tuple[int, int]:
+    """Run the compiled loop from candidate `done` to the end or the first undecided candidate."""
+    from dpscale.privacy import kernels
+
+    shift = np.uint64(BUCKET_BITS - GUIDE_BITS)
+    find = (table.edges, table.guide, shift, table.slack)
+    if table.law.log_width == 0:
+        end = kernels.draw_unit_steps(words, done, out, filled, *find)
+        return end, filled + end - done
+    accept = (np.uint64(table.law.log_width), table.base, table.step, table.curve, table.series_error)
+    return kernels.draw_wide_steps(words, done, out, filled, *find, *accept)

@@ -1,0 +1,178 @@
+"""The staircase under the noise: exact cumulative thresholds, and exact decisions where 64 bits do not decide.
+
+A magnitude m >= 0 with P(m) proportional to exp(-energy(m)), energy(m) = linear m + square m^2, is drawn as
+m = b w + l: bucket b with probability proportional to exp(-energy(b w)), l uniform on 0 <= l < w, accepted with
+probability exp(-(energy(b w + l) - energy(b w))), which is at most 1 since the energy grows. Discrete Gaussian:
+linear = 0, square = 1 / (2 variance); discrete Laplace: linear = 1 / scale, square = 0 (Canonne, Kamath, Steinke 2020,
+"The Discrete Gaussian for Differential Privacy"; the staircase itself is von Neumann's rejection).
+
+All numbers are integers in fixed point with an error that is bounded, never guessed: `x` stands for some real number in
+[x, x + error] units of 2^-bits. A uniform number is a prefix of bits, and stands for all reals that begin so. Where an
+interval of the one meets an interval of the other, both get longer until they part. So no error reaches the outcome.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD_BITS = 64
+
+
+class Words(Protocol):
+    """Where further uniform bits come from: a `KeyedStream`, or a script in a test."""
+
+    def words(self, n: int) -> NDArray[np.uint64]: ...
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """The law of a magnitude and the width 2^`log_width` of its buckets."""
+
+    linear: Fraction
+    square: Fraction
+    log_width: int
+
+    @property
+    def width(self) -> int:
+        return 1 << self.log_width
+
+    def energy(self, magnitude: int) -> Fraction:
+        """-log of the unnormalised probability of `magnitude`."""
+        return self.linear * magnitude + self.square * (magnitude * magnitude)
+
+
+def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
+    """Integers (low, high) with low <= exp(-x) 2^bits <= high, for x >= 0; a few units apart, equal only at x = 0."""
+    if x == 0:
+        return 1 << bits, 1 << bits
+    if x >= bits:
+        return 0, 1
+    halvings = int(x).bit_length() + 1
+    work = bits + halvings + 16
+    low, high = _series(((x.numerator << work) // x.denominator) >> halvings, work)
+    for _ in range(halvings):
+        low, high = low * low >> work, (high * high >> work) + 1
+    return low >> (work - bits), (high >> (work - bits)) + 1
+
+
+def _series(y: int, work: int) -> tuple[int, int]:
+    """Bounds of exp(-y') for every y' in [y, y + 1] units, y' <= 1/2, by the alternating series.
+
+    Each term is short by less than 2 units, what is left off is less than 2, and the unit of y moves exp by at most 1.
+    """
+    total = term = 1 << work
+    n = 0
+    while term:
+        n += 1
+        term = (term * y >> work) // n
+        total += -term if n & 1 else term
+    return total - (2 * n + 4), total + (2 * n + 4)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Cumulative probabilities of the buckets in units of 2^-`bits`.
+
+    The true edge b is in [lower[b], lower[b] + slack). Hence a prefix u with lower[b-1] + slack <= u < lower[b] is in
+    bucket b for certain; any other prefix, and one past the last edge, is undecided.
+    """
+
+    bits: int
+    lower: list[int]
+    slack: int
+
+    def locate(self, prefix: int) -> int | None:
+        """The bucket of the uniform number that begins with `prefix`, or None if that does not follow from it."""
+        bucket = bisect_right(self.lower, prefix)
+        if bucket == len(self.lower) or (bucket and prefix < self.lower[bucket - 1] + self.slack):
+            return None
+        return bucket
+
+
+@lru_cache(maxsize=32)
+def bucket_edges(law: Staircase, bits: int) -> Edges:
+    """The edges of all buckets but a tail of less than 2^-bits.
+
+    At width 1 the weight of bucket 0 is halved, so that a random sign counts zero once. At larger widths "minus zero"
+    is rejected instead.
+    """
+    sums, error, tail = _bucket_sums(law, bits)
+    least, most = sums[-1], sums[-1] + error + tail
+    slack = 2 + ((error + most - least) << bits) // least
+    return Edges(bits, [(part << bits) // most for part in sums], slack)
+
+
+def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
+    """Partial sums of exp(-energy(b w)), an error that bounds each from above, and a bound on the sum of the rest.
+
+    weight(b+1) = weight(b) ratio(b) and ratio(b+1) = ratio(b) step. All factors are at most 1, so a product is short by
+    at most the sum of what its factors are short by, and 1 for rounding down.
+    """
+    places = bits + WORD_BITS
+    one, cutoff = 1 << places, 1 << (places - bits - 20)
+    ratio, high = exp_bounds(law.energy(law.width), places)
+    ratio_error = high - ratio
+    step, high = exp_bounds(2 * law.square * law.width**2, places)
+    step_error = high - step
+    weight, weight_error, total, error = one, 0, one >> (law.log_width == 0), 0
+    sums = []
+    while weight > cutoff:
+        sums.append(total)
+        weight = weight * ratio >> places
+        weight_error += ratio_error + 1
+        ratio = ratio * step >> places
+        ratio_error += step_error + 1
+        total += weight
+        error += weight_error
+    # Ratios only fall, so the rest is at most a geometric series from the first weight that is left out.
+    return sums, error, ((weight + weight_error) << places) // (one - ratio - ratio_error) + 1
+
+
+def exact_bucket(law: Staircase, prefix: int, bits: int, more: Words) -> int:
+    """The bucket of the uniform number that begins with the `bits` bits of `prefix` and goes on with `more`."""
+    while (bucket := bucket_edges(law, bits).locate(prefix)) is None:
+        prefix, bits = _extended(prefix, bits, more)
+    return bucket
+
+
+def exact_acceptance(law: Staircase, bucket: int, offset: int, prefix: int, bits: int, more: Words) -> bool:
+    """Whether a uniform number is at or above 1 - exp(-x), where x is the energy of `offset` steps into `bucket`."""
+    start = bucket * law.width
+    x = law.energy(start + offset) - law.energy(start)
+    while True:
+        low, high = exp_bounds(x, bits)
+        if prefix >= (1 << bits) - low:
+            return True
+        if prefix + 1 <= (1 << bits) - high:
+            return False
+        prefix, bits = _extended(prefix, bits, more)
+
+
+def _extended(prefix: int, bits: int, more: Words) -> tuple[int, int]:
+    return prefix << WORD_BITS | int(more.words(1)[0]), bits + WORD_BITS
+
+
+def exact_candidate(law: Staircase, words: list[int], more: Words) -> int | None:
+    """The signed value that a candidate's words stand for, or None if it is rejected.
+
+    words: one word at width 1, else two. The first is 63 bits of the bucket's uniform number and the sign; the second
+    is `log_width` bits of offset, then the bits of the acceptance's uniform number.
+    """
+    negative = words[0] & 1
+    bucket = exact_bucket(law, words[0] >> 1, WORD_BITS - 1, more)
+    offset = 0
+    if law.log_width:
+        bits = WORD_BITS - law.log_width
+        offset, prefix = divmod(words[1], 1 << bits)
+        minus_zero = negative and bucket == 0 and offset == 0
+        if minus_zero or not exact_acceptance(law, bucket, offset, prefix, bits, more):
+            return None
+    magnitude = bucket * law.width + offset
+    return -magnitude if negative else magnitude

@@ -1,0 +1,151 @@
+"""Keyed random streams: the same measurement always meets the same noise, and no two measurements share any.
+
+A retried task must not draw afresh, since the mean of two draws has less noise than was paid for. So nothing here holds
+a random state that moves on by itself: a stream is ChaCha20 (RFC 8439) under the key
+
+    HMAC-SHA256(secret of the release, canonical JSON of {"purpose": ..., "record": ...})
+
+and a record says *what* is measured (release, snapshot, query, noise scale, mechanism version, round), never where or
+how often it is computed. Records are text and integers only; a float has no canonical text and is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
+from numpy.typing import NDArray
+
+SECRET_BYTES = 32
+PURPOSES = ("noise", "selection", "sampling")
+
+WORD_BYTES = 8
+# A ChaCha20 block counter has 32 bits: 2^32 blocks of 64 bytes. A segment stops at half of that, then the nonce moves.
+SEGMENT_WORDS = 2**34
+_ZEROS = bytes(2**20)
+
+
+def new_secret() -> bytes:
+    """256 bits from the operating system: the secret of one release. Keep it out of task graphs, logs and manifests."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def seeded_secret(seed: int) -> bytes:
+    """A secret that anyone can compute from `seed`: for tests only, it protects nothing."""
+    return hashlib.sha256(b"dpscale seeded secret, for tests only:" + str(int(seed)).encode()).digest()
+
+
+def canonical(record: Mapping[str, Any]) -> bytes:
+    """The one text of a record: JSON with sorted keys, no spaces, ASCII only.
+
+    Takes text keys and values of text, int, bool, None, and lists, tuples (written as lists) or mappings of these.
+    Raises TypeError on anything else, floats above all.
+    """
+    if not isinstance(record, Mapping):
+        raise TypeError(f"record: got {type(record).__name__}; it takes a mapping with text keys")
+    text = json.dumps(_plain(record, "record"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode("ascii")
+
+
+def _plain(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"{where}: a key is not text; it takes text keys only")
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    raise TypeError(
+        f"{where}: got {type(value).__name__}; it takes text, int, bool, None, list, tuple or mapping; "
+        "write a real number as a fraction of two integers"
+    )
+
+
+def stream_key(secret: bytes, purpose: str, record: Mapping[str, Any]) -> bytes:
+    """The 32 byte key of the stream that `record` owns for `purpose` ("noise", "selection" or "sampling").
+
+    The purpose is under the HMAC, so the draws that choose a query and the draws that blur its answer are unrelated.
+    """
+    if purpose not in PURPOSES:
+        raise ValueError(f"purpose: got {purpose!r}; it takes one of {', '.join(PURPOSES)}")
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"secret: got {len(secret)} bytes; it takes {SECRET_BYTES}; use new_secret()")
+    text = canonical({"purpose": purpose, "record": record})
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+def open_stream(secret: bytes, purpose: str, record: Mapping[str, Any]) -> KeyedStream:
+    """The stream of `record` for `purpose`, at its beginning."""
+    return KeyedStream(stream_key(secret, purpose, record))
+
+
+class KeyedStream:
+    """ChaCha20 as a sequence of uniform 64 bit words: `words(a)` then `words(b)` equals `words(a + b)`.
+
+    It can be neither pickled nor copied: the first would put a key into a task graph, the second would replay noise.
+
+    Parameters
+    ----------
+    key: 32 bytes, as from `stream_key`.
+    segment_words: words under one nonce, a multiple of 8 (one block); smaller than the default in tests only.
+    """
+
+    __slots__ = ("_cipher", "_key", "_position", "_segment_words")
+
+    def __init__(self, key: bytes, segment_words: int = SEGMENT_WORDS) -> None:
+        if len(key) != 32:
+            raise ValueError(f"key: got {len(key)} bytes; it takes 32")
+        if not 0 < segment_words <= SEGMENT_WORDS or segment_words % 8:
+            raise ValueError(f"segment_words: got {segment_words}; it takes a multiple of 8, at most {SEGMENT_WORDS}")
+        self._key, self._segment_words, self._position = key, segment_words, 0
+        self._cipher: CipherContext | None = None
+
+    @property
+    def position(self) -> int:
+        """Words drawn so far."""
+        return self._position
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """The next `n` words, shape (n,), little-endian from the key stream on every machine."""
+        if n < 0:
+            raise ValueError(f"n: got {n}; it takes a number of words >= 0")
+        out = np.empty(n, dtype="<u8")
+        done = 0
+        while done < n:
+            room = self._segment_words - self._position % self._segment_words
+            count = min(n - done, room, len(_ZEROS) // WORD_BYTES)
+            self._fill(out[done : done + count])
+            done += count
+        return out.astype(np.uint64, copy=False)
+
+    def _fill(self, out: NDArray[np.uint64]) -> None:
+        segment, offset = divmod(self._position, self._segment_words)
+        if offset == 0:
+            # The library's nonce begins with the block counter (4 bytes, or 8 in older OpenSSL). With the segment in
+            # the bytes after the fourth, both readings give each (segment, block) a block of its own.
+            nonce = bytes(4) + segment.to_bytes(12, "little")
+            self._cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+        assert self._cipher is not None
+        self._cipher.update_into(memoryview(_ZEROS)[: out.nbytes], out.data.cast("B"))
+        self._position += len(out)
+
+    def continuation(self, position: int) -> KeyedStream:
+        """A stream of its own for what happens at word `position`, when a draw there needs more words than its share.
+
+        It depends on the key and `position` only, not on how far this stream has been read.
+        """
+        text = b"dpscale continuation:" + str(int(position)).encode()
+        return KeyedStream(hmac.new(self._key, text, hashlib.sha256).digest())
+
+    def __repr__(self) -> str:
+        return f"KeyedStream(key hidden, position={self._position})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a KeyedStream holds a key and cannot be pickled or copied; open it where it is used")

@@ -1,0 +1,37 @@
+"""Data-independent strategies: one module a method, each returning the same kind of Plan.
+
+A method is a function `(workload, each) -> Plan` in METHODS, where `each(function, items)` maps over independent
+problems: the builtin `map` in a plain loop, Dask tasks when the engine plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpscale.errors import JobError
+from dpscale.names import nearest
+from dpscale.select.identity import plan_identity
+from dpscale.select.plan import Block, Each, Plan
+from dpscale.select.query_smasher import plan_query_smasher
+from dpscale.select.residual_planner import plan_residual_planner
+from dpscale.workload import Workload
+
+METHODS: dict[str, Callable[[Workload, Each], Plan]] = {
+    "query-smasher": plan_query_smasher,
+    "residual-planner": plan_residual_planner,
+    "identity": plan_identity,
+}
+
+__all__ = ["METHODS", "Block", "Plan", "plan"]
+
+
+def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map) -> Plan:
+    """Plan a workload with a mechanism; reads no data and spends nothing.
+
+    Raises JobError for an unknown mechanism or an empty workload, PlanError where the mechanism cannot take it.
+    """
+    if mechanism not in METHODS:
+        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(METHODS), nearest(mechanism, METHODS))
+    if workload.query_count == 0:
+        raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
+    return METHODS[mechanism](workload, each)

@@ -1,0 +1,18 @@
+"""How the privacy cost is divided over blocks: shares ∝ √coefficient.
+
+A block with error coefficient L costs share · β and leaves error L / (share · β); the shares that minimise the sum are
+√L / Σ√L, the minimum (Σ√L)² / β (QuerySmasher, theorem on the closed-form allocation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def allocate(coefficients: Sequence[float]) -> tuple[list[float], float]:
+    """Shares that sum to at most 1, and the total error at privacy cost 1."""
+    roots = [math.sqrt(value) for value in coefficients]
+    total = math.fsum(roots)
+    shares = [root / total * (1 - 1e-15) for root in roots]
+    return shares, math.fsum(value / share for value, share in zip(coefficients, shares, strict=True))

@@ -1,0 +1,45 @@
+"""The baseline: measure the marginal of every asked attribute set itself, each cell once.
+
+Sets that lie inside a larger asked one are measured too; residuals that several sets tell of are averaged by inverse
+variance, which for equal noise in a marginal is the least squares estimate. The shares are those that would be best if
+every set answered its own queries alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpscale.select.allocation import allocate
+from dpscale.select.lattice import Factor
+from dpscale.select.plan import Block, Each, Plan
+from dpscale.workload import FAMILIES, ProductPart, Workload, decompose
+from dpscale.workload.parts import Attributes
+
+
+def plan_identity(workload: Workload, each: Each = map) -> Plan:
+    """Plan the identity strategy on every asked set."""
+    energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
+    shares, _ = allocate(list(energies.values()))
+    blocks = tuple(
+        Block(names, tuple(Factor("identity", (n,)) for n in workload.domain.shape(names)), share, whole=True)
+        for names, share in zip(energies, shares, strict=True)
+    )
+    draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)
+    error = math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(workload))
+    return Plan(workload, "identity", blocks, error, bound=0.0)
+
+
+def _energies(workload: Workload) -> dict[Attributes, float]:
+    """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
+    energies: dict[Attributes, float] = {}
+    for part in workload.parts:
+        for names in part.sets:
+            if isinstance(part, ProductPart):
+                traces = (float(np.trace(FAMILIES[part.family].gram(n))) for n in workload.domain.shape(names))
+                energy = part.weight * math.prod(traces)
+            else:
+                energy = float((part.weights * (part.queries.reshape(len(part.queries), -1) ** 2).sum(1)).sum())
+            energies[names] = energies.get(names, 0.0) + energy
+    return energies

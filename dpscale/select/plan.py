@@ -1,0 +1,201 @@
+"""Plan: what will be measured with which noise, what it costs and how good it is, before anything runs.
+
+A plan is scale-free: it says which *share* of the privacy cost β each block takes. Block b measures K_b·marginal with
+noise of variance Δ_b² / (share_b · β), where Δ_b² is the largest squared column norm of K_b, so that the block costs
+share_b · β (notes on β: QuerySmasher, section 3). Every block tells something of one or several residual spaces; the
+estimate of each residual is the inverse-variance average of what tells of it, and a query's variance is the sum over
+its pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.errors import PlanError
+from dpscale.residual import piece, subsets
+from dpscale.select.lattice import Factor
+from dpscale.workload import Workload
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+SHOWN_CELLS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One measurement: an integer strategy on the marginal of `attributes`.
+
+    `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
+    of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
+    the others see only the residual of exactly `attributes`.
+    """
+
+    attributes: Attributes
+    factors: tuple[Factor, ...]
+    share: float
+    whole: bool = False
+
+    @property
+    def joint(self) -> bool:
+        return len(self.factors) == 1 and len(self.attributes) > 1
+
+    @property
+    def sensitivity(self) -> int:
+        """Largest squared L2 norm of a column of the strategy, exactly."""
+        return math.prod(factor.sensitivity for factor in self.factors)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(factor.rows for factor in self.factors)
+
+    @property
+    def unit_variance(self) -> float:
+        """Noise variance of one measured number at privacy cost 1, in lattice units."""
+        return self.sensitivity / self.share
+
+
+@dataclass(frozen=True)
+class Source:
+    """That a block tells of a residual: with `weight` in the average, by summing its other axes."""
+
+    block: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class ResidualEstimator:
+    """How one residual is estimated: the average of its sources; covariance scale · ⊗ forms at privacy cost 1."""
+
+    attributes: Attributes
+    sources: tuple[Source, ...]
+    scale: float
+    forms: tuple[Array, ...]
+
+    def variance(self, query_piece: Array) -> float:
+        """Variance, at privacy cost 1, of a query's piece on this residual."""
+        turned = query_piece
+        if len(self.forms) == 1:
+            turned = (self.forms[0] @ query_piece.reshape(-1)).reshape(query_piece.shape)
+        else:
+            for axis, form in enumerate(self.forms):
+                turned = np.moveaxis(np.tensordot(form, turned, axes=(1, axis)), 0, axis)
+        return self.scale * float((query_piece * turned).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is going to be measured. Immutable; made by `dpscale.plan`.
+
+    `error`: weighted sum of the queries' variances at privacy cost 1; `bound`: what no plan of the family that the
+    method optimises over can go below (0 where none is known); `notes`: remarks for the reader.
+    """
+
+    workload: Workload
+    mechanism: str
+    blocks: tuple[Block, ...]
+    error: float
+    bound: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def domain(self) -> Domain:
+        return self.workload.domain
+
+    @property
+    def query_count(self) -> int:
+        return self.workload.query_count
+
+    @property
+    def optimality_gap(self) -> float:
+        """Certified: error / bound − 1; inf where no bound is known."""
+        return max(self.error / self.bound - 1, 0.0) if self.bound > 0 else math.inf
+
+    def rmse(self, privacy_cost: float = 1.0) -> float:
+        """Root of the sum of weight · variance over the number of queries."""
+        return math.sqrt(self.error / privacy_cost / self.query_count)
+
+    def variance(self, attributes: Sequence[str], query: Any) -> float:
+        """Variance at privacy cost 1 of one linear query, given as an array over the attributes' cells."""
+        return sum(self.residuals[kept].variance(part) for kept, part in self.pieces(attributes, query))
+
+    def strategy(self, attributes: Sequence[str]) -> Array:
+        """The strategy on an attribute set as a matrix whose largest column norm is 1."""
+        ordered = self.domain.ordered(attributes)
+        found = [block for block in self.blocks if block.attributes == ordered]
+        if not found or self.domain.cells(ordered) > SHOWN_CELLS:
+            why = "not measured" if not found else f"{self.domain.cells(ordered)} cells"
+            raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
+        stacked = [factor.explicit().astype(np.float64) for factor in found[0].factors]
+        return np.asarray(reduce(np.kron, stacked, np.ones((1, 1))) / math.sqrt(found[0].sensitivity))
+
+    def pieces(self, attributes: Sequence[str], query: Any) -> list[tuple[Attributes, Array]]:
+        """The query's pieces that are not zero; PlanError where one was not measured (not in the span)."""
+        values = np.asarray(query, dtype=np.float64)
+        if values.shape != self.domain.shape(attributes):
+            takes = f"an array of shape {self.domain.shape(attributes)}"
+            raise PlanError("query", f"shape {values.shape}", takes, "give an axis for every attribute")
+        ordered = self.domain.ordered(attributes)
+        values = values.transpose([list(attributes).index(name) for name in ordered])
+        found = []
+        for kept in subsets(ordered):
+            part = piece(values, [ordered.index(name) for name in kept])
+            if kept in self.residuals:
+                found.append((kept, part))
+            elif np.abs(part).max() > 1e-12 * np.abs(values).max():
+                raise _out_of_span(kept)
+        return found
+
+    @cached_property
+    def residuals(self) -> dict[Attributes, ResidualEstimator]:
+        """The estimator of every residual that the blocks tell of."""
+        told: dict[Attributes, list[tuple[int, float]]] = {}
+        for index, block in enumerate(self.blocks):
+            for kept in subsets(block.attributes) if block.whole else [block.attributes]:
+                summed = math.prod(self.domain[name].size for name in block.attributes if name not in kept)
+                told.setdefault(kept, []).append((index, block.unit_variance * summed))
+        return {kept: self._estimator(kept, sources) for kept, sources in told.items()}
+
+    def _estimator(self, kept: Attributes, told: list[tuple[int, float]]) -> ResidualEstimator:
+        precision = sum(1 / variance for _, variance in told)
+        sources = tuple(Source(index, 1 / variance / precision) for index, variance in told)
+        block = self.blocks[told[0][0]]
+        own = {name: factor for name, factor in zip(block.attributes, block.factors, strict=False)}
+        factors = block.factors if block.joint else tuple(own[name] for name in kept)
+        return ResidualEstimator(kept, sources, 1 / precision, tuple(factor.covariance for factor in factors))
+
+    @cached_property
+    def counted(self) -> tuple[Attributes, ...]:
+        """The attribute sets to count: those of the blocks that lie in no larger one."""
+        by_size = sorted({block.attributes for block in self.blocks}, key=len, reverse=True)
+        covered: set[Attributes] = set()
+        kept = []
+        for attributes in by_size:
+            if attributes not in covered:
+                kept.append(attributes)
+                covered.update(subsets(attributes))
+        return tuple(sorted(kept, key=lambda names: [self.domain.names.index(name) for name in names]))
+
+    @property
+    def largest(self) -> Attributes:
+        """The largest attribute set that will be counted."""
+        return max(self.counted, key=self.domain.cells)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the largest measurement takes: counts, partial counts, the measured numbers and their noise."""
+        return 6 * 8 * self.domain.cells(self.largest)
+
+
+def _out_of_span(kept: Attributes) -> PlanError:
+    names = ", ".join(kept) or "the total"
+    return PlanError("query", f"it needs {names}, which was not measured", "a query in the workload's span",
+                     "add a family over these attributes to the workload")

@@ -1,0 +1,42 @@
+"""ResidualPlanner (Xiao et al., 2023): every residual by the marginal's own strategy, which nothing has to solve.
+
+X ∝ C is the optimum where the workload is made of marginals; for other families it is a valid, unoptimised strategy.
+The bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms,
+which the dual function allows since it is superadditive.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpscale.select.allocation import allocate
+from dpscale.select.lattice import center_factor
+from dpscale.select.plan import Block, Each, Plan
+from dpscale.workload import Subworkload, Workload, decompose
+
+
+def plan_residual_planner(workload: Workload, each: Each = map) -> Plan:
+    """Plan every residual with the centring strategy and closed-form shares."""
+    subs = decompose(workload)
+    coefficients = [sub.scale * math.prod((n - 1) / n for n in sub.sizes) for sub in subs]
+    shares, error = allocate(coefficients)
+    blocks = tuple(
+        Block(sub.attributes, tuple(center_factor(n) for n in sub.sizes), share)
+        for sub, share in zip(subs, shares, strict=True)
+    )
+    bound = math.fsum(math.sqrt(_uniform_dual(sub)) for sub in subs) ** 2
+    return Plan(workload, "residual-planner", blocks, error, bound)
+
+
+def _uniform_dual(sub: Subworkload) -> float:
+    bound = math.fsum(
+        weight * math.prod(_root_trace(sub.factors[axis]) ** 2 for axis in key) for key, weight in sub.terms.items()
+    )
+    return bound + (0.0 if sub.dense is None else _root_trace(sub.dense) ** 2)
+
+
+def _root_trace(gram: np.ndarray) -> float:
+    values = np.linalg.eigvalsh(gram / len(gram))
+    return float(np.sqrt(np.maximum(values, 0)).sum())

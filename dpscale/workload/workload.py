@@ -1,0 +1,103 @@
+"""Workload: the union of parts that a user asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dpscale.domain import Domain
+from dpscale.errors import JobError
+from dpscale.names import nearest
+from dpscale.workload.families import FAMILIES
+from dpscale.workload.parts import Attributes, ExplicitPart, Part, ProductPart
+
+
+class Workload:
+    """What is asked of a domain. Duplicates count, and nothing is added silently.
+
+    >>> Workload(Domain({"a": 10, "b": 20})).add("prefix", degree=2).query_count
+    200
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.parts: list[Part] = []
+
+    def add(
+        self,
+        family: str,
+        degree: int | None = None,
+        attributes: Iterable[Sequence[str]] | None = None,
+        weight: float = 1.0,
+    ) -> Workload:
+        """Add a family over all attribute sets of a degree, or over the sets given. Returns itself."""
+        if family not in FAMILIES:
+            raise JobError("workload.family", f"{family!r}", ", ".join(FAMILIES), nearest(family, FAMILIES))
+        sets = self._sets(degree, attributes)
+        self.parts.append(ProductPart(self.domain, family, sets, _weight(weight)))
+        return self
+
+    def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
+        """Add linear queries over one attribute set: an array of shape (m, n_a, n_b, …). Returns itself."""
+        array = np.asarray(queries, dtype=np.float64)
+        shape = self.domain.shape(attributes)
+        if array.shape[1:] != shape or array.ndim != len(shape) + 1 or not np.isfinite(array).all():
+            takes = f"finite numbers of shape (m, {', '.join(map(str, shape))})"
+            raise JobError("workload.queries", f"shape {array.shape}", takes, "give an axis for every attribute")
+        ordered = self.domain.ordered(attributes)
+        axes = [0, *(1 + list(attributes).index(name) for name in ordered)]
+        each = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+        if each.shape != (len(array),):
+            raise JobError("workload.weights", f"shape {each.shape}", f"({len(array)},)", "give one weight a query")
+        for value in each:
+            _weight(float(value))
+        self.parts.append(ExplicitPart(self.domain, ordered, np.ascontiguousarray(array.transpose(axes)), each))
+        return self
+
+    @property
+    def query_count(self) -> int:
+        """Number of queries, duplicates included."""
+        return sum(part.count(attributes) for part in self.parts for attributes in part.sets)
+
+    @property
+    def sets(self) -> tuple[Attributes, ...]:
+        """The distinct attribute sets asked, in the order asked."""
+        return tuple(dict.fromkeys(attributes for part in self.parts for attributes in part.sets))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of domain and workload, in hexadecimal."""
+        content = [self.domain.digest, [part.describe() for part in self.parts]]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _sets(self, degree: int | None, attributes: Iterable[Sequence[str]] | None) -> tuple[Attributes, ...]:
+        if (degree is None) == (attributes is None):
+            got = "neither" if degree is None else "both"
+            raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
+        if degree is not None:
+            return tuple(combinations(self.domain.names, self._degree(degree)))
+        return tuple(self.domain.ordered(_names(names)) for names in attributes or ())
+
+    def _degree(self, degree: int) -> int:
+        if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):
+            takes = f"a whole number from 0 to {len(self.domain)}, the number of attributes"
+            raise JobError("workload.degree", f"{degree!r}", takes, "lower it")
+        return degree
+
+
+def _names(names: Sequence[str]) -> Sequence[str]:
+    if isinstance(names, str):
+        raise JobError("workload.attributes", f"{names!r}", "a list of attribute sets", f"write [[{names!r}]]")
+    return names
+
+
+def _weight(weight: float) -> float:
+    if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
+        raise JobError("workload.weight", f"{weight!r}", "a finite number, 0 or more", "mend it")
+    return float(weight)
