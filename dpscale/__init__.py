@@ -1,0 +1,51 @@
+"""dpscale: differentially private answers to very large workloads of counting queries, on Dask."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpscale import privacy
+    from dpscale.domain import Attribute, Domain
+    from dpscale.errors import BudgetError, DataError, DomainError, DpscaleError, JobError, PlanError, TransientError
+    from dpscale.jobs.release import Release, run
+    from dpscale.select import Plan, plan
+    from dpscale.tables import Table, count_marginals
+    from dpscale.workload import Workload
+
+_HOMES = {
+    "Attribute": "dpscale.domain",
+    "BudgetError": "dpscale.errors",
+    "DataError": "dpscale.errors",
+    "Domain": "dpscale.domain",
+    "DomainError": "dpscale.errors",
+    "DpscaleError": "dpscale.errors",
+    "JobError": "dpscale.errors",
+    "Plan": "dpscale.select",
+    "PlanError": "dpscale.errors",
+    "Release": "dpscale.jobs.release",
+    "Table": "dpscale.tables",
+    "TransientError": "dpscale.errors",
+    "Workload": "dpscale.workload",
+    "count_marginals": "dpscale.tables",
+    "plan": "dpscale.select",
+    "run": "dpscale.jobs.release",
+}
+
+__all__ = [*_HOMES, "privacy"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name where it is first used, so that `import dpscale` loads nothing heavy."""
+    if name == "privacy":
+        return import_module("dpscale.privacy")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpscale' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,6 +19,7 @@ from dpscale.privacy.conversion import (
     delta_of_mu,
     delta_of_rho,
     epsilon_of_mu,
+    epsilon_of_mu_and_pure,
     epsilon_of_rho,
     gdp_mu,
     rho_of_exponential,
@@ -40,7 +41,7 @@ __all__ = [
     "zcdp_rho",
 ]
 
-SPLITS = tuple(2.0**-k for k in range(1, 40, 2))  # the shares of delta tried for either part of a mixed cost
+SPLITS = tuple(2.0**-k for k in (1, 2, 4, 7, 11, 16, 22, 30))  # shares of delta tried for either part of a mix
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Cost:
     def epsilon(self, delta: float) -> float:
         """An epsilon for which the whole is (epsilon, delta)-DP: the least of the bounds that hold for its parts.
 
-        With Gaussian parts alone it is exact. It is inf for delta = 0, unless all parts are pure.
+        With Gaussian parts alone it is exact, with a pure part besides nearly so. It is inf for delta = 0, unless all
+        parts are pure.
         """
         delta = checked_delta(delta)
         return min(bound(self, delta) for bound in BOUNDS)
@@ -130,10 +132,10 @@ def _fraction(part: str, value: Any) -> Fraction:
 
 
 def _coarse(value: Fraction, bits: int) -> Fraction:
-    """The least fraction >= value of `bits` significant binary digits."""
+    """The least fraction >= value of about `bits` significant binary digits, none of them beyond 2^-1024."""
     if not value:
         return value
-    unit = Fraction(2) ** (value.numerator.bit_length() - value.denominator.bit_length() - bits)
+    unit = Fraction(2) ** max(-1024, value.numerator.bit_length() - value.denominator.bit_length() - bits)
     return math.ceil(value / unit) * unit
 
 
@@ -166,6 +168,8 @@ def _as_zcdp(cost: Cost, delta: float) -> float:
 
 
 def _as_zcdp_and_pure(cost: Cost, delta: float) -> float:
+    if not cost.pure:
+        return math.inf  # no other than the one before
     return _sum_above(_of_rho(cost.gaussian / 2 + cost.zcdp, delta), float_above(cost.pure))
 
 
@@ -174,7 +178,16 @@ def _as_gaussian_and_zcdp(cost: Cost, delta: float) -> float:
 
 
 def _as_gaussian_and_zcdp_and_pure(cost: Cost, delta: float) -> float:
+    if not cost.pure or not cost.zcdp:
+        return math.inf  # no other than the one before, or than the one after
     return _sum_above(_split(cost.gaussian, cost.zcdp, delta), float_above(cost.pure))
+
+
+def _as_gaussian_and_pure(cost: Cost, delta: float) -> float:
+    mu, pure = root_above(cost.gaussian), float_above(cost.pure)
+    if cost.zcdp or not cost.pure or math.isinf(mu) or math.isinf(pure):
+        return math.inf
+    return epsilon_of_mu_and_pure(mu, pure, delta)
 
 
 BOUNDS: tuple[Callable[[Cost, float], float], ...] = (
@@ -183,6 +196,7 @@ BOUNDS: tuple[Callable[[Cost, float], float], ...] = (
     _as_zcdp_and_pure,
     _as_gaussian_and_zcdp,
     _as_gaussian_and_zcdp_and_pure,
+    _as_gaussian_and_pure,
 )
 
 

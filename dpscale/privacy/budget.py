@@ -14,7 +14,7 @@ from fractions import Fraction
 from dpscale.errors import BudgetError
 from dpscale.privacy.accounting import Cost
 
-STEPS = 34  # halvings of the scale: far below the digits that are shown
+STEPS = 24  # halvings of the scale: below the digits that are shown
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
 
 

@@ -141,6 +141,34 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return crossing(lambda mu: delta_of_mu(mu, epsilon) * (1 + MARGIN) > delta)[0]
 
 
+def epsilon_of_mu_and_pure(mu: float, pure: float, delta: float) -> float:
+    """The least epsilon >= 0 for which mu-Gaussian DP together with `pure`-DP implies (epsilon, delta)-DP.
+
+    Randomised response dominates every pure mechanism (Kairouz, Oh & Viswanath 2015), with a loss of +-pure; dominating
+    pairs compose (Zhu, Dong & Wang 2022, Theorem 10), so the delta is the Gaussian one averaged over that loss.
+    """
+    mu, pure, delta = checked_parameter("mu", mu), checked_parameter("pure", pure), checked_delta(delta)
+    if mu == 0 or delta < SMALLEST:
+        return math.inf if mu else pure
+    likely = 1 / (1 + math.exp(-pure))
+
+    def delta_at(epsilon: float) -> float:
+        worse, better = _delta_below_0(mu, epsilon - pure), _delta_below_0(mu, epsilon + pure)
+        return likely * worse + (1 - likely) * better
+
+    if delta_at(0) <= delta:
+        return 0.0
+    epsilon = crossing(lambda epsilon: delta_at(epsilon) <= delta)[1]
+    return epsilon + SLACK * epsilon + ULPS * pure  # what epsilon - pure lost
+
+
+def _delta_below_0(mu: float, epsilon: float) -> float:
+    """The curve of mu-Gaussian DP continued to negative epsilon, by its symmetry."""
+    if epsilon >= 0:
+        return delta_of_mu(mu, epsilon)
+    return -math.expm1(epsilon) + math.exp(epsilon) * delta_of_mu(mu, -epsilon)
+
+
 # Zero-concentrated differential privacy
 
 

@@ -1,6 +1,7 @@
 """The compiled loops of the noise: one candidate after the other in 64 bit integers, up to one they cannot decide.
 
-No floating point: numbers of the mathematics are uint64 throughout, since numba makes int64 + uint64 a float64.
+No floating point: numbers of the mathematics are uint64 throughout, since some versions of numba make int64 + uint64
+a float64; a test reads the compiled code.
 Apart from `noise` so that numba is loaded by the first draw and not by the import.
 """
 

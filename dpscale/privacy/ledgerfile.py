@@ -86,7 +86,7 @@ MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
 
 def unusable(path: Path, got: str, remedy: str, kind: type[DpscaleError] = BudgetError) -> DpscaleError:
     """The sentence for a ledger file that cannot be used."""
-    return kind(FIELD, f"{path} {got}", "a ledger of dpscale on a local, writable disk", remedy)
+    return kind(FIELD, f"{path} {' '.join(got.split())}", "a ledger of dpscale on a local, writable disk", remedy)
 
 
 @contextmanager

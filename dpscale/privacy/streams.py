@@ -90,6 +90,7 @@ class KeyedStream:
     """ChaCha20 as a sequence of uniform 64 bit words: `words(a)` then `words(b)` equals `words(a + b)`.
 
     It can be neither pickled nor copied: the first would put a key into a task graph, the second would replay noise.
+    One thread reads one stream; threads that draw at once open a stream each.
 
     Parameters
     ----------

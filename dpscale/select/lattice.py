@@ -19,7 +19,7 @@ from dpscale.errors import PlanError
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TOTAL_BITS = 40
+TOTAL_BITS = 38
 LARGEST_BITS = 25
 
 

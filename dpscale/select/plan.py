@@ -82,13 +82,17 @@ class ResidualEstimator:
 
     def variance(self, query_piece: Array) -> float:
         """Variance, at privacy cost 1, of a query's piece on this residual."""
-        turned = query_piece
+        return float(self.variances(query_piece[None])[0])
+
+    def variances(self, pieces: Array) -> Array:
+        """The same for a batch of pieces, shape (m, sizes…)."""
+        turned = pieces
         if len(self.forms) == 1:
-            turned = (self.forms[0] @ query_piece.reshape(-1)).reshape(query_piece.shape)
+            turned = (pieces.reshape(len(pieces), -1) @ self.forms[0]).reshape(pieces.shape)
         else:
             for axis, form in enumerate(self.forms):
-                turned = np.moveaxis(np.tensordot(form, turned, axes=(1, axis)), 0, axis)
-        return self.scale * float((query_piece * turned).sum())
+                turned = np.moveaxis(np.tensordot(turned, form, axes=(axis + 1, 0)), -1, axis + 1)
+        return np.asarray(self.scale * (pieces * turned).reshape(len(pieces), -1).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

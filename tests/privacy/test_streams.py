@@ -83,7 +83,9 @@ def test_words_longer_than_a_buffer_are_the_same_words() -> None:
 def test_purpose_record_and_secret_each_part_the_streams() -> None:
     record = {"query": ["age", "sex"], "scale": 3, "round": 0}
     keys = {stream_key(SECRET, purpose, record) for purpose in streams.PURPOSES}
-    keys |= {stream_key(SECRET, "noise", record | change) for change in ({"scale": 4}, {"round": 1}, {"query": ["age"]})}
+    keys |= {
+        stream_key(SECRET, "noise", record | change) for change in ({"scale": 4}, {"round": 1}, {"query": ["age"]})
+    }
     keys |= {stream_key(seeded_secret(8), "noise", record)}
     assert len(keys) == 7
     assert stream_key(SECRET, "noise", dict(reversed(record.items()))) == stream_key(SECRET, "noise", record)

@@ -1,0 +1,26 @@
+"""The rows that exceed a unit's bound, found over all partitions, one bucket of units at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpscale.domain import Domain
+from dpscale.engine.schedulers import Engine
+from dpscale.tables.count import Dropped
+from dpscale.tables.table import Partition
+from dpscale.tables.units import buckets, dropped, unit_rows
+
+
+def rows_beyond(
+    engine: Engine, domain: Domain, groups: Sequence[tuple[Partition, ...]], unit: str, bound: int, rows: int, memory: int
+) -> Dropped:
+    """Rows to leave out, by partition; `rows` is an upper guess of the table's length, for the number of buckets."""
+    count = buckets(rows, memory // 2)
+    found: dict[Partition, list[np.ndarray]] = {}
+    for bucket in range(count):
+        parts = engine.map(unit_rows, [(domain, group, unit, bucket, count) for group in groups], "units")
+        for part, places in dropped(parts, bound).items():
+            found.setdefault(part, []).append(places)
+    return {part: np.sort(np.concatenate(places)) for part, places in found.items()}

@@ -1,0 +1,128 @@
+"""The reconstruct stage: the workload's answers with standard errors and 95 % intervals, as Parquet.
+
+One file for each part of the workload and attribute set, written by independent tasks that read measurements only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.domain import Attribute
+from dpscale.engine import Engine
+from dpscale.jobs.files import write_atomic
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.stages import measured
+from dpscale.reconstruct import Estimates
+from dpscale.workload import FAMILIES, Part
+from dpscale.workload.parts import Attributes
+
+NORMAL_95 = 1.959963984540054
+TASKS_PER_WORKER = 8
+RESERVED = ("estimate", "std_error", "low", "high")
+
+
+def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
+    """Write the answers of the whole workload, and their index."""
+    run.require("measure")
+    if run.done("reconstruct"):
+        return
+    with run.stage("reconstruct", "answers"):
+        (run.path / "answers").mkdir(exist_ok=True)
+        workload = run.job.build_workload(run.domain)
+        items = []
+        for number, part in enumerate(workload.parts):
+            size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
+            items += [(str(run.path), number, start, start + size) for start in range(0, len(part.sets), size)]
+        rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
+        write_atomic(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
+
+
+def estimates_of(run: RunDirectory) -> Estimates:
+    """The estimates that a run's measurements give."""
+    measurements = measured(run)
+    return Estimates(measurements.plan, measurements.variances, measurements.read)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str) -> tuple[RunDirectory, Estimates]:
+    run = RunDirectory(path)
+    return run, estimates_of(run)
+
+
+def write_answers(path: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
+    """Answer some attribute sets of one part: an index row each."""
+    run, estimates = _opened(path)
+    part = estimates.plan.workload.parts[number]
+    return [_answer_set(run, estimates, number, part, i) for i in range(start, min(end, len(part.sets)))]
+
+
+def _answer_set(run: RunDirectory, estimates: Estimates, number: int, part: Part, index: int) -> dict[str, Any]:
+    attributes = part.sets[index]
+    row = {"part": number, "family": part.name, "attributes": list(attributes), "queries": part.count(attributes)}
+    if part.count(attributes) > run.job.output.max_rows:
+        return row | {"file": None, "rms_error": None}
+    answers, errors = estimates.part_answers(part, attributes)
+    name = f"{number:02d}-{part.name}/{index:05d}-{safe_name(attributes)}.parquet"
+    _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors)
+    return row | {"file": name, "rms_error": math.sqrt(float((errors**2).mean()))}
+
+
+def safe_name(attributes: Attributes) -> str:
+    """Attribute names as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9.+_-]", "_", "+".join(attributes))[:120] or "total"
+
+
+def _columns(run: RunDirectory, part: Part, attributes: Attributes) -> dict[str, Any]:
+    """What identifies each query: a column for every attribute and parameter, row-major."""
+    import pyarrow as pa
+
+    if part.name not in FAMILIES:
+        return {"query": pa.array(np.arange(part.count(attributes)))}
+    axes = [FAMILIES[part.name].bounds(n) for n in run.domain.shape(attributes)]
+    counts = [len(next(iter(bounds.values()))) for bounds in axes]
+    columns = {}
+    for axis, (attribute, bounds) in enumerate(zip(attributes, axes, strict=True)):
+        before, after = math.prod(counts[:axis]), math.prod(counts[axis + 1 :])
+        for key, cells in bounds.items():
+            spread = np.tile(np.repeat(cells.astype(np.int32), after), before)
+            columns[_column_name(attribute, key, len(bounds))] = _labelled(run.domain[attribute], spread)
+    return columns
+
+
+def _column_name(attribute: str, key: str, parameters: int) -> str:
+    name = attribute if parameters == 1 else f"{attribute}_{key}"
+    return f"{name}_" if name in RESERVED else name
+
+
+def _labelled(attribute: Attribute, cells: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    labels = attribute.labels
+    if all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
+        return pa.array(np.asarray(labels, dtype=np.int64)[cells])
+    if len({type(label) for label in labels if label is not None}) > 1:
+        labels = [None if label is None else str(label) for label in labels]
+    return pa.DictionaryArray.from_arrays(pa.array(cells), pa.array(labels))
+
+
+def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.ndarray) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    estimate, error = answers.reshape(-1), errors.reshape(-1)
+    half = NORMAL_95 * error
+    figures = {"estimate": estimate, "std_error": error, "low": estimate - half, "high": estimate + half}
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    table = pa.table(columns | figures)
+    coded: Sequence[str] = [*columns, "std_error"]
+    pq.write_table(table, partial, use_dictionary=list(coded), compression="snappy", write_statistics=False)
+    partial.replace(path)

@@ -1,0 +1,217 @@
+"""The command line: `dpscale run JOB.toml` and its kin (see the contract).
+
+Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 75 try again. With --json a command prints
+one JSON object on stdout and nothing else there; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpscale.errors import DpscaleError
+from dpscale.jobs.progress import Bars
+
+
+class _Group(click.Group):
+    """Turns dpscale's errors into one sentence on stderr and their exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except DpscaleError as error:
+            click.echo(f"dpscale: {error}", err=True)
+            context.exit(error.exit_code)
+
+
+scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+@click.group(cls=_Group)
+@click.version_option(package_name="dpscale")
+def main() -> None:
+    """Differentially private answers to very large workloads, on Dask."""
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept (default: runs/ and the job's digest).")
+@scheduler_option
+@quiet_option
+@json_option
+def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Run all stages of a job; a run that was begun goes on where it left."""
+    from dpscale.jobs.release import run_stages
+    from dpscale.jobs.rundir import RunDirectory
+    from dpscale.jobs.spec import Job
+
+    directory = RunDirectory.create(Job.read(job), run_dir)
+    with Bars(quiet) as progress:
+        run_stages(directory, scheduler=scheduler, progress=progress)
+    _tell_run(directory.path, directory.manifest, as_json)
+
+
+def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
+    report = path / "report.html"
+    told = {"run_dir": str(path), "report": str(report), "release": manifest["release"], "private": manifest["private"],
+            "privacy": manifest["privacy"], "stages": manifest["stages"]}  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    if not manifest["private"]:
+        click.echo("dpscale: this run has a seed and is not private", err=True)
+    click.echo(f"report: {report}")
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
+@scheduler_option
+@json_option
+def plan(job: str, run_dir: str | None, scheduler: str | None, as_json: bool) -> None:
+    """Plan a job: reads no data, spends nothing."""
+    from dpscale.engine import resolve
+    from dpscale.jobs.release import run_stages
+    from dpscale.jobs.rundir import RunDirectory
+    from dpscale.jobs.spec import Job
+    from dpscale.jobs.stages import check_memory
+    from dpscale.select import plan as make
+
+    read = Job.read(job)
+    if run_dir is not None:
+        directory = RunDirectory.create(read, run_dir)
+        run_stages(directory, scheduler=scheduler, only="plan")
+        made = directory.plan()
+    else:
+        engine = resolve(scheduler=scheduler or read.engine.scheduler)
+        made = make(read.build_workload(read.read_domain()), read.mechanism.name, engine.each("solve"))
+        check_memory(made, read.engine.bytes, engine.workers)
+        engine.close()
+    _tell_plan(made, read.privacy.cost, as_json)
+
+
+def _tell_plan(made: Any, cost: float, as_json: bool) -> None:
+    gap = made.optimality_gap
+    told = {
+        "mechanism": made.mechanism,
+        "queries": made.query_count,
+        "measurements": len(made.blocks),
+        "counted_sets": len(made.counted),
+        "privacy_cost": cost,
+        "rmse": made.rmse(cost),
+        "optimality_gap": gap if math.isfinite(gap) else None,
+        "memory_bytes": made.memory,
+        "notes": list(made.notes),
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for key, value in told.items():
+        click.echo(f"{key.replace('_', ' '):>16}: {value}")
+
+
+def _stage_command(name: str, doc: str) -> None:
+    @main.command(name, help=doc)
+    @click.argument("run_dir")
+    @scheduler_option
+    @quiet_option
+    @json_option
+    def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+        from dpscale.jobs.release import run_stages
+        from dpscale.jobs.rundir import RunDirectory
+
+        directory = RunDirectory(run_dir)
+        with Bars(quiet) as progress:
+            run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+        stage = {"stage": name, **directory.manifest["stages"][name]}
+        click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+_stage_command("measure", "Count, charge the ledger and draw the noise of a planned run.")
+_stage_command("reconstruct", "Write the answers of a measured run.")
+_stage_command("report", "Write the report of an answered run.")
+
+
+@main.command()
+@click.argument("run_dir")
+@json_option
+def status(run_dir: str, as_json: bool) -> None:
+    """Tell which stages of a run are done."""
+    from dpscale.jobs.rundir import RunDirectory
+
+    manifest = RunDirectory(run_dir).manifest
+    if as_json:
+        click.echo(json.dumps(manifest))
+        return
+    for name, stage in manifest["stages"].items():
+        click.echo(f"{name:>12}: {stage['state']}")
+
+
+@main.group()
+def ledger() -> None:
+    """What was spent, and the caps."""
+
+
+@ledger.command("show")
+@click.argument("path")
+@json_option
+def ledger_show(path: str, as_json: bool) -> None:
+    """Show spent, reserved and remaining budget, per release and in total."""
+    from dpscale.jobs.ledgertext import ledger_text
+    from dpscale.privacy.ledger import Ledger
+
+    with Ledger.open(path, create=False) as opened:
+        summary = opened.summary()
+    click.echo(json.dumps(summary) if as_json else ledger_text(summary))
+
+
+@ledger.command("cap")
+@click.argument("path")
+@click.option("--dataset", required=True)
+@click.option("--epsilon", type=float, required=True)
+@click.option("--delta", type=float, required=True)
+def ledger_cap(path: str, dataset: str, epsilon: float, delta: float) -> None:
+    """Cap what all releases of a dataset may cost together."""
+    from dpscale.privacy.ledger import Ledger
+
+    with Ledger.open(path) as opened:
+        click.echo(str(opened.set_cap(dataset, epsilon, delta)))
+
+
+@main.group()
+def domain() -> None:
+    """Domain files."""
+
+
+@domain.command("sketch")
+@click.argument("data")
+def domain_sketch(data: str) -> None:
+    """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
+    from dpscale.tables.sketch import WARNING, sketch
+
+    click.echo(WARNING, err=True)
+    click.echo(sketch(data))
+
+
+@main.command()
+@click.option("--folder", default="dpscale-demo", show_default=True, help="Where the demo is kept.")
+@scheduler_option
+@quiet_option
+def demo(folder: str, scheduler: str | None, quiet: bool) -> None:
+    """The main job on sample data: the RAND health insurance experiment."""
+    from dpscale.jobs.demo import run_demo
+
+    with Bars(quiet) as progress:
+        text = run_demo(Path(folder), scheduler, progress)
+    click.echo(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

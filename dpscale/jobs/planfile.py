@@ -1,0 +1,75 @@
+"""Plans on disk: plan.json for what is measured, factors.npz for the integer matrices, both exact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.errors import JobError
+from dpscale.jobs.files import write_atomic
+from dpscale.select.lattice import Factor
+from dpscale.select.plan import Block, Plan
+from dpscale.workload import Workload
+
+
+def write_plan(folder: Path, plan: Plan) -> str:
+    """Write a plan; returns its digest, by which the ledger knows it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    factors: dict[int, tuple[str, Factor]] = {}
+    for block in plan.blocks:
+        for factor in block.factors:
+            factors.setdefault(id(factor), (f"f{len(factors)}", factor))
+    content = {
+        "mechanism": plan.mechanism,
+        "workload": plan.workload.digest,
+        "error": plan.error,
+        "bound": plan.bound,
+        "notes": list(plan.notes),
+        "factors": {key: _describe(factor) for key, factor in factors.values()},
+        "blocks": [
+            [list(b.attributes), [factors[id(factor)][0] for factor in b.factors], b.share, b.whole]
+            for b in plan.blocks
+        ],
+    }
+    matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
+    with open(folder / "factors.npz", "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **matrices)
+    text = json.dumps(content)
+    write_atomic(folder / "plan.json", text.encode())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_plan(folder: Path, workload: Workload) -> Plan:
+    """Read a plan back for the workload that it was made for."""
+    try:
+        content = json.loads((folder / "plan.json").read_text())
+        with np.load(folder / "factors.npz", allow_pickle=False) as matrices:
+            factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
+    except (OSError, ValueError, KeyError):
+        raise JobError("run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again") from None
+    if content["workload"] != workload.digest:
+        raise JobError("run directory", "the workload changed since it was planned", "the files that it was planned with",
+                       "start a new run")  # fmt: skip
+    blocks = tuple(
+        Block(tuple(names), tuple(factors[key] for key in keys), share, whole)
+        for names, keys, share, whole in content["blocks"]
+    )
+    return Plan(workload, content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"]))
+
+
+def _describe(factor: Factor) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
+    if factor.matrix is not None:
+        described["sha256"] = hashlib.sha256(np.ascontiguousarray(factor.matrix).tobytes()).hexdigest()
+    return described
+
+
+def _factor(described: dict[str, Any], matrix: Any) -> Factor:
+    factor = Factor(described["kind"], tuple(described["shape"]), matrix)
+    if _describe(factor) != described:
+        raise ValueError("a factor differs from its digest")
+    return factor

@@ -1,0 +1,232 @@
+"""The job file: read, checked, and turned into a domain, a workload and a privacy cost (see the contract)."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dpscale.domain import Domain
+from dpscale.errors import JobError
+from dpscale.names import nearest
+from dpscale.workload import FAMILIES, Workload
+
+MEMORY = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?i?B)\s*$")
+UNITS = {"B": 1, **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+         **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}}  # fmt: skip
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(_Section):
+    """Where the records are and what one privacy unit is."""
+
+    path: str
+    domain: str
+    privacy_unit: str | None = None
+    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
+    snapshot: Literal["content", "footers"] = "content"
+
+    @model_validator(mode="after")
+    def _both(self) -> Data:
+        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
+            raise ValueError("privacy_unit and max_rows_per_unit go together")
+        return self
+
+
+class Privacy(_Section):
+    """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
+
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    rho: Positive | None = None
+    privacy_cost: Positive | None = None
+    ledger: str = "ledger.sqlite"
+    dataset: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Privacy:
+        given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
+        if len(given) != 1 or (self.delta is not None and self.epsilon is None):
+            raise ValueError("give epsilon with delta, or rho, or privacy_cost")
+        if self.epsilon is not None and self.delta is None:
+            raise ValueError("epsilon alone means pure differential privacy, which no mechanism here offers; add delta")
+        return self
+
+    @property
+    def cost(self) -> float:
+        """The privacy cost: squared Gaussian-DP μ."""
+        from dpscale.privacy.accounting import gdp_mu
+
+        if self.epsilon is not None and self.delta is not None:
+            return gdp_mu(self.epsilon, self.delta) ** 2 * (1 - 1e-15)
+        return 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0)
+
+
+class Part(_Section):
+    """One family of queries over attribute sets."""
+
+    family: str
+    degree: int | None = None
+    attributes: list[list[str]] | None = None
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    file: str | None = None
+
+
+class Mechanism(_Section):
+    name: str = "query-smasher"
+
+
+class Reconstruct(_Section):
+    method: Literal["auto", "least-squares"] = "auto"
+
+
+class EngineSettings(_Section):
+    """Where tasks run and how much memory they may hold. A seed marks the run as not private."""
+
+    scheduler: str | None = None
+    memory: str = "4GiB"
+    seed: int | None = None
+
+    @field_validator("memory")
+    @classmethod
+    def _memory(cls, value: str) -> str:
+        if not MEMORY.match(value):
+            raise ValueError("write a size, such as 4GiB")
+        return value
+
+    @property
+    def bytes(self) -> int:
+        number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
+        return int(float(number) * UNITS[unit])
+
+
+class Output(_Section):
+    """Sets with more queries than this in one family get no file: the Release answers them on demand."""
+
+    max_rows: Annotated[int, Field(ge=0)] = 10_000_000
+
+
+class Job(_Section):
+    """A whole job. Paths are absolute once read."""
+
+    data: Data
+    privacy: Privacy
+    workload: Annotated[list[Part], Field(min_length=1)]
+    mechanism: Mechanism = Mechanism()
+    reconstruct: Reconstruct = Reconstruct()
+    engine: EngineSettings = EngineSettings()
+    output: Output = Output()
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any]) -> Job:
+        """Read a job file, or take its content as a dict (paths relative to the present folder)."""
+        if isinstance(source, Mapping):
+            return cls.parse(source, Path.cwd())
+        path = Path(source)
+        try:
+            content = tomllib.loads(path.read_text())
+        except OSError as error:
+            reason = error.strerror or "unreadable"
+            raise JobError("job", f"cannot read {path} ({reason})", "a job file", "check the path") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise JobError("job", f"{path} is not TOML ({error})", "a job file", "mend the syntax") from None
+        return cls.parse(content, path.resolve().parent)
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
+        """Check the content; relative paths start at `folder`."""
+        try:
+            job = cls.model_validate(dict(content))
+        except ValidationError as error:
+            raise _sentence(error) from None
+        return job._resolved(folder)
+
+    @property
+    def dataset(self) -> str:
+        """The name under which the ledger keeps this data."""
+        return self.privacy.dataset or self.data.path
+
+    def read_domain(self) -> Domain:
+        return Domain.read(self.data.domain)
+
+    def build_workload(self, domain: Domain) -> Workload:
+        """The workload over a domain."""
+        workload = Workload(domain)
+        for part in self.workload:
+            _add(workload, part)
+        return workload
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as the content of a job file."""
+        return self.model_dump(exclude_none=True, exclude_defaults=False)
+
+    def _resolved(self, folder: Path) -> Job:
+        data = self.data.model_copy(update={"path": _absolute(folder, self.data.path),
+                                            "domain": _absolute(folder, self.data.domain)})  # fmt: skip
+        privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
+        parts = [
+            part if part.file is None else part.model_copy(update={"file": _absolute(folder, part.file)})
+            for part in self.workload
+        ]
+        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
+
+
+def _absolute(folder: Path, path: str) -> str:
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def _add(workload: Workload, part: Part) -> None:
+    if part.family == "predicates":
+        _add_predicates(workload, part)
+        return
+    if part.family not in FAMILIES:
+        known = [*FAMILIES, "predicates"]
+        raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
+    if part.file is not None:
+        raise JobError("workload.file", f"given for family {part.family!r}", "family predicates only", "remove it")
+    workload.add(part.family, degree=part.degree, attributes=part.attributes, weight=part.weight)
+
+
+def _add_predicates(workload: Workload, part: Part) -> None:
+    """Queries from a .npy file of shape (m, n_a, n_b, …), over one attribute set."""
+    if part.file is None or part.attributes is None or len(part.attributes) != 1 or part.degree is not None:
+        raise JobError("workload", "predicates without its settings", "file and attributes = [[one set]]", "add them")
+    try:
+        queries = np.load(part.file, allow_pickle=False)
+    except (OSError, ValueError):
+        raise JobError("workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy") from None
+    workload.add_queries(part.attributes[0], queries, np.full(len(queries), part.weight))
+
+
+def _sentence(error: ValidationError) -> JobError:
+    """The first fault of a job as one sentence."""
+    fault = error.errors()[0]
+    where = ".".join(str(part) for part in fault["loc"]) or "job"
+    if fault["type"] == "extra_forbidden":
+        known = _keys(fault["loc"][:-1])
+        return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))
+    if fault["type"] == "missing":
+        return JobError(where, "missing", "a value", "add it to the job file")
+    got = "" if isinstance(fault["input"], Mapping) else f"{fault['input']!r}: "
+    message = fault["msg"].removeprefix("Value error, ")
+    return JobError(where, f"{got}{message[0].lower()}{message[1:]}", "", "see the job file in docs/jobs.md")
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Job
+    for part in location:
+        if isinstance(part, str):
+            model = {"data": Data, "privacy": Privacy, "workload": Part, "mechanism": Mechanism,
+                     "reconstruct": Reconstruct, "engine": EngineSettings, "output": Output}[part]  # fmt: skip
+    return sorted(model.model_fields)

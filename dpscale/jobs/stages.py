@@ -1,0 +1,180 @@
+"""The stages of a run: plan, measure, reconstruct, report. Each takes a run directory, and is done at most once.
+
+The measure stage is the only one that spends. Its order is what keeps a crash harmless: count and check (nothing is
+spent on bad data), charge the ledger, draw, store, destroy the secret. Everything after the charge can be repeated: the
+same release charges once, and the same secret draws the same noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dpscale.engine import Engine
+from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.counting import FACTOR, Pass, partition_groups, plan_passes, run_pass
+from dpscale.errors import DataError, PlanError
+from dpscale.jobs.planfile import write_plan
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.ledger import Ledger
+from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
+from dpscale.select import Plan, plan
+from dpscale.tables import Table
+from dpscale.tables.count import Attributes, Dropped, empty_table
+from dpscale.tables.snapshot import snapshot
+
+STAGES = ("plan", "measure", "reconstruct", "report")
+
+
+def run_plan(run: RunDirectory, engine: Engine) -> None:
+    """Choose the strategy; reads no data, spends nothing."""
+    if run.done("plan"):
+        return
+    with run.stage("plan", "plan"):
+        made = make_plan(run, engine)
+        write_plan(run.path / "plan", made)
+
+
+def make_plan(run: RunDirectory, engine: Engine) -> Plan:
+    """The plan of a run's job, refused where it cannot fit the memory setting."""
+    made = plan(run.job.build_workload(run.domain), run.job.mechanism.name, engine.each("solve"))
+    check_memory(made, run.job.engine.bytes, engine.workers)
+    return made
+
+
+def check_memory(made: Plan, memory: int, workers: int) -> None:
+    """PlanError when the largest attribute set does not fit the memory setting."""
+    needed = 8 * (workers + FACTOR) * made.domain.cells(made.largest)
+    if needed > memory:
+        raise PlanError("engine.memory", f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
+                        f"more than the {memory / 2**30:.2f} GiB set", "raise it, use fewer workers, or leave the set out")  # fmt: skip
+
+
+def run_measure(run: RunDirectory, engine: Engine) -> None:
+    """Count, charge, draw, store: the only stage that sees records and spends budget."""
+    run.require("plan")
+    if run.done("measure"):
+        return
+    check_memory(made := run.plan(), run.job.engine.bytes, engine.workers)
+    with run.stage("measure", "measurements"):
+        run.measurements_path.mkdir(exist_ok=True)
+        table = _open_table(run, made)
+        measurements = _measurements(run, made, _snapshot(run, table, engine))
+        _hold_secret(run)
+        _measure_missing(run, engine, table, measurements)
+        with Ledger.open(run.job.privacy.ledger) as ledger:
+            ledger.commit(run.manifest["release"])
+            destroy_secret(run.secret_path)
+            run.update(secret="destroyed")
+            ledger.publish(run.manifest["release"])
+
+
+def measured(run: RunDirectory) -> Measurements:
+    """The measurements of a run whose measure stage is done."""
+    run.require("measure")
+    return _measurements(run, run.plan(), run.manifest["snapshot"])
+
+
+def _measurements(run: RunDirectory, made: Plan, snapshot_id: str) -> Measurements:
+    bound = run.job.data.max_rows_per_unit or 1
+    schedule = make_schedule(made, run.job.privacy.cost, bound)
+    return Measurements(run.measurements_path, run.manifest["release"], snapshot_id, made, schedule)
+
+
+def _open_table(run: RunDirectory, made: Plan) -> Table:
+    table = Table.open(run.job.data.path, run.domain).split()
+    unit = run.job.data.privacy_unit
+    table.require([*_columns(made), *([unit] if unit else [])])
+    return table
+
+
+def _columns(made: Plan) -> list[str]:
+    """The attributes that are measured: the only columns that are read."""
+    used = {name for attributes in made.counted for name in attributes} or {made.domain.names[0]}
+    return [name for name in made.domain.names if name in used]
+
+
+def _snapshot(run: RunDirectory, table: Table, engine: Engine) -> str:
+    """The snapshot's hash; DataError when the data changed since the release was begun."""
+    found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    begun = run.manifest["snapshot"]
+    if begun is None:
+        run.update(snapshot=found)
+    elif begun != found:
+        raise DataError("data.path", "the files changed since this release was begun", "the same files",
+                        "restore them, or start a new run")  # fmt: skip
+    return found
+
+
+def _hold_secret(run: RunDirectory) -> None:
+    """Make the secret at the first draw; later it must be there."""
+    if run.manifest["secret"] is None:
+        make_secret(run.secret_path, run.job.engine.seed)
+        run.update(secret="made")
+
+
+def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements) -> None:
+    missing = measurements.missing()
+    if not missing:
+        _charge(run, measurements)
+        return
+    read_secret(run.secret_path)
+    orders = make_orders(measurements, missing)
+    groups = partition_groups(table.partitions, engine.workers)
+    dropped = _dropped(run, engine, table, groups)
+    sets = list(dict.fromkeys(order.source for order in orders))
+    for number, one in enumerate(plan_passes(run.domain, sets, run.job.engine.bytes, engine.workers)):
+        handles = run_pass(engine, one, groups, [] if number else _columns(measurements.plan), dropped)
+        if number == 0:
+            if not any(engine.map(_any_row, [(handles[0],)], "check")):
+                raise empty_table(run.job.data.path)
+            _charge(run, measurements)
+        _measure_pass(run, engine, one, orders, handles)
+
+
+def _any_row(counts: Any) -> bool:
+    return bool(counts.any())
+
+
+def _dropped(run: RunDirectory, engine: Engine, table: Table, groups: Sequence[Any]) -> Dropped | None:
+    data = run.job.data
+    if data.privacy_unit is None or data.max_rows_per_unit is None:
+        return None
+    rows = sum(engine.map(row_bound, [(path,) for path in table.files], "rows"))
+    memory = run.job.engine.bytes
+    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows, memory)
+
+
+def row_bound(path: str) -> int:
+    """An upper guess of a file's rows: from a Parquet footer, or one row to two bytes of a CSV."""
+    import os
+
+    import pyarrow.parquet as pq
+
+    return os.path.getsize(path) // 2 if path.endswith(".csv") else int(pq.read_metadata(path).num_rows)
+
+
+def _charge(run: RunDirectory, measurements: Measurements) -> None:
+    """Reserve the whole cost before the first draw; a repeat costs nothing."""
+    cost, privacy = Cost(gaussian=measurements.schedule.cost), run.job.privacy
+    digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
+    with Ledger.open(privacy.ledger) as ledger:
+        ledger.charge(run.job.dataset, run.manifest["release"], cost, digest, privacy.epsilon, privacy.delta)
+    run.update(privacy={"dataset": run.job.dataset, "cost": cost.to_dict(), "epsilon": privacy.epsilon,
+                        "delta": privacy.delta, "unit": run.job.data.privacy_unit or "row",
+                        "rows_per_unit": run.job.data.max_rows_per_unit or 1})  # fmt: skip
+
+
+def _measure_pass(run: RunDirectory, engine: Engine, one: Pass, orders: Iterable[Order], handles: list[Any]) -> None:
+    """Turn the exact counts of a pass into measurements on disk; the counts are let go with the handles."""
+    by_source: dict[Attributes, list[Order]] = {}
+    for order in orders:
+        by_source.setdefault(order.source, []).append(order)
+    items = []
+    for layout, handle in zip(one.shards, handles, strict=True):
+        mine = [order for attributes in layout.sets for order in by_source[attributes]]
+        items.append((layout, mine, run.secret_path, handle))
+    engine.map(carry_out, items, "measure")

@@ -1,0 +1,56 @@
+"""Orders: what a task measures from the counts of one shard, and where it puts the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpscale.measure.block import measure_block
+from dpscale.measure.schedule import Draw
+from dpscale.measure.store import Measurements, write_values
+from dpscale.privacy.secret import read_secret
+from dpscale.residual import subsets
+from dpscale.select.plan import Block
+from dpscale.tables.count import Attributes, Counts, Layout
+
+
+@dataclass(frozen=True)
+class Order:
+    """One measurement to make: from the marginal of `source`, keyed by `record`, into `path`."""
+
+    source: Attributes
+    block: Block
+    draw: Draw
+    record: Mapping[str, Any]
+    path: Path
+
+
+def make_orders(measurements: Measurements, missing: Iterable[int]) -> list[Order]:
+    """An order for each missing block, from the smallest counted set that holds its attributes."""
+    plan = measurements.plan
+    smallest: dict[Attributes, Attributes] = {}
+    for counted in sorted(plan.counted, key=plan.domain.cells, reverse=True):
+        smallest.update(dict.fromkeys(subsets(counted), counted))
+    return [
+        Order(
+            smallest[plan.blocks[index].attributes],
+            plan.blocks[index],
+            measurements.schedule.draws[index],
+            measurements.record(index),
+            measurements.path(index),
+        )
+        for index in missing
+    ]
+
+
+def carry_out(layout: Layout, orders: Sequence[Order], secret_path: Path, flat: Counts) -> int:
+    """Make the measurements of one shard from its exact counts, each into its own durable file; how many were made."""
+    secret = read_secret(secret_path)
+    marginals = {marginal.attributes: marginal for marginal in layout.marginals(flat)}
+    for order in orders:
+        if not order.path.exists():
+            marginal = marginals[order.source]
+            write_values(order.path, measure_block(order.block, order.draw, marginal, secret, order.record), order.record)
+    return len(orders)

@@ -1,0 +1,116 @@
+"""Measurements on disk: one Parquet file each, named by the hash of the record that keyed its noise.
+
+A file is written whole under another name, flushed, and renamed, so that a file under its own name is always a whole
+one; it carries its record, and is read back only if the record is the one expected. What is there is never drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import JobError
+from dpscale.measure.schedule import Schedule
+from dpscale.privacy.streams import canonical
+from dpscale.select.plan import Block, Plan
+
+MECHANISM_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """The measurements of a plan under a schedule, in a folder."""
+
+    folder: Path
+    release: str
+    snapshot: str
+    plan: Plan
+    schedule: Schedule
+
+    def record(self, index: int) -> dict[str, Any]:
+        """The canonical record of a block's measurement: what it measures and how, never where or how often."""
+        block, draw = self.plan.blocks[index], self.schedule.draws[index]
+        return {
+            "release": self.release,
+            "snapshot": self.snapshot,
+            "domain": self.plan.domain.digest,
+            "attributes": list(block.attributes),
+            "strategy": strategy_digest(block),
+            "multiplier": draw.multiplier,
+            "variance": str(draw.variance),
+            "version": MECHANISM_VERSION,
+            "round": 0,
+        }
+
+    def path(self, index: int) -> Path:
+        return self.folder / f"{record_digest(self.record(index))}.parquet"
+
+    def missing(self) -> list[int]:
+        """Blocks that have no file yet."""
+        present = {entry.name for entry in os.scandir(self.folder)} if self.folder.exists() else set()
+        return [index for index in range(len(self.plan.blocks)) if self.path(index).name not in present]
+
+    def write(self, index: int, values: NDArray[np.float64]) -> None:
+        write_values(self.path(index), values, self.record(index))
+
+    def read(self, index: int) -> NDArray[np.float64]:
+        """The measured values of a block, of the shape `rows`, in units of K · marginal."""
+        values = read_values(self.path(index), self.record(index)).reshape(self.plan.blocks[index].rows)
+        return values / self.schedule.draws[index].multiplier
+
+    @cached_property
+    def variances(self) -> list[float]:
+        """Noise variance of each block in units of K · marginal."""
+        return [draw.lattice_variance for draw in self.schedule.draws]
+
+
+def strategy_digest(block: Block) -> str:
+    """SHA-256 of the block's integer strategy."""
+    digest = hashlib.sha256()
+    for factor in block.factors:
+        digest.update(f"{factor.kind}{factor.shape}".encode())
+        if factor.matrix is not None:
+            digest.update(np.ascontiguousarray(factor.matrix).tobytes())
+    return digest.hexdigest()
+
+
+def record_digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(record)).hexdigest()[:32]
+
+
+def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, Any]) -> None:
+    """Write a measurement by flush and atomic rename."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"value": values.reshape(-1)}).replace_schema_metadata({"dpscale": canonical(record)})
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    with open(partial, "wb") as file:
+        pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_values(path: Path, record: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Read a measurement back; JobError if it is not the one expected."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, memory_map=True)
+        found = json.loads((table.schema.metadata or {}).get(b"dpscale", b"{}"))
+    except (OSError, pa.ArrowException):
+        raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
+    if found != json.loads(canonical(record)):
+        raise JobError("measurements", f"{path.name} is of another release", "this release's", "use a new run directory")
+    return np.asarray(table.column("value").to_numpy(), dtype=np.float64)

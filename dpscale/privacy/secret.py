@@ -1,0 +1,50 @@
+"""The secret of a release, as a file that only its owner reads, from the first draw to the last.
+
+It is 256 bits from the operating system, or from a seed in tests. Workers read the file themselves: the secret enters
+no task, argument, log or manifest. When all noise is drawn it is destroyed; a run that has lost it cannot go on,
+since a new secret would draw the same measurements afresh.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dpscale.errors import JobError
+from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
+
+
+def make_secret(path: Path, seed: int | None = None) -> None:
+    """Write a new secret, readable by its owner alone; an existing one stays."""
+    if path.exists():
+        return
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(new_secret() if seed is None else seeded_secret(seed))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret; JobError where it is lost."""
+    try:
+        secret = path.read_bytes()
+    except OSError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
+                       "the run cannot go on: start a new one, which is a new release")  # fmt: skip
+    return secret
+
+
+def destroy_secret(path: Path) -> None:
+    """Overwrite and remove the secret. What a disk or a backup keeps beneath is outside our reach."""
+    if path.exists():
+        with open(path, "r+b") as file:
+            file.write(bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()

@@ -1,0 +1,53 @@
+"""Plots of the report, as inline SVG."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from dpscale.select import Plan
+
+COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
+
+
+def error_plot(rows: list[dict[str, Any]]) -> str:
+    """Root mean square standard error of every answered set against its number of queries."""
+    figure, axes = _figure()
+    families = dict.fromkeys(row["family"] for row in rows)
+    for colour, family in zip(COLOURS * len(families), families, strict=False):
+        mine = [row for row in rows if row["family"] == family and row["rms_error"]]
+        axes.scatter([row["queries"] for row in mine], [row["rms_error"] for row in mine], s=14, alpha=0.7, color=colour,
+                     label=family, linewidths=0)  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def share_plot(plan: Plan) -> str:
+    """The part of the budget that goes to measurements of each number of attributes."""
+    shares: dict[int, float] = {}
+    for block in plan.blocks:
+        shares[len(block.attributes)] = shares.get(len(block.attributes), 0.0) + block.share
+    figure, axes = _figure(height=2.2)
+    degrees = sorted(shares)
+    axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
+    for place, degree in enumerate(degrees):
+        axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
+    axes.set(xlabel="share of the budget (%)", xlim=(0, 110 * max(shares.values())))
+    axes.invert_yaxis()
+    return _svg(figure)
+
+
+def _figure(height: float = 3.4) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()[out.getvalue().index("<svg") :]

@@ -1,0 +1,116 @@
+"""Exact marginal counts of a table: many attribute sets in one pass over some partitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.errors import DataError
+from dpscale.tables.encode import code_type, encode
+from dpscale.tables.table import Partition, Table
+
+Attributes = tuple[str, ...]
+Counts = NDArray[np.int64]
+Dropped = Mapping[Partition, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class ExactMarginal:
+    """Exact counts over an attribute set: private, and never shown by repr."""
+
+    attributes: Attributes
+    counts: Counts = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Several marginals laid out one after another in a flat array of counters."""
+
+    domain: Domain
+    sets: tuple[Attributes, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The attributes that any set uses, in the domain's order; the first one where none is (to count rows)."""
+        used = {name for attributes in self.sets for name in attributes} or {self.domain.names[0]}
+        return tuple(name for name in self.domain.names if name in used)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each marginal starts; one more entry for the end."""
+        return np.cumsum([0, *(self.domain.cells(attributes) for attributes in self.sets)], dtype=np.int64)
+
+    def marginals(self, flat: Counts) -> Iterator[ExactMarginal]:
+        """The marginals in a flat array, as views."""
+        for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):
+            yield ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+
+
+def count(
+    layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
+) -> Counts:
+    """Count every set of the layout over the partitions: a flat int64 array.
+
+    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out.
+    """
+    names = list(dict.fromkeys([*layout.names, *checked]))
+    flat = np.zeros(layout.offsets[-1], dtype=np.int64)
+    for codes, partition, first in encoded(layout.domain, partitions, names):
+        if dropped is not None:
+            out = dropped.get(partition, np.empty(0, dtype=np.int64)) - first
+            codes = np.delete(codes, out[(out >= 0) & (out < codes.shape[1])], axis=1)
+        _add(layout, names, codes, flat)
+    return flat
+
+
+def encoded(
+    domain: Domain, partitions: Sequence[Partition], names: Sequence[str]
+) -> Iterator[tuple[NDArray[np.unsignedinteger], Partition, int]]:
+    """Codes (attributes × rows) batch by batch, with the partition and the row that the batch starts at."""
+    texts = frozenset(a.name for a in domain.attributes if a.kind == "categories" and isinstance(a.values[0], str))
+    width = code_type(max(domain[name].size for name in names))
+    for partition in partitions:
+        first = 0
+        for batch in partition.batches(names, texts):
+            codes = np.empty((len(names), len(batch[names[0]])), dtype=width)
+            for index, name in enumerate(names):
+                codes[index] = encode(domain[name], batch[name])
+            yield codes, partition, first
+            first += codes.shape[1]
+
+
+def _add(layout: Layout, names: Sequence[str], codes: NDArray[np.unsignedinteger], flat: Counts) -> None:
+    from dpscale.tables.kernels import count_codes
+
+    columns = [names.index(name) for attributes in layout.sets for name in attributes]
+    strides = [step for attributes in layout.sets for step in _strides(layout.domain.shape(attributes))]
+    starts = np.cumsum([0, *(len(attributes) for attributes in layout.sets)])
+    columns_, strides_, starts_ = (np.asarray(v, dtype=np.int64) for v in (columns, strides, starts))
+    count_codes(codes, columns_, strides_, starts_, layout.offsets[:-1], flat)
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attributes, Counts]:
+    """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
+    asked = [tuple(names) for names in sets]
+    layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
+    table.require(layout.names)
+    found = {m.attributes: m.counts for m in layout.marginals(count(layout, table.partitions))}
+    return {names: _in_order(found[table.domain.ordered(names)], table.domain, names) for names in asked}
+
+
+def _in_order(counts: Counts, domain: Domain, names: Attributes) -> Counts:
+    ordered = domain.ordered(names)
+    return counts.transpose([ordered.index(name) for name in names])
+
+
+def empty_table(path: str) -> DataError:
+    return DataError("data.path", f"no rows in {path}", "at least one row", "check the path")

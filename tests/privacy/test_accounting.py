@@ -1,0 +1,364 @@
+"""Privacy conversions against mpmath, dp-accounting and each other: exact where said, never on the wrong side."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld.privacy_loss_distribution import (
+    from_gaussian_mechanism,
+    from_laplace_mechanism,
+    from_randomized_response,
+)
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dpscale.errors import BudgetError, JobError
+from dpscale.privacy.accounting import (
+    Cost,
+    delta_of_mu,
+    delta_of_rho,
+    epsilon_of_mu,
+    epsilon_of_mu_and_pure,
+    epsilon_of_rho,
+    float_above,
+    gdp_mu,
+    rho_of_exponential,
+    rho_of_pure,
+    root_above,
+    zcdp_rho,
+)
+
+EXACT = 1e-9  # how far above the truth an exact conversion may be, relative
+
+
+def powers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high).map(lambda exponent: 10.0**exponent)
+
+
+def gaussian_truth(mu: float, epsilon: float) -> mpmath.mpf:
+    """The closed form as it stands, with so many digits that its cancellation does not matter."""
+    with mpmath.workdps(600):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+def zcdp_truth(rho: float, epsilon: float) -> mpmath.mpf:
+    """The infimum over alpha, in the paper's own variable, by ternary search of its logarithm over log(alpha - 1)."""
+    with mpmath.workdps(60):
+        r, e = mpmath.mpf(rho), mpmath.mpf(epsilon)
+
+        def exponent(u: mpmath.mpf) -> mpmath.mpf:
+            alpha = 1 + mpmath.exp(u)
+            return (alpha - 1) * (alpha * r - e) - mpmath.log(alpha - 1) + alpha * mpmath.log(1 - 1 / alpha)
+
+        low, high = mpmath.mpf(-60), mpmath.mpf(60)
+        for _ in range(260):
+            a, b = low + (high - low) / 3, high - (high - low) / 3
+            low, high = (low, b) if exponent(a) < exponent(b) else (a, high)
+        return min(mpmath.mpf(1), mpmath.exp(exponent(low)))
+
+
+def above(ours: float, truth: mpmath.mpf, slack: float = EXACT) -> bool:
+    """Not below the truth, and not far above."""
+    return bool(truth <= ours <= truth * (1 + slack))
+
+
+# Gaussian DP
+
+CORNERS = [(1e-9, 0), (1, 0), (0.999999, 20), (1, 20), (40, 1e3), (30, 1e3), (3, 0.1)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(mu=powers(-7, 2), x=st.floats(-6, 36.9))
+def test_delta_of_mu_is_the_closed_form_from_above(mu: float, x: float) -> None:
+    epsilon = mu * (x + mu / 2)  # x standard deviations out: deltas from 1 down to 1e-300
+    assume(0 <= epsilon <= 1e3)
+    truth = gaussian_truth(mu, epsilon)
+    assume(truth > 1e-300)
+    assert above(delta_of_mu(mu, epsilon), truth)
+
+
+@pytest.mark.parametrize(("mu", "epsilon"), CORNERS)
+def test_delta_of_mu_at_its_corners(mu: float, epsilon: float) -> None:
+    assert above(delta_of_mu(mu, epsilon), gaussian_truth(mu, epsilon))
+
+
+def test_delta_of_mu_beyond_the_floats_is_not_below_the_truth() -> None:
+    assert 0 < delta_of_mu(0.1, 50) < 1e-300
+    assert delta_of_mu(1e6, 1) == 1.0
+    assert delta_of_mu(0, 1) == 0.0
+
+
+@settings(max_examples=80, deadline=None)
+@given(epsilon=powers(-4, 3), delta=powers(-290, -0.05))
+def test_gdp_mu_is_the_largest(epsilon: float, delta: float) -> None:
+    mu = gdp_mu(epsilon, delta)
+    assert gaussian_truth(mu, epsilon) <= delta < gaussian_truth(mu * (1 + 1e-8), epsilon)
+
+
+def test_the_check_of_gdp_mu_rejects_wrong_scales() -> None:
+    mu = gdp_mu(1, 1e-6)
+    assert gaussian_truth(mu, 1) <= 1e-6
+    for factor in (math.sqrt(2), 1.3, 1 + 1e-8):
+        assert gaussian_truth(mu * factor, 1) > 1e-6
+    assert not above(delta_of_mu(mu / math.sqrt(2), 1), gaussian_truth(mu, 1))
+    assert not above(delta_of_mu(mu * math.sqrt(2), 1), gaussian_truth(mu, 1))
+
+
+def test_the_known_figures() -> None:
+    assert 1 / gdp_mu(1, 1e-6) == pytest.approx(4.224679, abs=5e-7)
+    assert 1 / gdp_mu(1, 1e-6) >= dp_accounting.get_sigma_gaussian(1, 1e-6, tol=1e-12) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1, 4.2, 50])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+def test_epsilon_of_mu_agrees_with_dp_accounting(sigma: float, delta: float) -> None:
+    theirs = dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-12)
+    assert epsilon_of_mu(1 / sigma, delta) == pytest.approx(theirs, rel=1e-9, abs=1e-11)
+
+
+@settings(max_examples=100, deadline=None)
+@given(epsilon=powers(-5, 3), delta=powers(-290, -0.05))
+def test_there_and_back_again_stays_within_the_budget(epsilon: float, delta: float) -> None:
+    mu, rho = gdp_mu(epsilon, delta), zcdp_rho(epsilon, delta)
+    assert epsilon * (1 - 1e-5) <= epsilon_of_mu(mu, delta) <= epsilon  # deltas near delta(0) leave epsilon ill-defined
+    assert epsilon * (1 - 1e-5) <= epsilon_of_rho(rho, delta) <= epsilon
+    assert Cost(gaussian=Fraction(mu) ** 2).epsilon(delta) <= epsilon
+    assert Cost(zcdp=Fraction(rho)).epsilon(delta) <= epsilon
+    assert Cost(zcdp=Fraction(rho) / 3, gaussian=Fraction(rho) * 4 / 3).epsilon(delta) <= epsilon
+    assert delta_of_mu(mu, epsilon) <= delta
+    assert delta_of_rho(rho, epsilon) <= delta * (1 + 1e-11)
+
+
+# zCDP
+
+
+@settings(max_examples=60, deadline=None)
+@given(rho=powers(-6, 2), epsilon=powers(-4, 3))
+def test_delta_of_rho_is_the_infimum_from_above(rho: float, epsilon: float) -> None:
+    truth = zcdp_truth(rho, epsilon)
+    assume(truth > 1e-300)
+    assert above(delta_of_rho(rho, epsilon), truth)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rho=powers(-6, 2), delta=powers(-250, -0.3))
+def test_epsilon_of_rho_is_the_infimum_from_above(rho: float, delta: float) -> None:
+    epsilon = epsilon_of_rho(rho, delta)
+    assume(epsilon > 1e-6)
+    assert zcdp_truth(rho, epsilon) <= delta < zcdp_truth(rho, epsilon * (1 - 1e-7))
+
+
+@settings(max_examples=60, deadline=None)
+@given(epsilon=powers(-4, 2.5), delta=powers(-250, -0.3))
+def test_zcdp_rho_is_the_largest(epsilon: float, delta: float) -> None:
+    rho = zcdp_rho(epsilon, delta)
+    assert zcdp_truth(rho, epsilon) <= delta < zcdp_truth(rho * (1 + 1e-7), epsilon)
+    assert zcdp_truth(rho * 1.3, epsilon) > delta
+
+
+@pytest.mark.parametrize("rho", [0.001, 0.1, 3.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_epsilon_of_rho_agrees_with_dp_accounting(rho: float, delta: float) -> None:
+    accountant = RdpAccountant(list(1 + np.geomspace(1e-3, 1e5, 20001)))
+    accountant.compose(dp_accounting.ZCDpEvent(rho))
+    theirs = accountant.get_epsilon(delta)
+    ours = epsilon_of_rho(rho, delta)
+    assert ours <= theirs * (1 + 1e-9)  # theirs is the same optimum over a finite list of orders
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(mu=powers(-3, 1.5), delta=powers(-30, -1))
+def test_gaussian_dp_is_tighter_than_its_zcdp(mu: float, delta: float) -> None:
+    assert epsilon_of_mu(mu, delta) <= epsilon_of_rho(mu * mu / 2 * (1 + 1e-15), delta)
+
+
+@settings(max_examples=60, deadline=None)
+@given(small=powers(-4, 2), factor=st.floats(1.001, 10), epsilon=powers(-3, 2), delta=powers(-20, -1))
+def test_more_noise_is_never_worse(small: float, factor: float, epsilon: float, delta: float) -> None:
+    large = small * factor
+    assert delta_of_mu(small, epsilon) <= delta_of_mu(large, epsilon)
+    assert delta_of_rho(small, epsilon) <= delta_of_rho(large, epsilon)
+    assert epsilon_of_mu(small, delta) <= epsilon_of_mu(large, delta)
+    assert epsilon_of_rho(small, delta) <= epsilon_of_rho(large, delta)
+    assert gdp_mu(epsilon, delta) <= gdp_mu(epsilon * factor, delta)
+    assert zcdp_rho(epsilon, delta) <= zcdp_rho(epsilon * factor, delta)
+    assert gdp_mu(epsilon, delta / factor) <= gdp_mu(epsilon, delta)
+    assert zcdp_rho(epsilon, delta / factor) <= zcdp_rho(epsilon, delta)
+
+
+def test_mechanisms_as_zcdp() -> None:
+    assert above(rho_of_pure(0.7), mpmath.mpf(0.7) ** 2 / 2)
+    assert above(rho_of_exponential(0.7), mpmath.mpf(0.7) ** 2 / 8)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: gdp_mu(-1, 1e-6), lambda: gdp_mu(1, 1), lambda: zcdp_rho(math.nan, 1e-6), lambda: zcdp_rho(1, -1e-9),
+    lambda: delta_of_mu(math.inf, 1), lambda: epsilon_of_rho(-0.1, 1e-6), lambda: epsilon_of_mu(1, math.nan),
+])  # fmt: skip
+def test_what_is_no_parameter_is_refused(call: object) -> None:
+    with pytest.raises(JobError, match="takes"):
+        call()  # type: ignore[operator]
+
+
+def test_delta_zero() -> None:
+    assert gdp_mu(1, 0) == zcdp_rho(1, 0) == 0
+    assert epsilon_of_mu(1, 0) == epsilon_of_rho(1, 0) == math.inf
+    assert epsilon_of_mu(0, 0) == epsilon_of_rho(0, 0) == 0
+
+
+# Costs
+
+fractions = st.fractions(0, 3, max_denominator=10**9)
+costs = st.builds(Cost, gaussian=fractions, zcdp=fractions, pure=fractions)
+
+
+@given(st.lists(costs, max_size=5))
+def test_costs_add_exactly_and_survive_their_text(many: list[Cost]) -> None:
+    total = Cost.total(many)
+    assert total.gaussian == sum(cost.gaussian for cost in many)
+    assert total.pure == sum(cost.pure for cost in many)
+    assert total.pure_squares == sum(cost.pure**2 for cost in many)
+    assert total.rho == sum(cost.gaussian / 2 + cost.zcdp + cost.pure**2 / 2 for cost in many)
+    assert Cost.from_dict(total.to_dict()) == total
+    assert Cost.total([total, Cost()]) == total
+
+
+@given(costs, st.fractions(Fraction(1, 100), 5))
+def test_scaling_is_that_of_the_noise(cost: Cost, factor: Fraction) -> None:
+    scaled = cost.scaled(factor)
+    assert scaled.rho == cost.rho * factor**2
+    assert scaled.pure == cost.pure * factor
+    assert scaled.scaled(1 / factor) == cost
+
+
+@given(st.lists(costs, min_size=1, max_size=3))
+def test_coarsening_only_rounds_up(many: list[Cost]) -> None:
+    cost = Cost.total(many)
+    coarse = cost.coarsened(40)
+    for part in ("gaussian", "zcdp", "pure", "pure_squares"):
+        exact, rounded = getattr(cost, part), getattr(coarse, part)
+        assert exact <= rounded <= exact * (1 + Fraction(1, 2**37))
+        assert rounded.numerator.bit_length() <= 82 or rounded.denominator == 1  # pure² has twice the digits
+
+
+def test_numbers_are_taken_exactly() -> None:
+    assert Cost(gaussian=0.1).gaussian == Fraction(0.1) != Fraction(1, 10)
+    assert Cost(gaussian="1/10").gaussian == Fraction(1, 10)
+    large = Cost(zcdp=np.int64(2**40))
+    assert Cost.total([large] * 2).scaled(2**20).zcdp == 2**81  # no 64-bit integer inside
+
+
+@pytest.mark.parametrize("parts", [
+    {"gaussian": -1}, {"zcdp": math.nan}, {"pure": math.inf}, {"gaussian": "a"}, {"zcdp": "1/0"}, {"zcdp": None},
+    {"pure": 1, "pure_squares": 2}, {"pure": 1, "pure_squares": 0}, {"pure_squares": 1}, {"laplace": "1"},
+])  # fmt: skip
+def test_what_is_no_cost_is_refused(parts: dict[str, str]) -> None:
+    with pytest.raises(BudgetError, match="cost"):
+        Cost.from_dict(parts)
+
+
+@given(st.fractions(0, 10**6, max_denominator=10**12))
+def test_floats_are_rounded_up(value: Fraction) -> None:
+    assert value <= Fraction(float_above(value)) <= value * (1 + Fraction(1, 2**52))
+    assert value <= Fraction(root_above(value)) ** 2 <= value * (1 + Fraction(1, 2**49))
+
+
+def test_floats_too_large_are_infinite() -> None:
+    assert float_above(Fraction(10**400)) == root_above(Fraction(10**400)) == math.inf
+    assert Cost(gaussian=10**400).epsilon(1e-6) == math.inf
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 3.0])
+def test_gaussian_costs_alone_are_exact(mu: float) -> None:
+    parts = [Cost(gaussian=Fraction(mu) ** 2 / 7)] * 7
+    assert Cost.total(parts).epsilon(1e-9) == epsilon_of_mu(mu, 1e-9)
+
+
+def test_pure_costs_compose_tightly_both_ways() -> None:
+    few, many = Cost.total([Cost(pure="1/2")] * 2), Cost.total([Cost(pure="1/100")] * 10000)
+    assert few.epsilon(1e-9) == few.epsilon(0) == 1
+    assert many.epsilon(0) == 100
+    assert many.epsilon(1e-9) == epsilon_of_rho(0.5, 1e-9) < 7
+    assert Cost(pure=100).epsilon(1e-9) == 100  # one mechanism of epsilon 100 is not many small ones
+
+
+def test_delta_zero_is_for_pure_costs() -> None:
+    assert Cost(pure=1).epsilon(0) == 1
+    assert Cost(pure=1, gaussian="1/10").epsilon(0) == Cost(zcdp=1).epsilon(0) == math.inf
+    assert Cost().epsilon(0) == Cost().epsilon(0.1) == 0
+
+
+def composed_truth(gaussian: float, pure: float, delta: float, from_pure: object) -> float:
+    """dp-accounting's distribution of the loss, on a grid rounded down: at most the truth."""
+    interval = 1e-4
+    options = {"pessimistic_estimate": False, "value_discretization_interval": interval}
+    loss = from_gaussian_mechanism(1 / math.sqrt(gaussian), **options).compose(from_pure(pure, options))  # type: ignore[operator]
+    return float(loss.get_epsilon_for_delta(delta))
+
+
+def laplace(pure: float, options: dict[str, float]) -> object:
+    return from_laplace_mechanism(1 / pure, **options)
+
+
+def response(pure: float, options: dict[str, float]) -> object:
+    return from_randomized_response(2 / (1 + math.exp(pure)), 2, **options)
+
+
+@pytest.mark.parametrize("gaussian", [0.01, 0.5])
+@pytest.mark.parametrize("pure", [0.05, 1.0])
+@pytest.mark.parametrize("from_pure", [laplace, response])
+def test_mixed_costs_are_never_below_the_loss_distribution(gaussian: float, pure: float, from_pure: object) -> None:
+    truth = composed_truth(gaussian, pure, 1e-6, from_pure)
+    ours = Cost(gaussian=gaussian, pure=pure).epsilon(1e-6)
+    assert truth * (1 - 1e-6) <= ours
+    if from_pure is response:
+        assert ours == pytest.approx(truth, abs=4e-4)
+        assert Cost(gaussian=gaussian).epsilon(1e-6) < truth  # the check sees a part left out
+
+
+@settings(max_examples=60, deadline=None)
+@given(mu=powers(-2, 1), pure=powers(-3, 1), delta=powers(-30, -1))
+def test_gaussian_and_pure_is_between_its_parts(mu: float, pure: float, delta: float) -> None:
+    alone, both = epsilon_of_mu(mu, delta), epsilon_of_mu_and_pure(mu, pure, delta)
+    assert alone * (1 - 1e-9) <= both <= (alone + pure) * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cost=costs, more=costs, delta=powers(-12, -1))
+def test_mixed_costs_lie_between_what_each_part_and_their_sum_give(cost: Cost, more: Cost, delta: float) -> None:
+    epsilon = cost.epsilon(delta)
+    assert epsilon <= epsilon_of_rho(float_above(cost.rho), delta)
+    for part in (Cost(gaussian=cost.gaussian), Cost(zcdp=cost.zcdp), Cost(pure=cost.pure)):
+        assert epsilon >= part.epsilon(delta) * (1 - 1e-9)
+    assert (cost + more).epsilon(delta) >= epsilon * (1 - 1e-9)
+
+
+def test_a_little_selection_beside_much_noise_does_not_cost_the_exact_curve() -> None:
+    cost = Cost(gaussian=2, zcdp="1/10000000")
+    assert cost.epsilon(1e-9) < epsilon_of_rho(float_above(cost.rho), 1e-9) - 0.1
+
+
+def test_dp_accounting_of_the_composed_gaussians() -> None:
+    sigmas = [1.0, 2.0, 5.0]
+    loss = from_gaussian_mechanism(sigmas[0], value_discretization_interval=1e-4)
+    for sigma in sigmas[1:]:
+        loss = loss.compose(from_gaussian_mechanism(sigma, value_discretization_interval=1e-4))
+    ours = Cost.total(Cost(gaussian=1 / Fraction(sigma) ** 2) for sigma in sigmas).epsilon(1e-6)
+    assert ours == pytest.approx(loss.get_epsilon_for_delta(1e-6), rel=1e-3)
+    assert ours <= loss.get_epsilon_for_delta(1e-6)
+
+
+def test_importing_the_accounting_loads_nothing_heavy() -> None:
+    code = "import dpscale.privacy.accounting, sys; print(*({'dask', 'scipy', 'numpy', 'numba'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,803 @@
+"""The ledger among real processes: racing, killed, refused the disk, tampered with; and what it says is left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscale.errors import BudgetError, DpscaleError, TransientError
+from dpscale.privacy import ledgerfile
+from dpscale.privacy.accounting import Cost, gdp_mu, zcdp_rho
+from dpscale.privacy.budget import Cap, largest_epsilon, remaining_epsilon
+from dpscale.privacy.ledger import Ledger
+
+DIGEST = "ab" * 32
+DELTA = 1e-9
+PROCESSES = 8
+
+
+def gaussian(epsilon: float, delta: float = DELTA) -> Cost:
+    return Cost(gaussian=Fraction(gdp_mu(epsilon, delta)) ** 2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "budget.sqlite"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    with Ledger.open(path) as opened:
+        yield opened
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as a tamperer sees it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        yield db
+
+
+def rows(path: Path) -> dict[str, tuple[str, str]]:
+    """Release -> (cost, state), read past the ledger."""
+    with raw(path) as db:
+        found = db.execute("SELECT release, cost, state FROM releases ORDER BY seq")
+        return {release: (cost, state) for release, cost, state in found}
+
+
+# One process
+
+
+def test_a_release_goes_its_way(ledger: Ledger, path: Path) -> None:
+    assert not ledger.set_cap("adult", 2.0, DELTA).below_spent
+    assert ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA) == "reserved"
+    assert ledger.commit("r1") == ledger.commit("r1") == "committed"
+    assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "committed"
+    assert ledger.publish("r1") == ledger.publish("r1") == "released"
+    assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "released"
+    assert len(rows(path)) == 1
+    ledger.verify()
+
+
+def test_what_was_charged_is_there_after_reopening(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    with Ledger.open(path, create=False) as ledger:
+        assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "reserved"
+        ledger.verify()
+
+
+@pytest.mark.parametrize("change", [
+    {"dataset": "other"}, {"cost": gaussian(1.1)}, {"plan_digest": "cd" * 32}, {"cost": gaussian(0.9)},
+])  # fmt: skip
+def test_the_same_release_with_anything_else_is_refused(ledger: Ledger, change: dict[str, object]) -> None:
+    charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
+    ledger.charge(**charge)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=next(iter(change))):
+        ledger.charge(**(charge | change))  # type: ignore[arg-type]
+
+
+def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
+    ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    with pytest.raises(BudgetError, match="reserved; it takes a release that is committed"):
+        ledger.publish("r1")
+    ledger.commit("r1")
+    ledger.publish("r1")
+    with pytest.raises(BudgetError, match="released"):
+        ledger.commit("r1")
+    for step in (ledger.commit, ledger.publish):
+        with pytest.raises(BudgetError, match="not on the ledger"):
+            step("unknown")
+
+
+@pytest.mark.parametrize("change", [
+    {"cost": Cost()}, {"cost": None}, {"cost": 1.0}, {"release": ""}, {"release": " "}, {"release": None},
+    {"dataset": ""}, {"release": "a\nb"}, {"release": "\ud800"}, {"plan_digest": "abc"}, {"plan_digest": "AB" * 32},
+    {"epsilon": -1.0}, {"epsilon": float("nan")}, {"delta": 1.0}, {"delta": "x"},
+])  # fmt: skip
+def test_what_is_no_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
+    charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
+    with pytest.raises(BudgetError, match=next(iter(change))):
+        ledger.charge(**(charge | change))  # type: ignore[arg-type]
+    assert rows(path) == {}
+
+
+def test_a_cost_of_endless_digits_is_refused_until_it_is_coarsened(ledger: Ledger) -> None:
+    cost = Cost(zcdp=Fraction(1, 3**10000))
+    with pytest.raises(BudgetError, match="coarsened"):
+        ledger.charge("adult", "r1", cost, DIGEST)
+    assert ledger.charge("adult", "r1", cost.coarsened(), DIGEST) == "reserved"
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0, 0.1), (-1, 0.1), (float("inf"), 0.1), (1, 1), (1, -0.1), ("1", 0)])
+def test_what_is_no_cap_is_refused(ledger: Ledger, epsilon: float, delta: float) -> None:
+    with pytest.raises(BudgetError, match="cap"):
+        ledger.set_cap("adult", epsilon, delta)
+
+
+def test_without_a_cap_all_is_admitted_and_recorded(ledger: Ledger) -> None:
+    for k in range(5):
+        ledger.charge("adult", f"r{k}", gaussian(10), DIGEST)
+    entry = ledger.summary("adult")["datasets"]["adult"]
+    assert entry["cap"] is entry["remaining_epsilon"] is None
+    assert entry["spent"]["epsilon"] > 20
+    assert entry["spent"]["delta"] == DELTA
+
+
+def test_datasets_have_their_own_budgets(ledger: Ledger) -> None:
+    ledger.set_cap("a", 1.0, DELTA)
+    ledger.set_cap("b", 1.0, DELTA)
+    ledger.charge("a", "r1", gaussian(1), DIGEST)
+    ledger.charge("b", "r2", gaussian(1), DIGEST)
+    with pytest.raises(BudgetError):
+        ledger.charge("a", "r3", gaussian(0.01), DIGEST)
+
+
+def test_asking_for_exactly_the_cap_is_admitted(ledger: Ledger) -> None:
+    for k, epsilon in enumerate([0.01, 0.1, 1.0, 3.0, 10.0]):
+        ledger.set_cap(f"g{k}", epsilon, DELTA)
+        ledger.charge(f"g{k}", f"g{k}", gaussian(epsilon), DIGEST, epsilon, DELTA)
+        ledger.set_cap(f"z{k}", epsilon, DELTA)
+        rho = Fraction(zcdp_rho(epsilon, DELTA))
+        ledger.charge(f"z{k}", f"z{k}", Cost(gaussian=rho * 3 / 2, zcdp=rho / 4), DIGEST, epsilon, DELTA)
+        ledger.set_cap(f"p{k}", epsilon, 0)
+        ledger.charge(f"p{k}", f"p{k}", Cost(pure=epsilon), DIGEST, epsilon)
+
+
+def test_a_lower_cap_is_taken_says_so_and_stops_all(ledger: Ledger) -> None:
+    ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    change = ledger.set_cap("adult", 0.5, DELTA)
+    assert change.below_spent
+    assert change.spent_epsilon == pytest.approx(1)
+    assert "nothing more is admitted" in str(change)
+    with pytest.raises(BudgetError, match="nothing more"):
+        ledger.charge("adult", "r2", gaussian(0.001), DIGEST)
+    assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "reserved"  # already paid
+    assert not ledger.set_cap("adult", 2.0, DELTA).below_spent
+    ledger.charge("adult", "r2", gaussian(0.001), DIGEST)
+    caps = ledger.summary("adult")["datasets"]["adult"]
+    assert [cap["epsilon"] for cap in [*caps["former_caps"], caps["cap"]]] == [0.5, 2.0]
+
+
+def test_the_summary_is_json_and_adds_up(ledger: Ledger) -> None:
+    ledger.set_cap("adult", 2.0, DELTA)
+    ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
+    ledger.charge("adult", "r2", Cost(zcdp="1/1000", pure="1/100"), DIGEST)
+    ledger.commit("r1")
+    ledger.set_cap("pure", 1.0, 0)
+    summary = ledger.summary()
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    adult = summary["datasets"]["adult"]
+    assert [row["state"] for row in adult["releases"]] == ["committed", "reserved"]
+    total = gaussian(1) + Cost(zcdp="1/1000", pure="1/100")
+    assert Cost.from_dict(adult["spent"]["cost"]) == total
+    assert Cost.from_dict(adult["reserved"]["cost"]) == Cost(zcdp="1/1000", pure="1/100")
+    assert adult["spent"]["epsilon"] == total.epsilon(DELTA)
+    assert adult["spent"]["squared_mu"] == float(total.gaussian)
+    assert list(ledger.summary("pure")["datasets"]) == ["pure"]
+    with pytest.raises(BudgetError, match="no-such"):
+        ledger.summary("no-such")
+
+
+def test_an_infinite_epsilon_is_null_in_the_summary(ledger: Ledger) -> None:
+    ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    ledger.set_cap("adult", 1.0, 0)
+    assert ledger.summary()["datasets"]["adult"]["spent"]["epsilon"] is None
+
+
+def test_it_says_nothing_but_its_answers(ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip # noqa: E501
+    with caplog.at_level(logging.DEBUG):
+        ledger.set_cap("adult", 1.0, DELTA)
+        ledger.charge("adult", "r1", gaussian(1), DIGEST)
+        with pytest.raises(BudgetError):
+            ledger.charge("adult", "r2", gaussian(1), DIGEST)
+        ledger.summary()
+        ledger.verify()
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+# What would still fit
+
+KINDS = {
+    "gaussian": gaussian,
+    "pure": lambda epsilon, delta=DELTA: Cost(pure=epsilon),
+    "zcdp": lambda epsilon, delta=DELTA: Cost(zcdp=zcdp_rho(epsilon, delta)),
+    "adaptive": lambda epsilon, delta=DELTA: (
+        Cost(gaussian=Fraction(zcdp_rho(epsilon, delta)) * 9 / 5, zcdp=Fraction(zcdp_rho(epsilon, delta)) / 10)
+    ),
+}
+
+
+def printed_epsilon(error: BudgetError) -> float:
+    found = re.search(r"ask for epsilon = (\S+)", str(error))
+    assert found, str(error)
+    return float(found[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", KINDS)
+@pytest.mark.parametrize("delta", [DELTA, 1e-6])
+def test_asking_for_exactly_what_is_printed_is_admitted(ledger: Ledger, kind: str, before: str, delta: float) -> None:
+    ledger.set_cap("adult", 1.0, DELTA)
+    ledger.charge("adult", "r1", KINDS[before](0.6), DIGEST)
+    with pytest.raises(BudgetError, match=r"requested epsilon 1\.5 .*remaining epsilon .*largest") as refused:
+        ledger.charge("adult", "r2", KINDS[kind](1.5, delta), DIGEST, 1.5, delta)
+    assert refused.value.exit_code == 3
+    fits = printed_epsilon(refused.value)
+    if kind != "adaptive":  # whose epsilon is that of the sum, by more than one bound
+        with pytest.raises(BudgetError):
+            ledger.charge("adult", "r2", KINDS[kind](fits * 1.001, delta), DIGEST, fits, delta)
+    assert ledger.charge("adult", "r2", KINDS[kind](fits, delta), DIGEST, fits, delta) == "reserved"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cap=st.builds(Cap, st.floats(0.01, 20), st.sampled_from([1e-12, 1e-9, 1e-5])),
+    share=st.floats(0.01, 1.5),
+    kind=st.sampled_from(["gaussian", "pure", "zcdp"]),
+    before=st.sampled_from(["gaussian", "pure", "zcdp"]),
+)
+def test_what_fits_is_the_largest_that_does(cap: Cap, share: float, kind: str, before: str) -> None:
+    history = KINDS[before](cap.epsilon * share, cap.delta)
+    fits = largest_epsilon(cap, history, KINDS[kind](1.0, cap.delta), cap.delta)
+    if fits:
+        assert cap.admits(history + KINDS[kind](fits, cap.delta))
+    assert not cap.admits(history + KINDS[kind](fits * 1.001 + 1e-9, cap.delta))
+
+
+def test_what_remains_is_of_the_kind_that_the_cap_allows() -> None:
+    assert remaining_epsilon(Cap(1.0, 0), Cost(pure="1/4")) == pytest.approx(0.75, rel=1e-5)
+    assert remaining_epsilon(Cap(1.0, 0), Cost(gaussian="1/4")) == 0
+    assert remaining_epsilon(Cap(1.0, DELTA), Cost()) == pytest.approx(1.0, rel=1e-5)
+
+
+# Many processes
+
+
+def together(target: Callable[..., None], *arguments: object, count: int = PROCESSES) -> list[str]:
+    """Run `target(number, barrier, answers, *arguments)` in spawned processes at once; their answers."""
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(count), context.Queue()
+    processes = [context.Process(target=target, args=(k, barrier, answers, *arguments)) for k in range(count)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=300) for _ in processes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def race(number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path, kind: type[Ledger]) -> None:  # fmt: skip # noqa: E501
+    cost = gaussian(0.4)  # three of them fit in epsilon 0.75, four do not
+    with kind.open(path) as ledger:
+        ledger.barrier = barrier  # type: ignore[attr-defined]
+        barrier.wait()
+        try:
+            answers.put(ledger.charge("adult", f"r{number}", cost, DIGEST, 0.4, DELTA))
+        except DpscaleError as error:
+            answers.put(type(error).__name__)
+
+
+def admitted_within_cap(path: Path) -> bool:
+    """The invariant, computed from the rows and not by the ledger."""
+    total = Cost.total(Cost.from_dict(json.loads(cost)) for cost, _ in rows(path).values())
+    return total.epsilon(DELTA) <= 0.75
+
+
+class NaiveLedger(Ledger):
+    """Planted: reads the history and inserts without a transaction around both; the others read meanwhile."""
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        yield
+
+    def _spent(self, dataset: str) -> Cost:
+        spent = super()._spent(dataset)
+        self.barrier.wait()  # type: ignore[attr-defined]
+        return spent
+
+
+def test_eight_processes_cannot_oversell_the_last_budget(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 0.75, DELTA)
+    answers = together(race, path, Ledger)
+    assert sorted(answers) == ["BudgetError"] * 5 + ["reserved"] * 3
+    assert len(rows(path)) == 3
+    assert admitted_within_cap(path)
+
+
+def test_the_race_catches_a_ledger_that_reads_before_it_locks(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 0.75, DELTA)
+    assert together(race, path, NaiveLedger) == ["reserved"] * 8
+    assert not admitted_within_cap(path)
+
+
+def charge_the_same(number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path) -> None:
+    barrier.wait()
+    with Ledger.open(path) as ledger:  # the creation is raced for as well
+        answers.put(ledger.charge("adult", "r", gaussian(0.4), DIGEST))
+
+
+def test_eight_processes_charging_one_release_make_one_row(path: Path) -> None:
+    assert together(charge_the_same, path) == ["reserved"] * 8
+    assert list(rows(path)) == ["r"]
+    assert [name for name in os.listdir(path.parent) if name.endswith(".new")] == []
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+
+
+def test_making_a_ledger_where_another_just_was_leaves_that_one(written: Path) -> None:
+    before = rows(written)
+    ledgerfile.create_file(written)
+    assert rows(written) == before
+    assert len(before) == 2
+
+
+def test_threads_may_share_an_open_ledger(ledger: Ledger, path: Path) -> None:
+    ledger.set_cap("adult", 0.75, DELTA)
+    refused: list[BudgetError] = []
+
+    def charge(number: int) -> None:
+        try:
+            ledger.charge("adult", f"r{number}", gaussian(0.4), DIGEST)
+        except BudgetError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=charge, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(refused), len(rows(path))) == (5, 3)
+
+
+# Killed at any point
+
+
+def in_child(act: Callable[[], None], after: float | None = None) -> int:
+    """Fork, run `act`, and SIGKILL the child `after` seconds if it has not ended; its wait status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+RELEASES = [f"r{k}" for k in range(4)]
+
+
+def walk(ledger: Ledger) -> None:
+    """What a job does with its releases, in any order of interruptions."""
+    for release in RELEASES:
+        state = ledger.charge("adult", release, gaussian(0.1), DIGEST)
+        if state != "released":
+            ledger.commit(release)
+            ledger.publish(release)
+
+
+def assert_whole(path: Path) -> None:
+    """Every row there is whole, and a release comes only after those before it."""
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+    found = rows(path)
+    assert list(found) == RELEASES[: len(found)]
+    for cost, _ in found.values():
+        assert Cost.from_dict(json.loads(cost)) == gaussian(0.1)
+    assert all(state == "released" for _, state in list(found.values())[:-1])
+
+
+def walk_until(path: Path, steps: int) -> Callable[[], None]:
+    """Walk, and die at the given step of SQLite's virtual machine."""
+
+    def act() -> None:
+        left = iter(range(steps))
+
+        def tick() -> int:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 0
+
+        with Ledger.open(path) as ledger:
+            ledger._db.set_progress_handler(tick, 1)
+            walk(ledger)
+
+    return act
+
+
+def steps_of_a_walk(path: Path) -> int:
+    steps = 0
+
+    def tick() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 5.0, DELTA)
+        ledger._db.set_progress_handler(tick, 1)
+        walk(ledger)
+    return steps
+
+
+def kill_and_resume(tmp_path: Path, kills: int) -> None:
+    """Half of the kills at even steps of SQLite's work, half at random times; each then resumed to the end."""
+    steps = steps_of_a_walk(tmp_path / "dry.sqlite")
+    chance = random.Random(kills)
+    partial = 0
+    for kill in range(kills):
+        path = tmp_path / f"{kill}.sqlite"
+        with Ledger.open(path) as ledger:
+            ledger.set_cap("adult", 5.0, DELTA)
+        at_step = kill % 2 == 0
+        act = walk_until(path, steps * kill // kills if at_step else 10**9)
+        status = in_child(act, None if at_step else chance.uniform(0.001, 0.03))
+        assert os.WIFSIGNALED(status) or not at_step
+        assert_whole(path)
+        partial += 0 < len(rows(path)) < len(RELEASES)
+        with Ledger.open(path) as ledger:
+            walk(ledger)
+        assert_whole(path)
+        assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)
+    assert partial >= kills / 10  # or the kills came too early or too late to show anything
+
+
+def test_a_killed_job_leaves_a_whole_ledger_and_resumes(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, 60)
+
+
+@pytest.mark.slow
+def test_a_killed_job_leaves_a_whole_ledger_and_resumes_500_times(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, 500)
+
+
+def test_the_check_of_wholeness_sees_a_row_half_written(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        walk(ledger)
+    assert_whole(path)
+    with raw(path) as db, untriggered(db):
+        db.execute("UPDATE releases SET cost = '{}' WHERE release = 'r3'")
+    with pytest.raises(BudgetError, match="no valid cost"):
+        assert_whole(path)
+
+
+def test_a_kill_while_the_ledger_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    for kill in range(20):
+        path = tmp_path / f"{kill}.sqlite"
+        in_child(lambda path=path: Ledger.open(path).close(), chance.uniform(0.0005, 0.02))  # type: ignore[misc]
+        with Ledger.open(path) as ledger:
+            ledger.verify()
+            walk(ledger)
+        assert_whole(path)
+
+
+def test_a_ledger_is_not_carried_over_a_fork(ledger: Ledger, path: Path) -> None:
+    def act() -> None:
+        try:
+            ledger.charge("adult", "r1", gaussian(1), DIGEST)
+        except BudgetError as error:
+            os._exit(7 if "another process" in str(error) else 8)
+
+    assert os.WEXITSTATUS(in_child(act)) == 7
+    assert rows(path) == {}
+
+
+# Tampering
+
+
+@contextmanager
+def untriggered(db: sqlite3.Connection) -> Iterator[None]:
+    """Take the triggers away and put them back, as a determined tamperer would."""
+    triggers = [s for s in ledgerfile.SCHEMA if s.startswith("CREATE TRIGGER")]
+    for name in [statement.split()[2] for statement in triggers]:
+        db.execute(f"DROP TRIGGER {name}")
+    yield
+    for statement in triggers:
+        db.execute(statement)
+
+
+ROW = "'r9', 'adult', '" + DIGEST + "', '{}', 'reserved', 'now'"
+TAMPERING = [
+    "DELETE FROM releases",
+    "DELETE FROM releases WHERE release = 'r1'",
+    "DELETE FROM caps",
+    "UPDATE caps SET epsilon = 100",
+    "UPDATE releases SET cost = '{}'",
+    "UPDATE releases SET dataset = 'other'",
+    "UPDATE releases SET release = 'other' WHERE release = 'r1'",
+    "UPDATE releases SET seq = 77 WHERE release = 'r1'",
+    "UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'b')",
+    "UPDATE releases SET epsilon = 0.001 WHERE release = 'r1'",
+    "UPDATE releases SET reserved_at = ''",
+    "UPDATE releases SET state = 'reserved' WHERE release = 'r1'",
+    "UPDATE releases SET state = 'committed', committed_at = 'x', cost = '{}' WHERE release = 'r2'",
+    "UPDATE releases SET state = 'released', released_at = 'x' WHERE release = 'r2'",
+    "UPDATE releases SET state = 'released', released_at = 'x', committed_at = 'y' WHERE release = 'r1'",
+    "INSERT OR REPLACE INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ("
+    + ROW.replace("r9", "r1") + ")",
+    "INSERT OR REPLACE INTO releases (seq, release, dataset, plan_digest, cost, state, reserved_at) VALUES (1, "
+    + ROW + ")",
+    "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ("
+    + ROW.replace("reserved", "released") + ")",
+    "INSERT OR REPLACE INTO caps (seq, dataset, epsilon, delta, set_at) VALUES (1, 'adult', 100, 0.1, 'now')",
+]  # fmt: skip
+
+
+@pytest.fixture
+def written(path: Path) -> Path:
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 5.0, DELTA)
+        ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
+        ledger.commit("r1")
+        ledger.charge("adult", "r2", gaussian(1), DIGEST, 1.0, DELTA)
+    return path
+
+
+@pytest.mark.parametrize("statement", TAMPERING)
+def test_the_triggers_refuse_tampering(written: Path, statement: str) -> None:
+    with raw(written) as db:
+        before = list(db.iterdump())
+        with pytest.raises(sqlite3.IntegrityError):
+            db.execute(statement)
+        assert list(db.iterdump()) == before
+        with untriggered(db):
+            db.execute(statement)  # it is the triggers that hold it, not a slip in the statement
+        assert list(db.iterdump()) != before
+
+
+def test_a_ledger_without_its_triggers_is_refused(written: Path) -> None:
+    with raw(written) as db:
+        db.execute("DROP TRIGGER releases_delete")
+    with pytest.raises(BudgetError, match="another schema"):
+        Ledger.open(written)
+
+
+@pytest.mark.parametrize(("statement", "finding"), [
+    ("DELETE FROM releases WHERE release = 'r1'", "numbered"),
+    ("DELETE FROM releases WHERE release = 'r2'", "numbered"),
+    ("DELETE FROM caps", "numbered"),
+    ("UPDATE releases SET cost = '{\"gaussian\": \"0\"}'", "no valid cost"),
+    ("UPDATE releases SET cost = '[1'", "no valid cost"),
+    ("UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'x')", "plan digest"),
+    ("UPDATE releases SET state = 'reserved'", "state"),
+    ("UPDATE releases SET released_at = 'x'", "state"),
+])  # fmt: skip
+def test_verify_finds_what_was_done_past_the_triggers(written: Path, statement: str, finding: str) -> None:
+    with Ledger.open(written) as ledger:
+        ledger.verify()
+    with raw(written) as db, untriggered(db):
+        db.execute(statement)
+    with Ledger.open(written) as ledger, pytest.raises(BudgetError, match=finding):
+        ledger.verify()
+
+
+# A place or a file that will not do
+
+
+def assert_refused(kind: type[DpscaleError], text: str, act: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=text) as refused:
+        act()
+    assert refused.value.field == "privacy.ledger"
+    assert refused.value.takes
+    assert refused.value.remedy
+    assert "\n" not in str(refused.value)
+
+
+def test_a_new_ledger_is_for_its_owner_alone(path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        with Ledger.open(path) as ledger:
+            ledger.charge("adult", "r1", gaussian(1), DIGEST)
+            modes = {name.name: stat.S_IMODE(name.stat().st_mode) for name in path.parent.iterdir()}
+    finally:
+        os.umask(mask)
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == 3
+
+
+def test_odd_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (":memory:", "file:x?mode=memory", "a b%20#?.sqlite"):
+        with Ledger.open(name) as ledger:
+            ledger.charge("adult", "r1", gaussian(1), DIGEST)
+        assert (tmp_path / name).stat().st_size > 0
+        with Ledger.open(name, create=False) as ledger:
+            assert len(ledger.summary()["datasets"]["adult"]["releases"]) == 1
+
+
+def test_no_ledger_there(path: Path) -> None:
+    assert_refused(BudgetError, "does not exist", lambda: Ledger.open(path, create=False))
+    assert not path.exists()
+    assert_refused(BudgetError, "cannot be created", lambda: Ledger.open(path.parent / "no" / "such"))
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    assert_refused(BudgetError, "is a folder", lambda: Ledger.open(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough for a header of some hundred bytes " * 20, b"x"])
+def test_a_file_that_is_not_sqlite(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert_refused(BudgetError, "not a SQLite file|another program", lambda: Ledger.open(path))
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_is_a_lost_ledger(path: Path) -> None:
+    path.touch()
+    assert_refused(BudgetError, "is empty", lambda: Ledger.open(path))
+
+
+def test_a_ledger_that_is_gone_but_for_its_wal(path: Path) -> None:
+    Path(f"{path}-wal").write_bytes(b"x")
+    assert_refused(BudgetError, "-wal", lambda: Ledger.open(path))
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    with raw(path) as db:
+        db.execute("CREATE TABLE mine (x)")
+    content = path.read_bytes()
+    assert_refused(BudgetError, "another program", lambda: Ledger.open(path))
+    assert path.read_bytes() == content
+
+
+def test_a_newer_schema(written: Path) -> None:
+    with raw(written) as db:
+        db.execute("INSERT INTO schema_version VALUES (2, 'later')")
+    assert_refused(BudgetError, "schema version 2.*update dpscale", lambda: Ledger.open(written))
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.6, 0.99])
+def test_a_truncated_file(written: Path, keep: float) -> None:
+    os.truncate(written, int(written.stat().st_size * keep))
+    assert_refused(BudgetError, "damaged|not a SQLite", lambda: Ledger.open(written))
+
+
+def test_damage_in_any_page_is_refused_or_found_by_verify(written: Path) -> None:
+    whole = written.read_bytes()
+    page = 4096
+    for start in range(0, len(whole), page):
+        written.write_bytes(whole[:start] + bytes([0x5A]) * page + whole[start + page :])
+
+        def use() -> None:
+            with Ledger.open(written) as ledger:
+                ledger.verify()
+
+        assert_refused(BudgetError, "damaged|not a SQLite|another", use)
+    written.write_bytes(whole)
+    use()
+
+
+def test_a_ledger_locked_by_another(written: Path) -> None:
+    with raw(written) as other, Ledger.open(written, timeout=0.05) as ledger:
+        other.execute("BEGIN IMMEDIATE")
+        assert_refused(TransientError, "locked", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
+        other.execute("ROLLBACK")
+        assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
+
+
+def fill(ledger: Ledger) -> tuple[int, TransientError]:
+    """Charge until the disk refuses: how many were taken, and the refusal."""
+    for k in range(10000):
+        try:
+            ledger.charge("adult", f"{k:0200d}", gaussian(1), DIGEST)
+        except TransientError as error:
+            return k, error
+    raise AssertionError("the disk never filled")
+
+
+def test_a_full_disk_loses_nothing(ledger: Ledger, path: Path) -> None:
+    (pages,) = ledger._db.execute("PRAGMA page_count").fetchone()
+    ledger._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    taken, error = fill(ledger)
+    assert "full" in str(error)
+    assert error.exit_code == 75
+    assert len(rows(path)) == taken
+    ledger.verify()
+    ledger._db.execute("PRAGMA max_page_count = 100000")
+    assert ledger.charge("adult", f"{taken:0200d}", gaussian(1), DIGEST) == "reserved"
+    assert len(rows(path)) == taken + 1
+
+
+def test_a_disk_that_stops_writing_loses_nothing(path: Path) -> None:
+    Ledger.open(path).close()
+
+    def act() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        with Ledger.open(path) as ledger:
+            taken, _ = fill(ledger)
+        Path(f"{path}.taken").write_text(str(taken))
+
+    assert in_child(act) == 0
+    taken = int(Path(f"{path}.taken").read_text())
+    assert taken > 3
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+        assert len(rows(path)) == taken
+        ledger.charge("adult", f"{taken:0200d}", gaussian(1), DIGEST)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that a user other than root can reach."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o777)
+    yield folder
+    folder.chmod(0o777)
+    shutil.rmtree(folder)
+
+
+def as_nobody(act: Callable[[], object]) -> DpscaleError | None:
+    """What `act` raises for a user whom permissions bind (root is not)."""
+    receive, send = os.pipe()
+
+    def child() -> None:
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            act()
+            os.write(send, pickle.dumps(None))
+        except DpscaleError as error:
+            os.write(send, pickle.dumps(error))
+
+    assert in_child(child) == 0
+    os.close(send)
+    with os.fdopen(receive, "rb") as stream:
+        return pickle.load(stream)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o000, 0o777), (0o666, 0o555), (0o666, 0o000)])
+def test_a_ledger_that_cannot_be_written(public: Path, file_mode: int, folder_mode: int) -> None:
+    path = public / "budget.sqlite"
+    with Ledger.open(path) as ledger:
+        ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    path.chmod(file_mode)
+    public.chmod(folder_mode)
+    error = as_nobody(lambda: Ledger.open(path))
+    assert isinstance(error, BudgetError)
+    assert "permission" in error.remedy or "writable" in error.remedy
+
+
+def test_a_folder_that_cannot_be_written(public: Path) -> None:
+    public.chmod(0o555)
+    assert isinstance(as_nobody(lambda: Ledger.open(public / "new.sqlite")), BudgetError)
+    public.chmod(0o777)
+    assert as_nobody(lambda: Ledger.open(public / "new.sqlite").close()) is None  # so it was the permission
+
+
+def test_a_ledger_made_unwritable_while_open(written: Path) -> None:
+    with Ledger.open(written) as ledger:
+        ledger._db.execute("PRAGMA query_only = ON")
+        assert_refused(BudgetError, "cannot be written", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
+        ledger._db.execute("PRAGMA query_only = OFF")
+        assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
