@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ KINDS = {
 }
 POLICIES = {"outside": ("reject", "clip", "category"), "nulls": ("reject", "category")}
 OUTSIDE_LABEL = "(outside)"
+EXACT = 1 << 53  # whole numbers below it are told apart as floats, which texts and decimals are read as
+LARGEST = sys.float_info.max
+MOST_CELLS = 1 << 32  # codes are at most 32 bits
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ class Attribute:
             listed: list[Any] = list(self.values)
         elif self.kind == "bins":
             ends = [")"] * (self.listed - 1) + ["]"]
-            listed = [f"[{a:g}, {b:g}{end}" for a, b, end in zip(self.edges, self.edges[1:], ends, strict=False)]
+            edges = [_short(edge) for edge in self.edges]
+            listed = [f"[{a}, {b}{end}" for a, b, end in zip(edges, edges[1:], ends, strict=False)]
         else:
             listed = list(range(self.low, self.high + 1))
         extra: list[Any] = [OUTSIDE_LABEL] if self.outside == "category" else []
@@ -105,12 +111,13 @@ class Domain:
         self._position = {a.name: i for i, a in enumerate(self.attributes)}
         for attribute in self.attributes:
             _check_size(attribute)
+        _check_names([a.name for a in self.attributes])
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML; see the contract)."""
         try:
-            content = tomllib.loads(Path(path).read_text())
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise DomainError("domain", f"cannot read {path} ({reason})", "a domain file", "check the path") from None
@@ -179,19 +186,24 @@ class Domain:
         return tuple(sorted(names, key=self._position.__getitem__))
 
 
+def _short(edge: float) -> str:
+    """A bin's edge in as few digits as still name it."""
+    return f"{edge:g}" if float(f"{edge:g}") == edge else repr(edge)
+
+
 def _coded(name: str, size: Any) -> Attribute:
-    _is_integer(name, "size", size)
-    return Attribute(name, "coded", low=0, high=size - 1)
+    whole = hasattr(size, "__index__") and not isinstance(size, bool)  # numpy's integers too
+    return Attribute(name, "coded", **_read_coded(name, {"size": index(size) if whole else size}))
 
 
 def _attribute(name: str, table: Any) -> Attribute:
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", "see the contract's example")
     kind = table.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise DomainError(f"attributes.{name}.kind", f"{kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))
     _only(table, {"kind", "outside", "nulls"} | KINDS[kind], f"attributes.{name}")
-    for key in KINDS[kind] - set(table):
+    for key in sorted(KINDS[kind] - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
     policies = {key: _policy(name, key, table.get(key, "reject")) for key in POLICIES}
     if kind == "categories" and policies["outside"] == "clip":
@@ -210,6 +222,8 @@ def _policy(name: str, key: str, value: Any) -> str:
 def _is_integer(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise DomainError(f"attributes.{name}.{key}", f"{value!r}", "a whole number", "write it without a point")
+    if abs(value) >= EXACT:
+        raise DomainError(f"attributes.{name}.{key}", f"{value}", "a number between -2^53 and 2^53", "use kind bins")
     return value
 
 
@@ -221,34 +235,44 @@ def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_coded(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    return {"low": 0, "high": _is_integer(name, "size", table["size"]) - 1}
+    size = _is_integer(name, "size", table["size"])
+    if size < 1:
+        raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "mend it")
+    return {"low": 0, "high": size - 1}
 
 
 def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    values = table["values"]
-    if not isinstance(values, list) or not all(isinstance(v, str | int | float) for v in values):
-        raise DomainError(f"attributes.{name}.values", "not a list of texts or numbers", "such a list", "mend it")
-    if len({str(v) for v in values}) != len(values):
-        raise DomainError(f"attributes.{name}.values", "a value twice", "distinct values", "drop the repeat")
-    if len({isinstance(v, str) for v in values}) > 1:
-        raise DomainError(f"attributes.{name}.values", "texts and numbers mixed", "one of them", "quote the numbers")
+    values, field = table["values"], f"attributes.{name}.values"
+    if not isinstance(values, list) or not values or not all(isinstance(v, str | int | float) for v in values):
+        raise DomainError(field, "not a list of texts or numbers", "such a list", "mend it")
+    if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
+        raise DomainError(field, "texts, numbers and true or false mixed", "one of them", "quote the numbers")
+    if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
+        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "mend it")
+    if len(set(values)) != len(values) or (OUTSIDE_LABEL in values and table.get("outside") == "category"):
+        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
     return {"values": tuple(values)}
 
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    edges = table["edges"]
-    if not isinstance(edges, list) or not all(isinstance(e, int | float) and math.isfinite(e) for e in edges):
-        raise DomainError(f"attributes.{name}.edges", "not a list of numbers", "finite numbers", "mend it")
+    edges, field = table["edges"], f"attributes.{name}.edges"
+    if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
+        raise DomainError(field, "not a list of numbers", "finite numbers", "mend it")
+    edges = [float(edge) for edge in edges]
     if any(b <= a for a, b in zip(edges, edges[1:], strict=False)) or len(edges) < 2:
-        raise DomainError(f"attributes.{name}.edges", "not increasing", "increasing numbers", "sort them, drop repeats")
-    return {"edges": tuple(float(e) for e in edges)}
+        raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them, drop repeats")
+    return {"edges": tuple(edges)}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
 _READ = {"integer": _read_integer, "coded": _read_coded, "categories": _read_categories, "bins": _read_bins}
 
 
 def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
-    for key in set(table) - known:
+    for key in sorted(map(str, set(table) - known)):
         raise DomainError(where, f"unknown key {key!r}", ", ".join(sorted(known)), nearest(key, known))
 
 
@@ -260,3 +284,13 @@ def _check_size(attribute: Attribute) -> None:
             "at least 2 cells",
             "leave the attribute out: it tells nothing, and the total is always there to ask",
         )
+    if attribute.size > MOST_CELLS:
+        raise DomainError(f"attributes.{attribute.name}", f"size {attribute.size}", "at most 2^32 cells", "use bins")
+
+
+def _check_names(names: Sequence[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise DomainError("attributes", f"the name {name!r}", "texts for names", "name every attribute")
+    if len(set(names)) != len(names):
+        raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

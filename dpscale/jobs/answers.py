@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -103,14 +102,17 @@ def _column_name(attribute: str, key: str, parameters: int) -> str:
 
 
 def _labelled(attribute: Attribute, cells: np.ndarray) -> Any:
+    """A column of labels: numbers where all are, else a dictionary of texts; null for the cell of nulls."""
     import pyarrow as pa
 
-    labels = attribute.labels
-    if all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
-        return pa.array(np.asarray(labels, dtype=np.int64)[cells])
-    if len({type(label) for label in labels if label is not None}) > 1:
-        labels = [None if label is None else str(label) for label in labels]
-    return pa.DictionaryArray.from_arrays(pa.array(cells), pa.array(labels))
+    labels = [label for label in attribute.labels if label is not None]
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
+    null = cells == attribute.null_cell
+    if isinstance(labels[0], int):
+        values = np.asarray(labels, dtype=np.int64)
+        return pa.array(values[np.minimum(cells, len(values) - 1)], mask=null)
+    return pa.DictionaryArray.from_arrays(pa.array(cells, mask=null), pa.array(labels))
 
 
 def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.ndarray) -> None:
@@ -123,6 +125,6 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(".partial")
     table = pa.table(columns | figures)
-    coded: Sequence[str] = [*columns, "std_error"]
-    pq.write_table(table, partial, use_dictionary=list(coded), compression="snappy", write_statistics=False)
+    coded: Any = [*columns, "std_error"]
+    pq.write_table(table, partial, use_dictionary=coded, compression="snappy", write_statistics=False)
     partial.replace(path)

@@ -14,6 +14,7 @@ from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.jobs.answers import estimates_of, run_reconstruct
+from dpscale.jobs.reporting import run_report
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.jobs.stages import run_measure, run_plan
@@ -85,8 +86,6 @@ def run_stages(
     only: str | None = None,
 ) -> None:
     """All stages in turn, or one of them."""
-    from dpscale.report import run_report
-
     stages: dict[str, Stage] = {
         "plan": run_plan,
         "measure": run_measure,

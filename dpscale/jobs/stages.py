@@ -65,11 +65,19 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
         measurements = _measurements(run, made, _snapshot(run, table, engine))
         _hold_secret(run)
         _measure_missing(run, engine, table, measurements)
-        with Ledger.open(run.job.privacy.ledger) as ledger:
-            ledger.commit(run.manifest["release"])
-            destroy_secret(run.secret_path)
-            run.update(secret="destroyed")
-            ledger.publish(run.manifest["release"])
+        _publish(run, measurements)
+
+
+def _publish(run: RunDirectory, measurements: Measurements) -> None:
+    """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
+    release, state = run.manifest["release"], _charge(run, measurements)
+    with Ledger.open(run.job.privacy.ledger) as ledger:
+        if state == "reserved":
+            ledger.commit(release)
+        destroy_secret(run.secret_path)
+        run.update(secret="destroyed")
+        if state != "released":
+            ledger.publish(release)
 
 
 def measured(run: RunDirectory) -> Measurements:
@@ -119,7 +127,6 @@ def _hold_secret(run: RunDirectory) -> None:
 def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements) -> None:
     missing = measurements.missing()
     if not missing:
-        _charge(run, measurements)
         return
     read_secret(run.secret_path)
     orders = make_orders(measurements, missing)
@@ -157,15 +164,16 @@ def row_bound(path: str) -> int:
     return os.path.getsize(path) // 2 if path.endswith(".csv") else int(pq.read_metadata(path).num_rows)
 
 
-def _charge(run: RunDirectory, measurements: Measurements) -> None:
-    """Reserve the whole cost before the first draw; a repeat costs nothing."""
+def _charge(run: RunDirectory, measurements: Measurements) -> str:
+    """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state."""
     cost, privacy = Cost(gaussian=measurements.schedule.cost), run.job.privacy
     digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
     with Ledger.open(privacy.ledger) as ledger:
-        ledger.charge(run.job.dataset, run.manifest["release"], cost, digest, privacy.epsilon, privacy.delta)
+        state = ledger.charge(run.job.dataset, run.manifest["release"], cost, digest, privacy.epsilon, privacy.delta)
     run.update(privacy={"dataset": run.job.dataset, "cost": cost.to_dict(), "epsilon": privacy.epsilon,
                         "delta": privacy.delta, "unit": run.job.data.privacy_unit or "row",
                         "rows_per_unit": run.job.data.max_rows_per_unit or 1})  # fmt: skip
+    return state
 
 
 def _measure_pass(run: RunDirectory, engine: Engine, one: Pass, orders: Iterable[Order], handles: list[Any]) -> None:

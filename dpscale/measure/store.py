@@ -92,7 +92,7 @@ def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, A
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table({"value": values.reshape(-1)}).replace_schema_metadata({"dpscale": canonical(record)})
+    table = pa.table({"value": pa.array(values.reshape(-1))}).replace_schema_metadata({"dpscale": canonical(record)})
     partial = path.with_suffix(f".{os.getpid()}.partial")
     with open(partial, "wb") as file:
         pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)

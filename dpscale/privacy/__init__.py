@@ -12,7 +12,7 @@ from typing import Any
 _ACCOUNTING = ("Cost", "delta_of_mu", "delta_of_rho", "epsilon_of_mu", "epsilon_of_rho", "gdp_mu", "rho_of_exponential",
                "rho_of_pure", "zcdp_rho")  # fmt: skip
 
-__all__ = list(_ACCOUNTING)  # noqa: PLE0604
+__all__ = list(_ACCOUNTING)
 
 
 def __getattr__(name: str) -> Any:

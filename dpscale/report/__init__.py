@@ -1,5 +1,6 @@
-"""The HTML report of a run: what was asked, what it cost, how large the errors are. Reads no record and no count."""
+"""The HTML report: what was asked, what it cost, how large the errors are. It is handed plans and figures, never counts."""
 
-from dpscale.report.page import run_report
+from dpscale.report.figures import error_plot, share_plot
+from dpscale.report.page import figure, render
 
-__all__ = ["run_report"]
+__all__ = ["error_plot", "figure", "render", "share_plot"]

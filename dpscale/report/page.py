@@ -1,39 +1,21 @@
-"""The report stage: one self-contained HTML page from the run directory."""
+"""The page: one self-contained HTML text from what a run tells of itself."""
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from dpscale.engine import Engine
-from dpscale.jobs.files import write_atomic
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.stages import measured
-from dpscale.measure import Measurements
-from dpscale.report.figures import error_plot, share_plot
 
-SHOWN = 40
-
-
-def run_report(run: RunDirectory, engine: Engine) -> None:
-    """Write report.html."""
-    run.require("reconstruct")
-    if run.done("report"):
-        return
-    with run.stage("report", "report.html"):
-        write_atomic(run.path / "report.html", render(run).encode())
-
-
-def render(run: RunDirectory) -> str:
-    """The page as text."""
+def render(content: Mapping[str, Any]) -> str:
+    """The page as text; `content` holds what report.html names."""
     from jinja2 import Environment, StrictUndefined
 
     page = files("dpscale.report").joinpath("report.html").read_text()
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["figure"] = figure
-    return environment.from_string(page).render(**content(run))
+    return environment.from_string(page).render(**content)
 
 
 def figure(value: float | None) -> str:
@@ -41,49 +23,3 @@ def figure(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "—"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
-
-
-def content(run: RunDirectory) -> dict[str, Any]:
-    """What the page shows."""
-    measurements = measured(run)
-    rows = answered(run)
-    return {
-        "manifest": run.manifest,
-        "job": run.job,
-        "domain": run.domain,
-        "plan": measurements.plan,
-        "rmse": measurements.plan.rmse(run.job.privacy.cost),
-        "cost": float(measurements.schedule.cost),
-        "epsilon": _epsilon(run, measurements),
-        "parts": _parts(rows),
-        "rows": rows[:SHOWN],
-        "hidden": max(len(rows) - SHOWN, 0),
-        "error_plot": error_plot(rows),
-        "share_plot": share_plot(measurements.plan),
-    }
-
-
-def answered(run: RunDirectory) -> list[dict[str, Any]]:
-    """The index of the answers, the largest root mean square standard error first."""
-    rows = json.loads((run.path / "answers" / "index.json").read_text())
-    return sorted(rows, key=lambda row: -(row["rms_error"] or 0.0))
-
-
-def _epsilon(run: RunDirectory, measurements: Measurements) -> list[tuple[float, float]]:
-    """(ε, δ) pairs that the cost comes to: the job's own δ, and usual ones."""
-    from dpscale.privacy.accounting import Cost
-
-    cost = Cost(gaussian=measurements.schedule.cost)
-    own = [run.job.privacy.delta] if run.job.privacy.delta else []
-    return [(cost.epsilon(delta), delta) for delta in sorted({*own, 1e-6, 1e-9}, reverse=True)]
-
-
-def _parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line a part of the workload: sets, queries, best and worst error."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        part = found.setdefault(row["part"], {"family": row["family"], "sets": 0, "queries": 0, "errors": []})
-        part["sets"] += 1
-        part["queries"] += row["queries"]
-        part["errors"].append(row["rms_error"] or math.nan)
-    return [found[number] for number in sorted(found)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import chain, combinations
 from typing import TypeVar
 
@@ -49,3 +50,9 @@ def smear(residual: NDArray[np.float64], keep: Sequence[int], shape: Sequence[in
     for axis, size in enumerate(shape):
         spread *= 1.0 if axis in keep else float(size)
     return np.asarray(residual, dtype=np.float64).reshape(full) / spread
+
+
+def kron(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The Kronecker product of some matrices, for the few cells where it is meant to be explicit."""
+    product: NDArray[np.float64] = np.ones((1, 1))
+    return reduce(lambda left, right: np.asarray(np.kron(left, right), dtype=np.float64), matrices, product)

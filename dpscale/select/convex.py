@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-RANK_TOLERANCE = 1e-12
+RANK_TOLERANCE = 1e-13
 MEMORY = 15
 POWER = 2.0
 

@@ -21,6 +21,8 @@ Integers = NDArray[np.int64]
 
 TOTAL_BITS = 38
 LARGEST_BITS = 25
+TRIES = 8
+TRIED_CELLS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,7 @@ class Factor:
             scale = 1.0 if self.kind == "identity" else float(n) ** -2
             return (np.eye(n) - 1 / n) * scale
         values, vectors = np.linalg.eigh(self._gram)
-        kept = vectors[:, n - self._rank :] / np.sqrt(values[n - self._rank :])
+        kept = vectors[:, n - self.rank :] / np.sqrt(values[n - self.rank :])
         return np.asarray(kept @ kept.T)
 
     @cached_property
@@ -92,7 +94,8 @@ class Factor:
         return np.asarray(real.T @ real)
 
     @property
-    def _rank(self) -> int:
+    def rank(self) -> int:
+        """Dimension of the centred space."""
         return math.prod(n - 1 for n in self.shape)
 
 
@@ -101,17 +104,32 @@ def center_factor(size: int) -> Factor:
     return Factor("center", (size,))
 
 
-def round_strategy(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
-    """The integer strategy nearest to 2^bits · root whose rows are centred along every axis of `shape`."""
-    scaled = np.rint(np.ldexp(root, bits)).astype(np.int64).reshape(-1, *shape)
-    for axis in range(1, scaled.ndim):
-        rest = scaled.take(range(1, scaled.shape[axis]), axis)
-        scaled = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
-    factor = Factor("matrix", shape, scaled.reshape(len(root), -1))
-    if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < factor._rank:
+def round_strategy(gram: Array, root: Array, shape: tuple[int, ...], bits: int) -> Factor:
+    """The integer strategy near 2^bits · root that answers the Gram best, of a few scales tried."""
+    tries = TRIES if len(gram) <= TRIED_CELLS else 1
+    candidates = [_rounded(np.ldexp(root, bits) * (1 - t / (2 * TRIES)), shape) for t in range(tries)]
+    best = min(candidates, key=lambda factor: worth(factor, gram))
+    if not worth(best, gram) < np.inf:
         size = " × ".join(map(str, shape))
         raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
-    return factor
+    return best
+
+
+def worth(factor: Factor, gram: Array) -> float:
+    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy; inf where it has lost rank."""
+    real = factor.explicit().astype(np.float64)
+    if factor.kind == "matrix" and np.linalg.matrix_rank(real) < factor.rank:
+        return np.inf
+    return float((gram * factor.covariance).sum()) * factor.sensitivity
+
+
+def _rounded(scaled: Array, shape: tuple[int, ...]) -> Factor:
+    """Integers nearest to a strategy, its rows centred exactly along every axis of `shape`."""
+    whole = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
+    for axis in range(1, whole.ndim):
+        rest = whole.take(range(1, whole.shape[axis]), axis)
+        whole = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+    return Factor("matrix", shape, whole.reshape(len(scaled), -1))
 
 
 def bits_for(matrices: int) -> int:

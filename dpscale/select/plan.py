@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
-from dpscale.residual import piece, subsets
+from dpscale.residual import kron, piece, subsets
 from dpscale.select.lattice import Factor
 from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
@@ -139,7 +139,7 @@ class Plan:
             why = "not measured" if not found else f"{self.domain.cells(ordered)} cells"
             raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
         stacked = [factor.explicit().astype(np.float64) for factor in found[0].factors]
-        return np.asarray(reduce(np.kron, stacked, np.ones((1, 1))) / math.sqrt(found[0].sensitivity))
+        return kron(stacked) / math.sqrt(found[0].sensitivity)
 
     def pieces(self, attributes: Sequence[str], query: Any) -> list[tuple[Attributes, Array]]:
         """The query's pieces that are not zero; PlanError where one was not measured (not in the span)."""

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.residual import kron
 from dpscale.select.allocation import allocate
 from dpscale.select.convex import Optimum, optimise
-from dpscale.select.lattice import Factor, bits_for, center_factor, round_strategy
+from dpscale.select.lattice import Factor, bits_for, center_factor, round_strategy, worth
 from dpscale.select.plan import Block, Each, Plan
 from dpscale.workload import Subworkload, Workload, decompose
 
@@ -72,12 +73,10 @@ def _simple_grams(sub: Subworkload) -> dict[str, Array]:
 def _full_rank(sub: Subworkload) -> Array:
     """The Gram with a trace of the whole centred space, so that rounding the strategy cannot leave its span."""
     gram = sub.gram()
-    projector = np.ones((1, 1))
-    for n in sub.sizes:
-        projector = np.kron(projector, np.eye(n) - 1 / n)
-    if np.linalg.matrix_rank(gram, tol=sub.scale * RIDGE, hermitian=True) == math.prod(n - 1 for n in sub.sizes):
+    values = np.linalg.eigvalsh(gram)
+    if (values > RIDGE * values[-1]).sum() == math.prod(n - 1 for n in sub.sizes):
         return gram
-    return np.asarray(gram + RIDGE * sub.scale / sub.cells * projector)
+    return np.asarray(gram + RIDGE * values[-1] * kron([np.eye(n) - 1 / n for n in sub.sizes]))
 
 
 def _solution(
@@ -99,7 +98,7 @@ def _solution(
     for key, shape in zip(keys, shapes, strict=True):
         factor = _factor(key, simple[key], shape, optima[key], bits_for(matrices), rounded)
         factors.append(factor)
-        coefficient *= float((simple[key] * factor.covariance).sum()) * factor.sensitivity
+        coefficient *= worth(factor, simple[key])
         bound *= optima[key].dual
     return Solution(tuple(factors), coefficient, min(bound, coefficient))
 
@@ -109,7 +108,7 @@ def _factor(
 ) -> Factor:
     if (key, bits) not in rounded:
         exact = _is_center(gram, shape)
-        rounded[key, bits] = center_factor(shape[0]) if exact else round_strategy(optimum.root, shape, bits)
+        rounded[key, bits] = center_factor(shape[0]) if exact else round_strategy(gram, optimum.root, shape, bits)
     return rounded[key, bits]
 
 
@@ -134,7 +133,8 @@ def solve_product(sub: Subworkload) -> Solution:
         before, value = value, sum(weight * math.prod(cost[key]) for key, weight in terms)
         if value > before * (1 - 1e-5):
             break
-    return _rounded_product(sub, terms, [root.root for root in roots if root is not None])
+    grams = [_surrogate(sub, terms, cost, axis) for axis in range(len(sub.sizes))]
+    return _rounded_product(sub, terms, grams, [root.root for root in roots if root is not None])
 
 
 Terms = list[tuple[tuple[str, ...], float]]
@@ -155,15 +155,14 @@ def _price(sub: Subworkload, terms: Terms, cost: Costs, axis: int, root: Array) 
         cost[key][axis] = float((sub.factors[key[axis]] * inverse).sum())
 
 
-def _rounded_product(sub: Subworkload, terms: Terms, roots: list[Array]) -> Solution:
-    factors = tuple(round_strategy(root, (n,), bits_for(len(roots))) for root, n in zip(roots, sub.sizes, strict=True))
-    price = {
-        (key, axis): float((sub.factors[key[axis]] * factor.covariance).sum()) * factor.sensitivity
-        for axis, factor in enumerate(factors)
-        for key, _ in terms
-    }
-    coefficient = sum(weight * math.prod(price[key, i] for i in range(len(factors))) for key, weight in terms)
-    bound = sum(
-        weight * math.prod(optimise(sub.factors[axis], 1e-6).dual for axis in key) for key, weight in terms
+def _rounded_product(sub: Subworkload, terms: Terms, grams: list[Array], roots: list[Array]) -> Solution:
+    bits = bits_for(len(roots))
+    factors = tuple(
+        round_strategy(gram, root, (n,), bits) for gram, root, n in zip(grams, roots, sub.sizes, strict=True)
     )
+    coefficient = sum(
+        weight * math.prod(worth(factor, sub.factors[axis]) for factor, axis in zip(factors, key, strict=True))
+        for key, weight in terms
+    )
+    bound = sum(weight * math.prod(optimise(sub.factors[axis], 1e-6).dual for axis in key) for key, weight in terms)
     return Solution(factors, coefficient, min(bound, coefficient))

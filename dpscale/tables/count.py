@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
-from dpscale.tables.encode import code_type, encode
+from dpscale.tables.encode import Codes, code_type, encode
 from dpscale.tables.table import Partition, Table
 
 Attributes = tuple[str, ...]
@@ -34,13 +36,13 @@ class Layout:
     domain: Domain
     sets: tuple[Attributes, ...]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The attributes that any set uses, in the domain's order; the first one where none is (to count rows)."""
         used = {name for attributes in self.sets for name in attributes} or {self.domain.names[0]}
         return tuple(name for name in self.domain.names if name in used)
 
-    @property
+    @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each marginal starts; one more entry for the end."""
         return np.cumsum([0, *(self.domain.cells(attributes) for attributes in self.sets)], dtype=np.int64)
@@ -56,42 +58,56 @@ def count(
 ) -> Counts:
     """Count every set of the layout over the partitions: a flat int64 array.
 
-    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out.
+    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, in
+    ascending order.
     """
+    from dpscale.tables.kernels import count_codes
+
     names = list(dict.fromkeys([*layout.names, *checked]))
     flat = np.zeros(layout.offsets[-1], dtype=np.int64)
+    steps = _steps(layout, names)
     for codes, partition, first in encoded(layout.domain, partitions, names):
-        if dropped is not None:
-            out = dropped.get(partition, np.empty(0, dtype=np.int64)) - first
-            codes = np.delete(codes, out[(out >= 0) & (out < codes.shape[1])], axis=1)
-        _add(layout, names, codes, flat)
+        kept = codes if dropped is None else _without(codes, dropped.get(partition), first)
+        count_codes(kept, *steps, flat)
     return flat
 
 
+def _without(codes: Codes, rows: NDArray[np.int64] | None, first: int) -> Codes:
+    """The batch that begins at row `first`, without some rows of its partition (given in ascending order)."""
+    if rows is None:
+        return codes
+    start, end = np.searchsorted(rows, [first, first + codes.shape[1]])
+    return np.delete(codes, rows[start:end] - first, axis=1)
+
+
 def encoded(
-    domain: Domain, partitions: Sequence[Partition], names: Sequence[str]
-) -> Iterator[tuple[NDArray[np.unsignedinteger], Partition, int]]:
+    domain: Domain, partitions: Iterable[Partition], names: Sequence[str]
+) -> Iterator[tuple[Codes, Partition, int]]:
     """Codes (attributes × rows) batch by batch, with the partition and the row that the batch starts at."""
-    texts = frozenset(a.name for a in domain.attributes if a.kind == "categories" and isinstance(a.values[0], str))
-    width = code_type(max(domain[name].size for name in names))
     for partition in partitions:
         first = 0
-        for batch in partition.batches(names, texts):
-            codes = np.empty((len(names), len(batch[names[0]])), dtype=width)
-            for index, name in enumerate(names):
-                codes[index] = encode(domain[name], batch[name])
+        for batch in partition.batches(names):
+            codes = encode_batch(domain, batch, names)
             yield codes, partition, first
             first += codes.shape[1]
 
 
-def _add(layout: Layout, names: Sequence[str], codes: NDArray[np.unsignedinteger], flat: Counts) -> None:
-    from dpscale.tables.kernels import count_codes
+def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> Codes:
+    """Codes (attributes × rows) of the named columns of a batch, in the width that the largest attribute needs."""
+    width = code_type(max(domain[name].size for name in names))
+    codes = np.empty((len(names), len(batch[names[0]])), dtype=width)
+    for index, name in enumerate(names):
+        codes[index] = encode(domain[name], batch[name])
+    return codes
 
-    columns = [names.index(name) for attributes in layout.sets for name in attributes]
+
+def _steps(layout: Layout, names: Sequence[str]) -> tuple[NDArray[np.int64], ...]:
+    """The layout as the kernel takes it: columns and strides of all sets in a row, where each set starts, offsets."""
+    place = {name: index for index, name in enumerate(names)}
+    columns = [place[name] for attributes in layout.sets for name in attributes]
     strides = [step for attributes in layout.sets for step in _strides(layout.domain.shape(attributes))]
     starts = np.cumsum([0, *(len(attributes) for attributes in layout.sets)])
-    columns_, strides_, starts_ = (np.asarray(v, dtype=np.int64) for v in (columns, strides, starts))
-    count_codes(codes, columns_, strides_, starts_, layout.offsets[:-1], flat)
+    return (*(np.asarray(v, dtype=np.int64) for v in (columns, strides, starts)), layout.offsets[:-1])
 
 
 def _strides(shape: Sequence[int]) -> list[int]:

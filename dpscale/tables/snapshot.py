@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import BinaryIO
 
 from dpscale.errors import DataError
+from dpscale.tables.files import is_csv
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
-CHUNK = 1 << 22
+Each = Callable[[Callable[..., list[Fingerprint]], Iterable[Sequence[str]]], Iterable[list[Fingerprint]]]
+MOST_TASKS = 1000
+TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
 
 
 def fingerprint(path: str, footers: bool = False) -> Fingerprint:
@@ -24,37 +28,38 @@ def fingerprint(path: str, footers: bool = False) -> Fingerprint:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if footers and not path.endswith(".csv"):
+            if footers and not is_csv(path):
                 return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
             return path, size, hashlib.file_digest(file, hashlib.blake2b).hexdigest()
     except OSError:
         raise DataError("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
 
 
-def _footer(file: Any, size: int) -> bytes:
-    """The footer of a Parquet file: its last 8 bytes hold the length of what stands before them."""
-    file.seek(max(size - 8, 0))
+def _footer(file: BinaryIO, size: int) -> bytes:
+    file.seek(max(size - TAIL, 0))
     length = int.from_bytes(file.read(4), "little")
-    file.seek(max(size - 8 - length, 0))
-    return bytes(file.read())
+    file.seek(max(size - TAIL - length, 0))
+    return file.read()
 
 
-def snapshot(
-    table: Table, footers: bool = False, each: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
-) -> str:
-    """SHA-256 of the table's files, in hexadecimal; `each` maps over the files."""
+def _fingerprints(footers: bool, paths: Sequence[str]) -> list[Fingerprint]:
+    return [fingerprint(path, footers) for path in paths]
+
+
+def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
+    length = -(-len(files) // MOST_TASKS)
+    return [files[start : start + length] for start in range(0, len(files), length)]
+
+
+def _each(function: Callable[..., list[Fingerprint]], items: Iterable[Sequence[str]]) -> Iterable[list[Fingerprint]]:
+    return map(function, items)
+
+
+def snapshot(table: Table, footers: bool = False, each: Each = _each) -> str:
+    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files."""
+    prints = [one for chunk in each(partial(_fingerprints, footers), _chunks(table.files)) for one in chunk]
+    named = sorted((os.fsencode(os.path.relpath(path, table.root)), size, content) for path, size, content in prints)
     digest = hashlib.sha256()
-    prints = each(_Fingerprinter(footers), list(table.files))
-    for path, size, content in sorted(prints):
-        digest.update(f"{os.path.relpath(path, table.root)}\0{size}\0{content}\n".encode())
+    for name, size, content in named:
+        digest.update(name + f"\0{size}\0{content}\n".encode())
     return digest.hexdigest()
-
-
-class _Fingerprinter:
-    """`fingerprint` with its setting bound; picklable."""
-
-    def __init__(self, footers: bool) -> None:
-        self.footers = footers
-
-    def __call__(self, path: str) -> Fingerprint:
-        return fingerprint(path, self.footers)

@@ -4,6 +4,7 @@ Which rows of a unit stay is a function of that unit's own rows and nothing else
 hash of their encoded values. So adding or removing a unit changes at most k counted rows, however the rows are ordered
 or partitioned. Units are told apart by 128 bits of hash, so that two units are never taken for one.
 
+A unit is known by its text: 7 in an integer column of any width, in a dictionary, in a path or in a CSV is one unit.
 Hashes are taken bucket by bucket over the units, so that memory follows the setting and not the number of rows.
 """
 
@@ -19,14 +20,16 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
-from dpscale.tables.count import encoded
+from dpscale.tables.count import encode_batch
+from dpscale.tables.encode import Codes
+from dpscale.tables.numbers import is_text
 from dpscale.tables.table import Partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Words = NDArray[np.uint64]
-KEYS = ("dpscale.unit.one", "dpscale.unit.two")
+KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash takes
 ROW_BYTES = 64
 
 
@@ -45,61 +48,42 @@ def buckets(rows: int, memory: int) -> int:
 
 
 def unit_rows(
-    domain: Domain, partitions: Sequence[Partition], unit: str, bucket: int, bucket_count: int
+    domain: Domain,
+    partitions: Sequence[Partition],
+    unit: str,
+    bucket: int,
+    bucket_count: int,
+    names: Sequence[str] | None = None,
 ) -> dict[Partition, UnitRows]:
-    """The rows whose unit falls into a bucket, by partition."""
-    return {part: _partition_rows(domain, part, unit, bucket, bucket_count) for part in partitions}
+    """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all."""
+    names = tuple(names or domain.names)
+    return {part: _partition_rows(domain, part, unit, bucket, bucket_count, names) for part in partitions}
 
 
-def _partition_rows(domain: Domain, partition: Partition, unit: str, bucket: int, bucket_count: int) -> UnitRows:
-    units = np.concatenate([_unit_words(batch[unit], unit) for batch in partition.batches([unit])] or [_none()])
-    mine = np.flatnonzero(units[:, 0] % np.uint64(bucket_count) == bucket)
-    hashes = [_value_words(codes) for codes, _, _ in encoded(domain, [partition], domain.names)]
-    values = np.concatenate(hashes or [np.empty(0, dtype=np.uint64)])[mine]
-    return UnitRows(units[mine], values ^ units[mine, 1], mine.astype(np.int64))
-
-
-def _none() -> Words:
-    return np.empty((0, 2), dtype=np.uint64)
+def _partition_rows(
+    domain: Domain, partition: Partition, unit: str, bucket: int, bucket_count: int, names: Sequence[str]
+) -> UnitRows:
+    found = [UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
+    first = 0
+    for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
+        units = _unit_words(batch[unit], unit)
+        mine = np.flatnonzero(units[:, 0] % np.uint64(bucket_count) == bucket)
+        values = _value_words(encode_batch(domain, batch, names))[mine] ^ units[mine, 1]
+        found.append(UnitRows(units[mine], values, first + mine.astype(np.int64)))
+        first += len(units)
+    columns = zip(*((rows.units, rows.values, rows.places) for rows in found), strict=True)
+    return UnitRows(*(np.concatenate(column) for column in columns))
 
 
 def _unit_words(column: pa.Array, unit: str) -> Words:
+    """128 bits of hash of every unit."""
     import pyarrow as pa
 
-    if pa.types.is_integer(column.type):  # the same unit in files of different widths is one unit
-        column = column.cast(pa.int64(), safe=False)
-    values = column.to_pandas()
-    if values.isna().any():
-        raise DataError(f"data column {unit!r}", "a null", "a unit for every row", "fill it, or leave the row out")
-    words = [pd.util.hash_array(values.to_numpy(), hash_key=f"{key:<16.16}") for key in KEYS]
-    return np.stack(words, axis=1).astype(np.uint64)
-
-
-def _value_words(codes: NDArray[np.unsignedinteger]) -> Words:
-    """A 64 bit mix of each row's codes."""
-    mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for row in codes:
-        mixed = (mixed ^ row.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
-    return mixed
-
-
-def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
-    """Rows beyond the bound, by partition: all but the `bound` smallest hashes of every unit."""
-    found = {part: rows for mapping in parts for part, rows in mapping.items()}
-    sizes = [len(rows.places) for rows in found.values()]
-    units = np.concatenate([rows.units for rows in found.values()])
-    values = np.concatenate([rows.values for rows in found.values()])
-    order = np.lexsort((values, units[:, 1], units[:, 0]))
-    beyond = np.zeros(len(order), dtype=bool)
-    beyond[order] = _rank_in_unit(units[order]) >= bound
-    flags = np.split(beyond, np.cumsum(sizes)[:-1])
-    return {part: rows.places[flag] for (part, rows), flag in zip(found.items(), flags, strict=True)}
-
-
-def _rank_in_unit(units: Words) -> NDArray[np.int64]:
-    """Rank of each row within its run of equal units."""
-    starts = np.ones(len(units), dtype=bool)
-    starts[1:] = (units[1:] != units[:-1]).any(axis=1)
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
-    return np.arange(len(units)) - first
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    texts = _unit_texts(column.dictionary, unit)
+    if column.indices.null_count or (texts.null_count and column.is_null().true_count):
+        raise _no_unit(unit)
+    values = np.asarray(texts.to_numpy(zero_copy_only=False), dtype=object)
+    words = [pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS]
+    return np.stack(words, axis=1).astype(np.uint64)[column.indices.to_numpy(zero_copy_only=False)]

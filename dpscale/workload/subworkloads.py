@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
-from dpscale.residual import piece, subsets
+from dpscale.residual import kron, piece, subsets
 from dpscale.workload.families import Array, AxisGram, axis_gram
 from dpscale.workload.parts import Attributes, ExplicitPart, ProductPart
 from dpscale.workload.workload import Workload
@@ -63,7 +62,7 @@ class Subworkload:
         """The whole Gram, explicit: (cells, cells)."""
         total = np.zeros((self.cells, self.cells)) if self.dense is None else self.dense.copy()
         for key, weight in self.terms.items():
-            total += weight * reduce(np.kron, (self.factors[k] for k in key), np.ones((1, 1)))
+            total += weight * kron([self.factors[k] for k in key])
         return total
 
     def signature(self) -> str:

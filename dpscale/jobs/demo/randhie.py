@@ -49,8 +49,9 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
 
 def outcome(run: Path) -> str:
     """The worst and best answered attribute sets, and where the report is."""
+    from dpscale.jobs.reporting import answered
     from dpscale.jobs.rundir import RunDirectory
-    from dpscale.report.page import answered, figure
+    from dpscale.report import figure
 
     rows = [row for row in answered(RunDirectory(run)) if row["rms_error"] is not None]
     lines = []

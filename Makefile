@@ -1,0 +1,42 @@
+# Two commands do everything: `make demo` and `make test`. Each builds the environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check audit nightly bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/dpscale demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+audit: $(VENV)/.test
+	$(BIN)/python -m pytest tests/audit -m "slow or not slow"
+
+nightly: $(VENV)/.test
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+bench: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet ".[bench]"
+	$(BIN)/python benchmarks/main_job.py
+	$(BIN)/python benchmarks/noise.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet ".[demo]"
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) dpscale-demo

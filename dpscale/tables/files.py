@@ -1,0 +1,80 @@
+"""Which files a path stands for, and which columns a hive-partitioned folder keeps in their paths.
+
+Hidden are, as Spark and Hive have it, names that begin with a dot or an underscore, at any level below the path asked
+for; but `_year=2020` is a folder of data. What is named outright is never hidden.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from dpscale.errors import DataError
+
+SUFFIXES = (".parquet", ".pq", ".csv")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+Fixed = tuple[tuple[str, str | None], ...]
+
+
+def is_data(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES)
+
+
+def is_csv(path: str) -> bool:
+    return path.lower().endswith(".csv")
+
+
+def find_files(paths: Iterable[str]) -> list[str]:
+    """The files at some files, folders and globs: absolute, each once, in the order of their names."""
+    found = sorted({os.path.abspath(file) for path in paths for file in _at(path)})
+    for file in found:
+        if not is_data(file):
+            raise DataError("data.path", f"{file}", "Parquet or CSV files", f"name it *{', *'.join(SUFFIXES)}")
+    return found
+
+
+def _at(path: str) -> list[str]:
+    if os.path.isdir(path):
+        return _below(path)
+    if os.path.exists(path):
+        return [path]
+    matches = [match for match in glob.glob(path, recursive=True) if not _is_hidden(os.path.basename(match))]
+    return [file for match in matches for file in (_below(match) if os.path.isdir(match) else [match])]
+
+
+def _below(folder: str) -> list[str]:
+    """Data files anywhere below a folder; what is neither Parquet nor CSV is left alone."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(where)
+        folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
+        if real not in seen:  # a link back up would count records twice
+            found += [os.path.join(where, name) for name in names if is_data(name) and not _is_hidden(name)]
+        seen.add(real)
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError("data.path", f"{error.filename} cannot be listed", "readable folders", "check its permissions") from None
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def common_root(paths: list[str], files: list[str]) -> str:
+    """The folder that the files' names are told from; never a hive folder, whose name is data."""
+    root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else os.path.commonpath(files)
+    while not os.path.isdir(root) or "=" in os.path.basename(root):
+        root = os.path.dirname(root)
+    return root
+
+
+def hive_columns(file: str, root: str) -> Fixed:
+    """Columns that the folders between the root and the file fix, as `year=2020`."""
+    folders = os.path.relpath(os.path.dirname(file), root).split(os.sep)
+    pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
+    return tuple((unquote(key), None if value == HIVE_NULL else unquote(value)) for key, value in pairs)

@@ -1,0 +1,117 @@
+"""Readers of one file: its column names, and its rows in batches of bounded size.
+
+Every column of a CSV is read as text, and each text is judged alone (see `numbers`): a type guessed from the other rows
+of a block would make a record's cell depend on other records. Blanks around a CSV field are not part of it, and an empty
+field is a null. Texts come as dictionaries, which are encoded once an entry.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpscale.errors import DataError
+from dpscale.tables.files import is_csv
+from dpscale.tables.numbers import is_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 1 << 18
+BLOCK_BYTES = 1 << 24
+
+
+class Source(Protocol):
+    """An open file: names of its columns, and the rows of some of them."""
+
+    names: list[str]
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int]) -> Iterator[pa.RecordBatch]: ...
+
+
+def open_source(path: str) -> Source:
+    """Read the header or footer of a file, once."""
+    source: Source = CsvSource(path) if is_csv(path) else ParquetSource(path)
+    if len(set(source.names)) != len(source.names):
+        raise DataError("data.path", f"{path} has two columns of one name", "distinct names", "rename one")
+    return source
+
+
+class ParquetSource:
+    """A Parquet file; its footer is read once."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self.metadata = path, pq.read_metadata(path)
+        self.schema = self.metadata.schema.to_arrow_schema()
+        self.names: list[str] = list(self.schema.names)
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
+        """The columns of some row groups (all when none are named)."""
+        import pyarrow.parquet as pq
+
+        texts = [name for name in columns if is_text(self.schema.field(name).type)]
+        groups = list(row_groups or range(self.metadata.num_row_groups))
+        with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True, read_dictionary=texts) as file:
+            yield from file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False)
+
+
+class CsvSource:
+    """A CSV file with a header, all texts."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self._raw = path, _header(path)
+        self.names = [name.strip() for name in self._raw]
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
+        """The columns, as dictionaries of texts; a CSV has no row groups."""
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
+
+        raw = [self._raw[self.names.index(name)] for name in columns]
+        kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
+        convert = arrow_csv.ConvertOptions(include_columns=raw, column_types=kinds, strings_can_be_null=False)
+        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
+        parse = arrow_csv.ParseOptions(newlines_in_values=True)
+        with arrow_csv.open_csv(self.path, read, parse, convert) as reader:
+            for block in reader:
+                tidy = pa.RecordBatch.from_arrays([_tidy(column) for column in block.columns], list(columns))
+                for start in range(0, len(tidy), BATCH_ROWS):
+                    yield tidy.slice(start, BATCH_ROWS)
+
+
+def _header(path: str) -> list[str]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        for line in csv.reader(file):
+            if line:
+                return line
+    raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "mend or remove it")
+
+
+def _tidy(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The column with blanks trimmed and empty fields null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pc.utf8_trim_whitespace(column.dictionary)
+    return pa.DictionaryArray.from_arrays(column.indices, pc.if_else(pc.equal(texts, ""), None, texts))
+
+
+class reading:
+    """Turns what a broken file raises into one sentence that names the file and nothing of its content."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        import pyarrow as pa
+
+        broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
+        if isinstance(error, broken) and not isinstance(error, MemoryError):
+            reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+            raise DataError("data.path", f"{self.path} {reason}", "readable Parquet or CSV", "mend or remove it") from None

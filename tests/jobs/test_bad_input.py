@@ -1,0 +1,183 @@
+"""Bad input, as a user meets it on the command line: one sentence, exit code 2 (3 where the budget refuses), nothing
+lost and nothing spent."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+from dpscale.jobs.cli import main
+from tests.jobs.small import DOMAIN, table, write_job, write_table
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def refused(place, path, *says, code=2, command="run"):
+    """The command fails with one sentence that says these things; the ledger knows of nothing."""
+    extra = ["--run-dir", place / "run"] if command == "run" else []
+    result = call(command, path, *extra)
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith("dpscale: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+    for part in says:
+        assert part in result.stderr
+    ledger = place / "ledger.sqlite"
+    if ledger.exists() and code == 2:
+        from dpscale.privacy.ledger import Ledger
+
+        with Ledger.open(ledger) as opened:
+            assert opened.summary()["datasets"] == {}
+    assert not list((place / "run" / "measurements").glob("*.parquet"))
+    return result.stderr
+
+
+DATA = {"path": "data", "domain": "domain.toml"}
+MARGINAL = {"family": "marginal", "degree": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"dta": {}}, ["dta", "unknown key", "'data'"]),
+        ({"data": DATA | {"pth": "x"}}, ["data.pth", "'path'"]),
+        ({"data": {"path": "data"}}, ["data.domain", "missing"]),
+        ({"data": DATA | {"privacy_unit": "person"}}, ["max_rows_per_unit"]),
+        ({"data": DATA | {"privacy_unit": "person", "max_rows_per_unit": 0}}, ["max_rows_per_unit", "0"]),
+        ({"workload": [{"family": "marginl", "degree": 1}]}, ["marginl", "'marginal'"]),
+        ({"workload": [{"family": "marginal", "degree": 9}]}, ["workload.degree", "9", "4"]),
+        ({"workload": [{"family": "marginal"}]}, ["degree", "attributes"]),
+        ({"workload": [{"family": "marginal", "attributes": [["agee"]]}]}, ["'agee'", "'age'"]),
+        ({"workload": [{"family": "marginal", "degree": 1, "weight": -1}]}, ["weight", "-1"]),
+        ({"workload": [MARGINAL | {"degre": 1}]}, ["degre", "'degree'"]),
+        ({"workload": [MARGINAL | {"file": "x.npy"}]}, ["workload.file", "predicates"]),
+        ({"workload": [{"family": "predicates", "attributes": [["age"]], "file": "none.npy"}]}, ["none.npy"]),
+        ({"workload": []}, ["workload"]),
+        ({"mechanism": {"name": "query-smash"}}, ["mechanism.name", "'query-smasher'"]),
+        ({"privacy": {"epsilon": 0.0, "delta": 1e-9}}, ["privacy.epsilon", "0.0"]),
+        ({"privacy": {"epsilon": -1.0, "delta": 1e-9}}, ["privacy.epsilon", "-1.0"]),
+        ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, ["privacy.delta", "0.0"]),
+        ({"privacy": {"epsilon": 1.0, "delta": 1.0}}, ["privacy.delta", "1.0"]),
+        ({"privacy": {"epsilon": 1.0}}, ["delta"]),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-9, "rho": 1.0}}, ["rho"]),
+        ({"privacy": {"dataset": "d"}}, ["epsilon"]),
+        ({"engine": {"memory": "lots"}}, ["engine.memory", "lots", "4GiB"]),
+        ({"engine": {"scheduler": "dragons"}}, ["engine.scheduler", "dragons", "threads"]),
+        ({"engine": {"memory": "2kB"}}, ["engine.memory", "GiB"]),
+        ({"privacy": {"privacy_cost": 1e-30}}, ["budget"]),
+        ({"data": DATA | {"path": "nowhere/*.parquet"}}, ["data.path", "nowhere"]),
+        ({"data": DATA | {"domain": "nothing.toml"}}, ["domain", "nothing.toml"]),
+        ({"data": DATA | {"privacy_unit": "persn", "max_rows_per_unit": 1}}, ["persn", "'person'"]),
+    ],
+)
+def test_a_wrong_job(place, changes, says):
+    refused(place, write_job(place, **changes), *says)
+
+
+def test_not_toml_and_not_there(place):
+    (place / "job.toml").write_text("[data\npath = 1")
+    refused(place, place / "job.toml", "job.toml", "not TOML")
+    refused(place, place / "other.toml", "other.toml")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "says"),
+    [
+        ({"kind": "integer", "low": 3, "high": 1}, ["attributes.age.high", "1"]),
+        ({"kind": "integer", "low": 3, "high": 3}, ["attributes.age", "size 1", "leave the attribute out"]),
+        ({"kind": "intger", "low": 3, "high": 9}, ["attributes.age.kind", "'integer'"]),
+        ({"kind": "integer", "low": 3, "high": 9, "outside": "clp"}, ["attributes.age.outside", "'clip'"]),
+        ({"kind": "integer", "low": 3}, ["attributes.age.high", "missing"]),
+        ({"kind": "bins", "edges": [3, 2]}, ["attributes.age.edges", "increasing"]),
+        ({"kind": "categories", "values": ["a", "a"]}, ["attributes.age.values", "twice"]),
+        ({"kind": "categories", "values": ["a", "b"], "outside": "clip"}, ["attributes.age.outside"]),
+    ],
+)
+def test_a_wrong_domain_file(place, attribute, says):
+    path = write_job(place)
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": DOMAIN["attributes"] | {"age": attribute}}))
+    refused(place, path, *says)
+
+
+def spoiled(place, change):
+    frame = table()
+    write_table(place / "data", change(frame))
+    return write_job(place)
+
+
+def test_a_missing_column(place):
+    refused(place, spoiled(place, lambda f: f.rename(columns={"sex": "sexx"})), "'sex'", "'sexx'")
+
+
+def test_values_outside_the_domain_are_refused_without_telling_them(place):
+    path = spoiled(place, lambda f: f.assign(code=np.where(f.index == 77, 987654, f.code)))
+    text = refused(place, path, "'code'", "outside the domain", "clip")
+    assert "987654" not in text
+    assert "77" not in text
+
+
+def test_nulls_are_refused(place):
+    path = spoiled(place, lambda f: f.assign(sex=f.sex.where(f.index != 5)))
+    refused(place, path, "'sex'", "null", 'nulls = "category"')
+
+
+def test_an_empty_table(place):
+    refused(place, spoiled(place, lambda f: f.iloc[:0]), "no rows")
+
+
+def test_an_unreadable_file_is_named(place):
+    path = write_job(place)
+    (place / "data" / "part-0001.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
+    refused(place, path, "part-0001.parquet")
+
+
+def test_too_large_a_set_is_told_before_anything_is_read(place):
+    path = write_job(place, engine={"memory": "1kB"}, data=DATA | {"path": "not-there"})
+    refused(place, path, "engine.memory")
+
+
+def test_a_run_directory_of_another_job(place):
+    assert call("run", write_job(place), "--run-dir", place / "run").exit_code == 0
+    other = write_job(place, "other.toml", privacy={"epsilon": 2.0, "delta": 1e-9})
+    result = call("run", other, "--run-dir", place / "run")
+    assert result.exit_code == 2
+    assert "another job" in result.stderr
+
+
+def test_a_folder_that_is_no_run_directory(place):
+    path = write_job(place)
+    result = call("run", path, "--run-dir", place / "data")
+    assert result.exit_code == 2
+    assert "no run directory" in result.stderr
+    assert call("measure", place / "data").exit_code == 2
+
+
+def test_a_stage_before_its_time(place):
+    assert call("plan", write_job(place), "--run-dir", place / "run").exit_code == 0
+    result = call("reconstruct", place / "run")
+    assert result.exit_code == 2
+    assert "dpscale measure" in result.stderr
+
+
+def test_the_budget_refuses_with_exit_code_3(place):
+    path = write_job(place)
+    assert call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
+    text = refused(place, path, "0.5", code=3)
+    assert "epsilon" in text
+
+
+def test_no_scheduler_there_is_a_transient_failure(place, monkeypatch):
+    monkeypatch.setattr("dpscale.engine.schedulers.CONNECT_SECONDS", 1)
+    path = write_job(place)
+    result = call("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
+    assert result.exit_code == 75
+    assert "127.0.0.1:1" in result.stderr
+
+
+def test_mixed_files_name_the_one_that_lacks_a_column(place):
+    frame = pd.read_parquet(place / "data" / "part-0002.parquet").drop(columns="code")
+    frame.to_parquet(place / "data" / "part-0002.parquet")
+    refused(place, write_job(place), "'code'", "part-0002.parquet")

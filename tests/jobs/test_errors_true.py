@@ -1,0 +1,90 @@
+"""Unbiased answers with true errors, over many seeded measurements of a small table, per family."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpscale import Domain, Workload, plan
+from dpscale.measure import Measurements, carry_out, make_orders, make_schedule
+from dpscale.privacy.secret import make_secret
+from dpscale.reconstruct import Estimates
+from dpscale.tables.count import Layout
+from tests.oracles import explicit_strategy, explicit_workload
+
+DOMAIN = Domain({"a": 5, "b": 4, "c": 3})
+RUNS = 200
+LEVEL = 1e-4
+COUNTS = np.random.default_rng(3).poisson(40, DOMAIN.shape(DOMAIN.names))
+
+
+def one_run(folder, made, schedule, seed) -> np.ndarray:
+    """Errors of all queries in one seeded measurement, by the path that a job takes."""
+    folder.mkdir()
+    measurements = Measurements(folder, f"seed{seed}", "snapshot", made, schedule)
+    make_secret(folder / "secret.key", seed)
+    orders = make_orders(measurements, measurements.missing())
+    layout = Layout(DOMAIN, tuple(dict.fromkeys(order.source for order in orders)))
+    others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
+    flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
+    carry_out(layout, orders, folder / "secret.key", flat)
+    estimates = Estimates(made, measurements.variances, measurements.read)
+    found = [
+        estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets
+    ]
+    return np.concatenate(found) - explicit_workload(made.workload)[0] @ COUNTS.reshape(-1)
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", "identity"])
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range", "array"])
+def test_answers_are_unbiased_and_their_errors_true(tmp_path, family, mechanism):
+    """Whitened errors of 200 runs: mean 0 and variance 1. With at least 30 independent errors a run, a variance that
+    is wrong by 10 % is rejected; shown by testing it."""
+    if family == "array":
+        queries = np.random.default_rng(5).normal(size=(80, 5, 4, 3))
+        workload = Workload(DOMAIN).add_queries(("a", "b", "c"), queries)
+    else:
+        workload = Workload(DOMAIN).add(family, degree=2)
+    made = plan(workload, mechanism)
+    schedule = make_schedule(made, 0.5)
+    variances = [draw.lattice_variance for draw in schedule.draws]
+    strategy = explicit_strategy(made, variances)
+    covariance = explicit_workload(workload)[0] @ np.linalg.pinv(strategy.T @ strategy, hermitian=True)
+    covariance = covariance @ explicit_workload(workload)[0].T
+    if mechanism == "identity":  # averages residual by residual, which is not all of least squares: its own covariance
+        covariance = own_covariance(made, variances)
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > values[-1] * 1e-7
+    whiten = vectors[:, kept] / np.sqrt(values[kept])
+    errors = np.array([one_run(tmp_path / str(seed), made, schedule, seed) for seed in range(RUNS)])
+    z = errors @ whiten
+    freedom = z.size
+    assert freedom >= 30 * RUNS
+    low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom)
+    assert low < (z**2).sum() < high
+    assert abs(z.mean(axis=0) * np.sqrt(RUNS)).max() < stats.norm.ppf(1 - LEVEL / 2 / kept.sum())
+    for wrong in (0.9, 1.1):
+        assert not low < (z**2).sum() * wrong < high
+    reported = np.concatenate([
+        Estimates(made, variances, lambda i: np.zeros(made.blocks[i].rows)).part_variances(part, names).reshape(-1)
+        for part in workload.parts
+        for names in part.sets
+    ])  # fmt: skip
+    np.testing.assert_allclose(reported, np.diag(covariance), rtol=1e-6)
+
+
+def own_covariance(made, variances) -> np.ndarray:
+    """Covariance of the estimates as a linear map of the measured values, by feeding it unit vectors."""
+    columns = []
+    for index, block in enumerate(made.blocks):
+        for row in range(int(np.prod(block.rows, dtype=int))):
+            unit = np.zeros(int(np.prod(block.rows, dtype=int)))
+            unit[row] = 1.0
+
+            def read(i, index=index, unit=unit):
+                return unit.reshape(made.blocks[i].rows) if i == index else np.zeros(made.blocks[i].rows)
+
+            estimates = Estimates(made, variances, read)
+            answers = [estimates.part_answers(p, names)[0].reshape(-1) for p in made.workload.parts for names in p.sets]
+            columns.append(np.concatenate(answers) * np.sqrt(variances[index]))
+    matrix = np.array(columns).T
+    return matrix @ matrix.T

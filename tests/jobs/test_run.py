@@ -1,0 +1,160 @@
+"""Whole jobs on real Parquet: what a run leaves, and that it is what the plan said."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.privacy.ledger import Ledger
+from tests.jobs.small import job, table, write_job
+
+MECHANISMS = ["query-smasher", "residual-planner", "identity"]
+MIXED = [
+    {"family": "marginal", "degree": 2},
+    {"family": "prefix", "degree": 1},
+    {"family": "range", "attributes": [["age", "sex"], ["income"]]},
+    {"family": "prefix", "degree": 3, "weight": 0.5},
+]
+
+
+def encoded() -> pd.DataFrame:
+    frame = table()
+    income = pd.cut(frame.income.clip(0, 100), [0, 10, 20, 50, 100], labels=False, right=False)
+    return pd.DataFrame({
+        "age": frame.age.clip(0, 7),
+        "sex": (frame.sex == "M").astype(int),
+        "income": income.fillna(4).astype(int),
+        "code": frame.code,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_answers_are_near_the_truth_and_carry_their_errors(place, mechanism):
+    path = write_job(place, workload=MIXED, mechanism={"name": mechanism})
+    release = dp.run(path, place / "run")
+    frame = encoded()
+    truth = np.zeros((8, 2))
+    np.add.at(truth, (frame.age, frame.sex), 1)
+    estimate = release.marginal(("age", "sex"))
+    _, error = release.answer(("age", "sex"), np.eye(16).reshape(16, 8, 2)[3])
+    assert np.abs(estimate - truth).max() < 6 * error
+    assert np.abs(estimate - truth).max() > 0
+    np.testing.assert_allclose(release.marginal(("sex", "age")), estimate.T)
+
+
+def test_what_a_run_leaves(place):
+    release = dp.run(write_job(place, workload=MIXED), place / "run")
+    run = place / "run"
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert [s["state"] for s in manifest["stages"].values()] == ["done"] * 4
+    assert manifest["private"] is True
+    assert manifest["secret"] == "destroyed"
+    assert not (run / "secret.key").exists()
+    assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert len(list((run / "measurements").iterdir())) == len(release.plan.blocks)
+    index = json.loads((run / "answers" / "index.json").read_text())
+    assert sum(row["queries"] for row in index) == release.plan.query_count
+
+
+def test_answer_files_hold_the_contracts_columns(place):
+    release = dp.run(write_job(place, workload=MIXED), place / "run")
+    index = json.loads((place / "run" / "answers" / "index.json").read_text())
+    rows = {(row["family"], tuple(row["attributes"])): row for row in index}
+    ranged = pq.read_table(place / "run" / "answers" / rows["range", ("age", "sex")]["file"]).to_pandas()
+    assert list(ranged.columns)[:4] == ["age_low", "age_high", "sex_low", "sex_high"]
+    assert len(ranged) == 36 * 3
+    one = ranged[(ranged.age_low == 2) & (ranged.age_high == 5) & (ranged.sex_low == "F") & (ranged.sex_high == "F")]
+    query = np.zeros((8, 2))
+    query[2:6, 0] = 1
+    estimate, error = release.answer(("age", "sex"), query)
+    assert one.estimate.item() == pytest.approx(estimate)
+    assert one.std_error.item() == pytest.approx(error)
+    assert one.high.item() - one.low.item() == pytest.approx(2 * 1.959964 * error, rel=1e-6)
+    marginal = pq.read_table(place / "run" / "answers" / rows["marginal", ("age", "income")]["file"]).to_pandas()
+    assert marginal.income.isna().sum() == 8  # the cell of nulls
+    assert set(marginal.income.dropna()) == {"[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_reported_error_is_that_of_its_query(place, mechanism):
+    """Closed-form standard errors of whole families against one query at a time."""
+    release = dp.run(write_job(place, workload=MIXED, mechanism={"name": mechanism}), place / "run")
+    estimates = release._estimates
+    for part in release.plan.workload.parts:
+        for attributes in part.sets[:2]:
+            answers, errors = estimates.part_answers(part, attributes)
+            answers, errors = answers.reshape(-1), errors.reshape(-1)
+            shape = release.domain.shape(attributes)
+            cells = int(np.prod(shape))
+            queries = np.stack([part.answers(e.reshape(shape)).reshape(-1) for e in np.eye(cells)], axis=1)
+            for k in np.linspace(0, len(queries) - 1, 5, dtype=int):
+                estimate, error = release.answer(attributes, queries[k].reshape(shape))
+                assert answers[k] == pytest.approx(estimate, abs=1e-6)
+                assert errors[k] == pytest.approx(error, rel=1e-9)
+
+
+def test_the_ledger_holds_one_charge(place):
+    path = write_job(place)
+    dp.run(path, place / "run")
+    dp.run(path, place / "run")
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        dataset = ledger.summary()["datasets"]["small"]
+    assert [row["state"] for row in dataset["releases"]] == ["released"]
+    assert dataset["spent"]["epsilon"] <= 1.0 + 1e-9
+
+
+def test_predicates_from_a_file(place):
+    queries = (np.random.default_rng(0).random((6, 8, 3)) < 0.4).astype(float)
+    np.save(place / "queries.npy", queries)
+    part = {"family": "predicates", "attributes": [["age", "code"]], "file": "queries.npy"}
+    release = dp.run(write_job(place, workload=[part]), place / "run")
+    frame = encoded()
+    truth = np.zeros((8, 3))
+    np.add.at(truth, (frame.age, frame.code), 1)
+    for query in queries:
+        estimate, error = release.answer(("age", "code"), query)
+        assert abs(estimate - (query * truth).sum()) < 6 * error
+    index = json.loads((place / "run" / "answers" / "index.json").read_text())
+    found = pq.read_table(place / "run" / "answers" / index[0]["file"]).to_pandas()
+    assert list(found.columns) == ["query", "estimate", "std_error", "low", "high"]
+
+
+def test_a_set_with_too_many_queries_gets_no_file(place):
+    release = dp.run(write_job(place, output={"max_rows": 30}), place / "run")
+    index = json.loads((place / "run" / "answers" / "index.json").read_text())
+    assert any(row["file"] is None for row in index)
+    assert any(row["file"] for row in index)
+    assert release.marginal(("age", "income")).shape == (8, 5)
+    assert (place / "run" / "report.html").exists()
+
+
+def test_a_job_as_a_dict_with_a_budget_in_rho(place, monkeypatch):
+    monkeypatch.chdir(place)
+    write_job(place)
+    release = dp.run(job(privacy={"rho": 0.25, "dataset": "d"}), place / "run")
+    assert float(release.manifest["privacy"]["cost"]["gaussian"].split("/")[0]) > 0
+    from fractions import Fraction
+
+    assert Fraction(release.manifest["privacy"]["cost"]["gaussian"]) <= Fraction(1, 2)
+
+
+def test_units_scale_the_noise(place):
+    plain = dp.run(write_job(place), place / "plain")
+    data = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 3}
+    units = dp.run(write_job(place, "units.toml", data=data), place / "units")
+    query = np.ones((8, 2))
+    ratio = units.answer(("age", "sex"), query)[1] / plain.answer(("age", "sex"), query)[1]
+    assert ratio == pytest.approx(3, rel=1e-4)
+    data["max_rows_per_unit"] = 1
+    bounded = dp.run(write_job(place, "bounded.toml", data=data), place / "bounded")
+    total, error = bounded.answer(("age", "sex"), query)
+    assert abs(total - np.ceil(4000 / 3)) < 6 * error
+
+
+def test_a_seed_is_marked_as_not_private(place):
+    release = dp.run(write_job(place, engine={"seed": 0}), place / "run")
+    assert release.manifest["private"] is False
+    assert "Not private" in (place / "run" / "report.html").read_text()

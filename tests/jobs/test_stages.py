@@ -1,0 +1,141 @@
+"""Stage by stage, on every scheduler, in any partitioning: the same bytes, and one charge."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.jobs.cli import main
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.privacy.ledger import Ledger
+from tests.jobs.small import table, write_job, write_table
+
+SEEDED = {"seed": 11, "memory": "1GiB"}
+
+
+def bytes_of(run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((run / "measurements").iterdir())}
+
+
+def answers_of(run) -> dict[str, bytes]:
+    return {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "answers").rglob("*.parquet"))}
+
+
+def releases(place) -> list[dict]:
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        return ledger.summary()["datasets"]["small"]["releases"]
+
+
+def test_each_stage_as_its_own_process_continues_and_spends_once(place):
+    """What a DAG does: every command is a new process that knows the run directory alone."""
+    path = write_job(place, engine=SEEDED)
+    run = place / "run"
+
+    def command(*arguments):
+        subprocess.run([sys.executable, "-m", "dpscale.jobs.cli", *map(str, arguments)], check=True)
+
+    command("plan", path, "--run-dir", run)
+    for stage in ("measure", "measure", "reconstruct", "reconstruct", "report"):
+        command(stage, run)
+    together = place / "together"
+    dp.run(path, together)
+    assert bytes_of(run) == bytes_of(together)
+    assert answers_of(run) == answers_of(together)
+    assert len(releases(place)) == 1
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
+def test_schedulers_give_the_same_bytes(place, scheduler):
+    path = write_job(place, engine=SEEDED | {"scheduler": "synchronous"})
+    dp.run(path, place / "one")
+    dp.run(path, place / "two", scheduler=scheduler)
+    assert bytes_of(place / "one") == bytes_of(place / "two")
+    assert answers_of(place / "one") == answers_of(place / "two")
+
+
+def test_a_real_cluster_gives_the_same_bytes(place, cluster):
+    path = write_job(place, engine=SEEDED)
+    dp.run(path, place / "one", scheduler="synchronous")
+    dp.run(path, place / "two", client=cluster)
+    dp.run(path, place / "three", scheduler=cluster.scheduler.address)
+    assert bytes_of(place / "one") == bytes_of(place / "two") == bytes_of(place / "three")
+    assert answers_of(place / "one") == answers_of(place / "two")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
+def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
+    """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
+    monkeypatch.setattr("dpscale.jobs.stages.snapshot", lambda *_: "the same snapshot")
+    found = []
+    frame = table()
+    for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:
+        place = tmp_path / name
+        place.mkdir()
+        write_table(place / "data", rows, partitions)
+        settings = {"path": "data", "domain": "domain.toml", **data}
+        # one run directory name and job: the release id of a seeded run follows the job
+        path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
+        monkeypatch.setattr("dpscale.jobs.rundir.job_digest", lambda *_: "the same job, elsewhere")
+        dp.run(path, place / "run")
+        found.append(bytes_of(place / "run"))
+    assert found[0] == found[1] == found[2]
+
+
+def test_small_memory_means_more_passes_and_the_same_bytes(place):
+    workload = [{"family": "prefix", "degree": 3}]
+    dp.run(write_job(place, workload=workload, engine=SEEDED), place / "one", scheduler="synchronous")
+    small = write_job(place, workload=workload, engine=SEEDED | {"memory": "6kB"})
+    dp.run(small, place / "two", scheduler="synchronous")
+    assert bytes_of(place / "one") == bytes_of(place / "two")
+
+
+def test_changed_data_never_meets_an_old_stream(place):
+    path = write_job(place, engine=SEEDED)
+    dp.run(path, place / "one")
+    write_table(place / "data", table().iloc[:-1])
+    dp.run(path, place / "two")
+    assert not set(bytes_of(place / "one")) & set(bytes_of(place / "two"))
+
+
+def test_data_that_changed_in_mid_run_is_refused(place):
+    path = write_job(place)
+    directory = RunDirectory.create(dp.jobs.spec.Job.read(path), place / "run")
+    directory.update(snapshot="0" * 64)
+    with pytest.raises(dp.DataError, match="changed since"):
+        dp.run(path, place / "run")
+
+
+def test_json_commands_print_one_object(place):
+    path = write_job(place)
+    for arguments in (["plan", path, "--json"], ["run", path, "--run-dir", place / "run", "--json"],
+                      ["status", place / "run", "--json"], ["ledger", "show", place / "ledger.sqlite", "--json"],
+                      ["measure", place / "run", "--json"]):  # fmt: skip
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert result.exit_code == 0, result.output
+        assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_texts_for_people(place):
+    path = write_job(place)
+    result = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(place / "run")])
+    assert "report.html" in result.stdout
+    shown = CliRunner().invoke(main, ["ledger", "show", str(place / "ledger.sqlite")])
+    assert "small" in shown.stdout
+    assert "released" in shown.stdout
+    planned = CliRunner().invoke(main, ["plan", str(path)])
+    assert "rmse" in planned.stdout
+    assert not list(place.glob("*/measurements/*.partial"))

@@ -1,0 +1,68 @@
+"""Measurements against Python's own integers: no limb, multiplier or order of axes changes a single unit."""
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, Workload, plan
+from dpscale.measure import block as block_module
+from dpscale.measure import make_schedule, measure_block
+from dpscale.privacy.noise import discrete_gaussian
+from dpscale.privacy.streams import open_stream, seeded_secret
+from dpscale.select.plan import Block
+from dpscale.tables import ExactMarginal
+
+DOMAIN = Domain({"a": 5, "b": 6, "c": 4})
+SECRET = seeded_secret(1)
+
+
+def counts_of(largest: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, largest, DOMAIN.shape(DOMAIN.names))
+
+
+def in_python(block: Block, counts: np.ndarray) -> np.ndarray:
+    """K · counts in integers without bound."""
+    values = counts.sum(axis=tuple(i for i, n in enumerate(DOMAIN.names) if n not in block.attributes)).astype(object)
+    if block.joint:
+        return block.factors[0].explicit().astype(object) @ values.reshape(-1)
+    for axis, factor in enumerate(block.factors):
+        values = np.moveaxis(np.tensordot(factor.explicit().astype(object), values, axes=(1, axis)), 0, axis)
+    return np.asarray(values).reshape(block.rows)
+
+
+def plans():
+    return {
+        "product": plan(Workload(DOMAIN).add("prefix", degree=3)),
+        "joint": plan(Workload(DOMAIN).add("prefix", degree=2).add("marginal", degree=2)),
+        "center": plan(Workload(DOMAIN).add("marginal", degree=3), "residual-planner"),
+        "whole": plan(Workload(DOMAIN).add("marginal", degree=2), "identity"),
+    }
+
+
+@pytest.mark.parametrize("largest", [10, 2**20, 2**38])
+@pytest.mark.parametrize("name", plans())
+def test_values_are_exact(name, largest):
+    made = plans()[name]
+    marginal = ExactMarginal(DOMAIN.names, counts_of(largest))
+    for block, draw in zip(made.blocks, make_schedule(made, 1.0).draws, strict=True):
+        record = {"attributes": list(block.attributes)}
+        values = measure_block(block, draw, marginal, SECRET, record)
+        size = int(np.prod(block.rows, dtype=int))
+        noise = discrete_gaussian(open_stream(SECRET, "noise", record), draw.variance, size).reshape(block.rows)
+        expected = in_python(block, marginal.counts) * draw.multiplier + noise.astype(object)
+        exact = np.array([float(int(v)) for v in np.asarray(expected).reshape(-1)]).reshape(block.rows)
+        np.testing.assert_array_equal(values, exact)
+
+
+@pytest.mark.parametrize("name", plans())
+def test_limbs_and_plain_integers_are_the_same_bytes(name, monkeypatch):
+    made = plans()[name]
+    marginal = ExactMarginal(DOMAIN.names, counts_of(1000))
+    draws = make_schedule(made, 1.0).draws
+    plain = [measure_block(b, d, marginal, SECRET, {}) for b, d in zip(made.blocks, draws, strict=True)]
+    monkeypatch.setattr(block_module, "SAFE", 0)
+    for values, block, draw in zip(plain, made.blocks, draws, strict=True):
+        assert values.tobytes() == measure_block(block, draw, marginal, SECRET, {}).tobytes()
+
+
+def test_exact_counts_do_not_show():
+    assert "12345" not in repr(ExactMarginal(("a",), np.array([12345])))

@@ -1,0 +1,53 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscale import Domain, PlanError, Workload, plan
+from dpscale.measure import make_schedule
+from dpscale.measure.schedule import SMOOTHING
+
+WORKLOAD = Workload(Domain({"a": 6, "b": 9, "c": 4})).add("prefix", degree=2).add("marginal", degree=3)
+PLANS = {name: plan(WORKLOAD, name) for name in ("query-smasher", "residual-planner", "identity")}
+
+
+@given(st.sampled_from(sorted(PLANS)), st.floats(1e-3, 1e3), st.integers(1, 50))
+@settings(max_examples=60, deadline=None)
+def test_never_above_the_budget_and_nearly_all_of_it(name, cost, rows):
+    schedule = make_schedule(PLANS[name], cost, rows)
+    assert schedule.cost <= Fraction(cost)
+    assert schedule.cost >= Fraction(cost) * (1 - Fraction(1, 10**6))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_cost_is_recomputed_from_the_integers(name):
+    """Independently of the code: Σ (m Δ k)² / (v − s), Δ² by brute force over the explicit strategy."""
+    made = PLANS[name]
+    schedule = make_schedule(made, 0.7, 3)
+    total = Fraction(0)
+    for block, draw in zip(made.blocks, schedule.draws, strict=True):
+        largest = 1
+        for factor in block.factors:
+            columns = factor.explicit().T.tolist()
+            largest *= max(sum(value * value for value in column) for column in columns)
+        total += Fraction(draw.multiplier**2 * 9 * largest, draw.variance - SMOOTHING)
+    assert total <= schedule.cost <= total * (1 + Fraction(1, 10**12))
+
+
+def test_noise_is_fine_enough_for_the_smoothing():
+    for draw in make_schedule(PLANS["identity"], 5.0).draws:
+        assert draw.variance >= 4096**2
+
+
+def test_a_planted_sensitivity_is_caught():
+    """The test above must reject a strategy whose sensitivity is understated by √2."""
+    made = PLANS["residual-planner"]
+    schedule = make_schedule(made, 0.7)
+    understated = sum(d.cost for d in schedule.draws) / 2
+    assert understated < schedule.cost * Fraction(9, 10)
+
+
+def test_a_budget_too_small_is_refused():
+    with pytest.raises(PlanError, match="budget"):
+        make_schedule(PLANS["query-smasher"], 1e-28)

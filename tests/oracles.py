@@ -1,0 +1,80 @@
+"""Brute force on small explicit domains: whole matrices over the whole domain, that the fast code is tested against."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from itertools import product
+
+import numpy as np
+
+from dpscale.workload import ExplicitPart
+
+
+def one_way_queries(family: str, size: int) -> np.ndarray:
+    """The one-way queries of a family, straight from the contract's definitions."""
+    cells = np.arange(size)
+    if family == "marginal":
+        return np.array([cells == value for value in range(size)], dtype=float)
+    if family == "prefix":
+        return np.array([cells <= cut for cut in range(size)], dtype=float)
+    if family == "range":
+        ends = [(low, high) for low in range(size) for high in range(low, size)]
+        return np.array([(cells >= low) & (cells <= high) for low, high in ends], dtype=float)
+    raise AssertionError(family)
+
+
+def kron(matrices) -> np.ndarray:
+    return reduce(np.kron, matrices, np.ones((1, 1)))
+
+
+def explicit_workload(workload) -> tuple[np.ndarray, np.ndarray]:
+    """Every query over the whole domain, and its weight: (m, cells), (m,)."""
+    domain, rows, weights = workload.domain, [], []
+    for part in workload.parts:
+        for names in part.sets:
+            if isinstance(part, ExplicitPart):
+                rows.append(_spread(domain, names, part.queries))
+                weights.append(part.weights)
+                continue
+            factors = [
+                one_way_queries(part.family, a.size) if a.name in names else np.ones((1, a.size))
+                for a in domain.attributes
+            ]
+            rows.append(kron(factors))
+            weights.append(np.full(len(rows[-1]), part.weight))
+    return np.concatenate(rows), np.concatenate(weights)
+
+
+def _spread(domain, names, queries) -> np.ndarray:
+    """Queries over some attributes as queries over all cells."""
+    out = []
+    for cell in product(*(range(n) for n in domain.shape(domain.names))):
+        own = dict(zip(domain.names, cell, strict=True))
+        out.append(queries[(slice(None), *(own[name] for name in names))])
+    return np.array(out).T
+
+
+def explicit_strategy(plan, variances) -> np.ndarray:
+    """All measurements over the whole domain, scaled to unit noise: (rows, cells)."""
+    rows = []
+    for block, variance in zip(plan.blocks, variances, strict=True):
+        if block.joint:
+            queries = block.factors[0].explicit().reshape(-1, *plan.domain.shape(block.attributes)).astype(float)
+            rows.append(_spread(plan.domain, block.attributes, queries) / math.sqrt(variance))
+            continue
+        own = dict(zip(block.attributes, block.factors, strict=True))
+        factors = [
+            own[a.name].explicit().astype(float) if a.name in own else np.ones((1, a.size))
+            for a in plan.domain.attributes
+        ]
+        rows.append(kron(factors) / math.sqrt(variance))
+    return np.concatenate(rows)
+
+
+def least_squares_variances(strategy: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Variance of the best linear unbiased estimate of each query; asserts that it is in the span."""
+    inverse = np.linalg.pinv(strategy.T @ strategy, rcond=1e-11, hermitian=True)
+    back = queries @ inverse @ (strategy.T @ strategy)
+    np.testing.assert_allclose(back, queries, atol=1e-6)
+    return np.einsum("ij,jk,ik->i", queries, inverse, queries)

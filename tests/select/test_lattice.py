@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from dpscale.select.convex import optimise
+from dpscale.select.lattice import Factor, bits_for, center_factor, round_strategy, worth
+from dpscale.workload.families import axis_gram
+
+
+@pytest.mark.parametrize("family", ["prefix", "range"])
+@pytest.mark.parametrize("size", [3, 10, 50])
+@pytest.mark.parametrize("matrices", [1, 2, 3])
+def test_rounding_costs_less_than_a_thousandth(family, size, matrices):
+    gram = axis_gram(family, size).centered
+    optimum = optimise(gram)
+    factor = round_strategy(gram, optimum.root, (size,), bits_for(matrices))
+    assert worth(factor, gram) >= optimum.dual
+    assert worth(factor, gram) / optimum.dual - 1 < 2e-3 / matrices  # a thousandth of the RMSE
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
+def test_rows_are_centred_exactly_along_every_axis(shape):
+    rng = np.random.default_rng(0)
+    cells = int(np.prod(shape))
+    root = rng.normal(size=(cells, cells))
+    factor = round_strategy(np.eye(cells), root, shape, 20)
+    cube = factor.explicit().reshape(cells, *shape)
+    for axis in range(1, cube.ndim):
+        assert not cube.sum(axis=axis).any()
+
+
+@pytest.mark.parametrize("factor", [center_factor(6), Factor("identity", (6,))])
+def test_implicit_factors_are_their_matrices(factor):
+    matrix = factor.explicit().astype(float)
+    assert factor.sensitivity == (matrix**2).sum(axis=0).max()
+    assert factor.largest == np.abs(matrix).max()
+    centring = np.eye(6) - 1 / 6
+    if factor.kind == "center":
+        np.testing.assert_allclose(factor.covariance, np.linalg.pinv(matrix.T @ matrix), atol=1e-12)
+        np.testing.assert_allclose(factor.inverse @ matrix, centring, atol=1e-12)
+    else:
+        np.testing.assert_allclose(factor.covariance, centring)
+
+
+def test_sensitivity_is_exact_in_integers():
+    """Two columns whose norms a float cannot tell apart: the integers decide."""
+    big = 2**40
+    matrix = np.array([[big, big], [1, 0], [-big - 1, -big]]).astype(np.int64)
+    factor = Factor("matrix", (2,), matrix)
+    assert factor.sensitivity == max(big**2 + 1 + (big + 1) ** 2, 2 * big**2)
+
+
+def test_inverse_undoes_a_rounded_strategy():
+    gram = axis_gram("prefix", 12).centered
+    factor = round_strategy(gram, optimise(gram).root, (12,), 20)
+    identity = factor.inverse @ factor.explicit().astype(float)
+    np.testing.assert_allclose(identity, np.eye(12) - 1 / 12, atol=1e-9)

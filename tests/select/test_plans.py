@@ -1,0 +1,148 @@
+"""Plans against brute force: the assembled strategy over the whole domain reproduces every figure."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, JobError, PlanError, Workload, plan
+from dpscale.select import METHODS
+from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
+
+
+def workloads() -> dict[str, Workload]:
+    rng = np.random.default_rng(0)
+    small = Domain({"a": 4, "b": 5, "c": 2, "d": 3})
+    return {
+        "marginals": Workload(small).add("marginal", degree=2),
+        "prefix": Workload(small).add("prefix", degree=1).add("prefix", degree=3),
+        "range": Workload(Domain({"a": 6, "b": 7})).add("range", degree=2),
+        "mixed": Workload(small).add("marginal", degree=2).add("prefix", degree=2, weight=3.0).add("range", degree=1),
+        "array": Workload(small).add_queries(("a", "b"), rng.random((30, 4, 5)) < 0.3).add("marginal", degree=1),
+        "low rank": Workload(small).add_queries(("b", "a"), rng.integers(0, 3, (3, 5, 4)), weights=[1, 5, 0.5]),
+        "one attribute": Workload(Domain({"a": 9})).add("range", degree=1),
+        "total only": Workload(small).add("marginal", degree=0),
+        "gaps between sets": Workload(small).add("prefix", attributes=[("a", "d"), ("c",), ("a", "b", "c")]),
+    }
+
+
+@pytest.mark.parametrize("mechanism", METHODS)
+@pytest.mark.parametrize("name", workloads())
+def test_plan_figures_are_those_of_brute_force(name, mechanism):
+    workload = workloads()[name]
+    made = plan(workload, mechanism)
+    queries, weights = explicit_workload(workload)
+    strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
+    variances = least_squares_variances(strategy, queries)
+    expected = math.sqrt((weights * variances).sum() / len(queries))
+    tolerance = 1e-5 if mechanism == "query-smasher" else 1e-9  # residual estimates against all of least squares
+    if mechanism == "identity":
+        assert made.rmse() >= expected * (1 - 1e-9)
+    else:
+        assert made.rmse() == pytest.approx(expected, rel=tolerance)
+    assert (strategy**2).sum(axis=0).max() <= 1 + 1e-9
+    assert made.query_count == len(queries)
+
+
+@pytest.mark.parametrize("mechanism", METHODS)
+def test_one_querys_variance_is_that_of_brute_force(mechanism):
+    rng = np.random.default_rng(1)
+    made = plan(workloads()["mixed"], mechanism)
+    query = rng.normal(size=(5, 4))
+    full = np.einsum("ba,c,d->abcd", query, np.ones(2), np.ones(3)).reshape(1, -1)
+    strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
+    expected = least_squares_variances(strategy, full)[0]
+    found = made.variance(("b", "a"), query)
+    assert found == pytest.approx(expected, rel=1e-6) if mechanism != "identity" else found >= expected * (1 - 1e-9)
+
+
+def test_identity_averages_what_overlaps():
+    """Two marginals of equal noise that share a 1-way: its variance is below that from either alone."""
+    domain = Domain({"a": 4, "b": 3, "c": 5})
+    made = plan(Workload(domain).add("marginal", attributes=[("a", "b"), ("a", "c")]), "identity")
+    alone = min(block.unit_variance * n for block, n in zip(made.blocks, (3, 5), strict=True))
+    assert made.variance(("a",), np.eye(4)[0]) < alone
+
+
+@pytest.mark.parametrize("name", workloads())
+def test_query_smasher_is_never_above_the_others(name):
+    workload = workloads()[name]
+    ours = plan(workload, "query-smasher").rmse()
+    for other in set(METHODS) - {"query-smasher"}:
+        assert ours <= plan(workload, other).rmse() * (1 + 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "paper", "certified"),
+    [
+        ("marginal", 10, 23.48, None),
+        ("prefix", 10, 33.70, 33.6934),
+        ("range", 10, 41.08, 41.0759),
+        ("marginal", 20, 25.70, None),
+        ("prefix", 20, 49.51, None),
+        ("range", 20, 63.32, None),
+    ],
+)
+def test_table_4_of_query_smasher(family, size, paper, certified):
+    domain = Domain({f"x{i}": size for i in range(40)})
+    made = plan(Workload(domain).add(family, degree=1).add(family, degree=2))
+    assert made.rmse() <= paper + 0.005
+    assert made.optimality_gap < 1e-5
+    if certified:
+        assert made.rmse() == pytest.approx(certified, abs=2e-4)
+
+
+def test_marginals_need_no_rounding():
+    made = plan(Workload(Domain({"a": 7, "b": 9, "c": 3})).add("marginal", degree=3))
+    assert made.optimality_gap < 1e-12
+    assert made.rmse() == pytest.approx(plan(made.workload, "residual-planner").rmse(), rel=1e-12)
+
+
+def test_the_gap_of_a_product_form_is_honest():
+    """Where a subworkload is too large to be solved whole, the bound is below the whole solution."""
+    from dpscale.select import query_smasher
+
+    domain = Domain({"a": 6, "b": 7})
+    workload = Workload(domain).add("marginal", degree=2).add("prefix", degree=2)
+    whole = plan(workload)
+    limit, query_smasher.JOINT_CELLS = query_smasher.JOINT_CELLS, 1
+    try:
+        product = plan(workload)
+    finally:
+        query_smasher.JOINT_CELLS = limit
+    assert product.bound <= whole.error
+    assert product.error >= whole.error * (1 - 1e-6)
+    assert product.optimality_gap > whole.optimality_gap
+
+
+def test_a_query_outside_the_span_is_refused():
+    made = plan(Workload(Domain({"a": 4, "b": 5})).add("marginal", degree=1))
+    assert made.variance(("a", "b"), np.ones((4, 5))) > 0  # the total lies in the span
+    with pytest.raises(PlanError, match="a, b"):
+        made.variance(("a", "b"), np.eye(4, 5))
+
+
+def test_the_strategy_can_be_shown():
+    made = plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=2))
+    assert (made.strategy(("a", "b")) ** 2).sum(axis=0).max() == pytest.approx(1.0)
+    with pytest.raises(PlanError):
+        plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=1)).strategy(("a", "b"))
+
+
+def test_unknown_mechanism_and_empty_workload():
+    with pytest.raises(JobError, match="query-smasher"):
+        plan(Workload(Domain({"a": 2})).add("marginal", degree=1), "query-smash")
+    with pytest.raises(JobError, match="no queries"):
+        plan(Workload(Domain({"a": 2})))
+
+
+def test_equal_problems_are_solved_once():
+    solved = []
+
+    def each(function, items):
+        items = list(items)
+        solved.append((function.__name__, len(items)))
+        return [function(item) for item in items]
+
+    plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), each=each)
+    assert dict(solved)["optimise"] == 1

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+
+from dpscale import Domain, JobError, PlanError, Workload
+from dpscale.residual import piece, subsets
+from dpscale.workload import decompose
+from tests.oracles import explicit_workload
+
+DOMAIN = Domain({"a": 4, "b": 3, "c": 2})
+
+
+def mixed() -> Workload:
+    rng = np.random.default_rng(0)
+    workload = Workload(DOMAIN).add("marginal", degree=2).add("prefix", attributes=[("a",), ("c", "a")], weight=2.0)
+    workload.add("range", degree=3, weight=0.5)
+    return workload.add_queries(("c", "b"), rng.normal(size=(5, 2, 3)), weights=[1, 2, 0, 1, 3])
+
+
+def test_query_counts_by_hand():
+    assert Workload(Domain({f"x{i}": 40 for i in range(40)})).add("range", degree=2).query_count == 780 * 820**2
+    assert mixed().query_count == (12 + 8 + 6) + (4 + 8) + 10 * 6 * 3 + 5
+    assert Workload(DOMAIN).add("marginal", degree=0).query_count == 1
+
+
+def test_duplicates_count_and_nothing_is_added():
+    workload = Workload(DOMAIN).add("marginal", attributes=[("a",), ("a",)]).add("marginal", degree=1)
+    assert workload.query_count == 4 + 4 + 9
+    assert workload.sets == (("a",), ("b",), ("c",))
+
+
+def test_decomposition_is_the_brute_force_one():
+    """The Gram of every subworkload equals the one got by projecting each query of the explicit workload."""
+    workload = mixed()
+    queries, weights = explicit_workload(workload)
+    cube = queries.reshape(-1, *DOMAIN.shape(DOMAIN.names))
+    found = {sub.attributes: sub for sub in decompose(workload)}
+    for kept in subsets(DOMAIN.names):
+        axes = [DOMAIN.names.index(name) for name in kept]
+        pieces = piece(cube, axes, lead=1).reshape(len(cube), -1)
+        expected = (pieces * weights[:, None]).T @ pieces
+        np.testing.assert_allclose(found[kept].gram(), expected, atol=1e-9)
+
+
+def test_merging_keeps_one_term_for_a_family_over_many_sets():
+    for sub in decompose(Workload(DOMAIN).add("prefix", degree=1).add("prefix", degree=3, weight=7.0)):
+        assert len(sub.terms) == 1
+
+
+def test_signature_ignores_scale_and_names_only():
+    workload = Workload(Domain({"a": 5, "b": 5, "c": 6})).add("prefix", attributes=[("a",)])
+    workload.add("prefix", attributes=[("b",)], weight=3.0).add("prefix", attributes=[("c",)])
+    a, b, c = (sub.signature() for sub in decompose(workload) if sub.attributes)
+    assert a == b != c
+
+
+def test_zero_weight_asks_nothing():
+    assert decompose(Workload(DOMAIN).add("marginal", degree=2, weight=0.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "field", "remedy"),
+    [
+        (lambda w: w.add("prefx", degree=1), "workload.family", "prefix"),
+        (lambda w: w.add("prefix", degree=4), "workload.degree", "lower"),
+        (lambda w: w.add("prefix", degree=-1), "workload.degree", "lower"),
+        (lambda w: w.add("prefix", degree=1, weight=-1.0), "workload.weight", "mend"),
+        (lambda w: w.add("prefix", degree=1, weight=float("nan")), "workload.weight", "mend"),
+        (lambda w: w.add("prefix"), "workload", "keep one"),
+        (lambda w: w.add("prefix", degree=1, attributes=[("a",)]), "workload", "keep one"),
+        (lambda w: w.add("prefix", attributes=["a"]), "workload.attributes", "[['a']]"),
+        (lambda w: w.add("prefix", attributes=[("a", "a")]), "attributes", "drop"),
+        (lambda w: w.add("prefix", attributes=[("aa",)]), "attributes", "'a'"),
+        (lambda w: w.add_queries(("a",), np.zeros((2, 5))), "workload.queries", "axis"),
+        (lambda w: w.add_queries(("a",), np.full((2, 4), np.inf)), "workload.queries", "axis"),
+        (lambda w: w.add_queries(("a",), np.zeros((2, 4)), weights=[1]), "workload.weights", "one weight"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(call, field, remedy):
+    from dpscale import DpscaleError
+
+    with pytest.raises(DpscaleError) as caught:
+        call(Workload(DOMAIN))
+    assert caught.value.field == field
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_large_an_array_is_refused():
+    big = Domain({"a": 100, "b": 100})
+    workload = Workload(big).add_queries(("a", "b"), np.zeros((1, 100, 100)))
+    with pytest.raises(PlanError):
+        decompose(workload)
+
+
+def test_unknown_family_is_a_job_error():
+    with pytest.raises(JobError):
+        Workload(DOMAIN).add("nothing", degree=1)
