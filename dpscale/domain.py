@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,13 @@ class Attribute:
 
     def describe(self) -> dict[str, Any]:
         """The attribute as a table of the domain file."""
-        own: dict[str, Any] = {
+        kinds: dict[str, dict[str, Any]] = {
             "integer": {"low": self.low, "high": self.high},
             "categories": {"values": list(self.values)},
             "bins": {"edges": list(self.edges)},
             "coded": {"size": self.listed},
-        }[self.kind]
-        return {"kind": self.kind, **own, "outside": self.outside, "nulls": self.nulls}
+        }
+        return {"kind": self.kind, **kinds[self.kind], "outside": self.outside, "nulls": self.nulls}
 
 
 class Domain:
@@ -205,7 +206,7 @@ def _attribute(name: str, table: Any) -> Attribute:
     _only(table, {"kind", "outside", "nulls"} | KINDS[kind], f"attributes.{name}")
     for key in sorted(KINDS[kind] - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
-    policies = {key: _policy(name, key, table.get(key, "reject")) for key in POLICIES}
+    policies: dict[str, Any] = {key: _policy(name, key, table.get(key, "reject")) for key in POLICIES}
     if kind == "categories" and policies["outside"] == "clip":
         raise DomainError(f"attributes.{name}.outside", "'clip'", "reject or category, for categories",
                           "texts have no nearest value")
@@ -259,7 +260,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
         raise DomainError(field, "not a list of numbers", "finite numbers", "mend it")
     edges = [float(edge) for edge in edges]
-    if any(b <= a for a, b in zip(edges, edges[1:], strict=False)) or len(edges) < 2:
+    if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
         raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them, drop repeats")
     return {"edges": tuple(edges)}
 

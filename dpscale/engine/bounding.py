@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import Engine
@@ -14,13 +15,24 @@ from dpscale.tables.units import buckets, dropped, unit_rows
 
 
 def rows_beyond(
-    engine: Engine, domain: Domain, groups: Sequence[tuple[Partition, ...]], unit: str, bound: int, rows: int, memory: int
+    engine: Engine,
+    domain: Domain,
+    groups: Sequence[tuple[Partition, ...]],
+    unit: str,
+    bound: int,
+    rows: int,
+    memory: int,
+    names: Sequence[str] | None = None,
 ) -> Dropped:
-    """Rows to leave out, by partition; `rows` is an upper guess of the table's length, for the number of buckets."""
+    """Rows to leave out, by partition, ascending.
+
+    `rows` is an upper guess of the table's length, for the number of buckets. `names` are the attributes that will be
+    counted (all of the domain when None): only they are read, and rows that agree on them are alike.
+    """
     count = buckets(rows, memory // 2)
-    found: dict[Partition, list[np.ndarray]] = {}
+    found: dict[Partition, list[NDArray[np.int64]]] = {}
     for bucket in range(count):
-        parts = engine.map(unit_rows, [(domain, group, unit, bucket, count) for group in groups], "units")
+        parts = engine.map(unit_rows, [(domain, group, unit, bucket, count, names) for group in groups], "units")
         for part, places in dropped(parts, bound).items():
             found.setdefault(part, []).append(places)
     return {part: np.sort(np.concatenate(places)) for part, places in found.items()}

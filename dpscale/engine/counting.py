@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
 from dpscale.domain import Domain
@@ -41,7 +43,8 @@ def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[A
     for attributes in sets:
         cells = domain.cells(attributes)
         if groups[-1] and held + cells > limit:
-            groups, held = [*groups, []], 0
+            groups.append([])
+            held = 0
         groups[-1].append(attributes)
         held += cells
     return groups
@@ -53,21 +56,15 @@ def _shards(domain: Domain, sets: list[Attributes]) -> tuple[Layout, ...]:
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:
-    """Partitions dealt out so that every worker has one group of similar size."""
-    sized = sorted(partitions, key=lambda part: (-_size(part), part.path, part.row_groups))
-    groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sized)))]
-    loads = [0] * len(groups)
-    for part in sized:
-        lightest = loads.index(min(loads))
+    """Partitions dealt out, the largest first, so that every worker has one group of similar size."""
+    sizes = {part: part.size() + 1 for part in partitions}
+    groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sizes)))]
+    loads = [(0, index) for index in range(len(groups))]
+    for part in sorted(sizes, key=lambda part: (-sizes[part], part.path, part.row_groups)):
+        load, lightest = heappop(loads)
         groups[lightest].append(part)
-        loads[lightest] += _size(part) + 1
+        heappush(loads, (load + sizes[part], lightest))
     return [tuple(sorted(group, key=lambda part: (part.path, part.row_groups))) for group in groups]
-
-
-def _size(partition: Partition) -> int:
-    import os
-
-    return os.path.getsize(partition.path) // max(len(partition.row_groups), 1)
 
 
 def run_pass(
@@ -92,7 +89,7 @@ def count_shards(
     ends = [0]
     for shard in shards:
         ends.append(ends[-1] + int(shard.offsets[-1]))
-    return [flat[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [flat[start:end] for start, end in pairwise(ends)]
 
 
 def _of(dropped: Dropped | None, group: Sequence[Partition]) -> Dropped | None:

@@ -19,6 +19,7 @@ from dpscale.engine import Engine
 from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
+from dpscale.measure.store import LARGE_PAGES
 from dpscale.reconstruct import Estimates
 from dpscale.workload import FAMILIES, Part
 from dpscale.workload.parts import Attributes
@@ -108,10 +109,10 @@ def _labelled(attribute: Attribute, cells: np.ndarray) -> Any:
     labels = [label for label in attribute.labels if label is not None]
     if len({type(label) for label in labels}) > 1:
         labels = [str(label) for label in labels]
-    null = cells == attribute.null_cell
+    null = cells == attribute.null_cell if attribute.null_cell >= 0 else None
     if isinstance(labels[0], int):
-        values = np.asarray(labels, dtype=np.int64)
-        return pa.array(values[np.minimum(cells, len(values) - 1)], mask=null)
+        values = np.asarray([*labels, 0], dtype=np.int64)  # one more, for the masked cell of nulls
+        return pa.array(values[cells], mask=null)
     return pa.DictionaryArray.from_arrays(pa.array(cells, mask=null), pa.array(labels))
 
 
@@ -122,9 +123,11 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     estimate, error = answers.reshape(-1), errors.reshape(-1)
     half = NORMAL_95 * error
     figures = {"estimate": estimate, "std_error": error, "low": estimate - half, "high": estimate + half}
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    fields += [pa.field(name, pa.float64(), nullable=False) for name in figures]
+    table = pa.table([*columns.values(), *map(pa.array, figures.values())], schema=pa.schema(fields))
     path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(".partial")
-    table = pa.table(columns | figures)
     coded: Any = [*columns, "std_error"]
-    pq.write_table(table, partial, use_dictionary=coded, compression="snappy", write_statistics=False)
+    pq.write_table(table, partial, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
     partial.replace(path)

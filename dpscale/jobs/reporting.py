@@ -53,10 +53,10 @@ def answered(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _epsilon(run: RunDirectory, measurements: Measurements) -> list[tuple[float, float]]:
-    """(ε, δ) pairs that the cost comes to: the job's own δ, and usual ones."""
+    """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
     cost = Cost(gaussian=measurements.schedule.cost)
     own = [run.job.privacy.delta] if run.job.privacy.delta else []
-    return [(cost.epsilon(delta), delta) for delta in sorted({*own, 1e-6, 1e-9}, reverse=True)]
+    return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*own, 1e-6, 1e-9])]
 
 
 def _parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

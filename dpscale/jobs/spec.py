@@ -17,7 +17,7 @@ from dpscale.errors import JobError
 from dpscale.names import nearest
 from dpscale.workload import FAMILIES, Workload
 
-MEMORY = re.compile(r"^\s*([0-9.]+)\s*([KMGT]?i?B)\s*$")
+MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {"B": 1, **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
          **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}}  # fmt: skip
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -108,7 +108,7 @@ class EngineSettings(_Section):
     @property
     def bytes(self) -> int:
         number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
-        return int(float(number) * UNITS[unit])
+        return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
 
 
 class Output(_Section):

@@ -65,10 +65,10 @@ def count(
 
     names = list(dict.fromkeys([*layout.names, *checked]))
     flat = np.zeros(layout.offsets[-1], dtype=np.int64)
-    steps = _steps(layout, names)
+    columns, strides, starts, offsets = _steps(layout, names)
     for codes, partition, first in encoded(layout.domain, partitions, names):
         kept = codes if dropped is None else _without(codes, dropped.get(partition), first)
-        count_codes(kept, *steps, flat)
+        count_codes(kept, columns, strides, starts, offsets, flat)
     return flat
 
 

@@ -67,7 +67,7 @@ def _refuse(attribute: Attribute, cells: Cells) -> None:
     if worst == REFUSED_NULL:
         raise DataError(field, "a null", "no nulls, as the domain file says", f'set nulls = "category" for {name}')
     if attribute.outside == "clip":
-        raise DataError(field, "a text that is no number", "numbers", f'set outside = "category" for {name}, or mend it')
+        raise DataError(field, "a text that is no number", "numbers", f'set outside = "category" for {name}')
     choices = '"category"' if attribute.kind == "categories" else '"clip" or "category"'
     remedy = f"set outside = {choices} for {name}, or widen its domain"
     raise DataError(field, "a value outside the domain", "only values of the domain file", remedy)
@@ -79,9 +79,7 @@ def _null_cell(attribute: Attribute) -> int:
 
 def _cells(attribute: Attribute, column: pa.Array) -> Cells:
     """Cell numbers, REFUSED or REFUSED_NULL where the domain refuses."""
-    import pyarrow as pa
-
-    if attribute.kind == "categories" and isinstance(attribute.values[0], str) and not pa.types.is_null(column.type):
+    if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         return _text_cells(attribute, column)
     found = numbers(column)
     if found is None:
@@ -120,14 +118,15 @@ def _outside(attribute: Attribute, nearest: Cells, inside: NDArray[np.bool_]) ->
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
     import pyarrow as pa
 
+    # adding zero makes -0.0, which Arrow tells from 0.0, the same
     listed = np.array([float(value) for value in attribute.values])
-    return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))  # Arrow tells -0.0 from 0.0; this does not
+    return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Cells:
     import pyarrow as pa
 
-    if not is_text(column.type):
+    if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
     cells = _places(attribute, texts, pa.array(attribute.values, pa.large_string()))

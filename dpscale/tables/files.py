@@ -58,7 +58,8 @@ def _below(folder: str) -> list[str]:
 
 
 def _unreadable(error: OSError) -> None:
-    raise DataError("data.path", f"{error.filename} cannot be listed", "readable folders", "check its permissions") from None
+    got = f"{error.filename} cannot be listed"
+    raise DataError("data.path", got, "readable folders", "check its permissions") from None
 
 
 def _is_hidden(name: str) -> bool:

@@ -73,7 +73,7 @@ def _parsed(texts: pa.Array) -> Numbers:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are no UTF-8 are just foreign
     words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
     nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
     number = pc.match_substring_regex(words, NUMBER).fill_null(False)

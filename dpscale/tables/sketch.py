@@ -1,63 +1,120 @@
-"""A draft of a domain file from data. Its output is private: every bound and value in it was read off records."""
+"""A draft of a domain file from data. Its output is private: every bound and value in it was read off records.
+
+What a domain cannot take (dates, nested columns, too many texts, nothing but nulls) is left out with a comment.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
-from dpscale.domain import Domain
+from dpscale.domain import EXACT, LARGEST, OUTSIDE_LABEL, Domain
+from dpscale.errors import DataError
+from dpscale.tables.numbers import Numbers, is_text, numbers
 from dpscale.tables.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
     "the data (a code book, a law, common sense) before any release uses it, and do not publish it."
 )
 MOST_VALUES = 64
+MOST_INTEGERS = 1000
 BINS = 16
+CODE = r"^[+-]?0\d"  # a text like 01 is a code, not a number
 
 
 def sketch(path: str) -> str:
     """A domain file for the table at `path`, with the warning on top."""
     table = Table.open(path, Domain({"unknown": 2}))
-    names = table.partitions[0].columns()
-    seen: dict[str, _Seen] = {name: _Seen() for name in names}
+    seen = {name: _Seen() for name in table.partitions[0].columns() if name}
     for partition in table.partitions:
-        for batch in partition.batches(names):
-            for name in names:
-                seen[name].add(batch[name])
-    attributes = {name: one.attribute() for name, one in seen.items()}
-    header = "\n".join(f"# {line}" for line in WARNING.replace(". ", ".\n").split("\n"))
-    return f"{header}\n\n{tomli_w.dumps({'attributes': attributes})}"
+        for batch in partition.batches(list(seen)):
+            for name, one in seen.items():
+                one.add(batch[name])
+    drafts = {name: one.draft() for name, one in seen.items()}
+    attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
+    if not attributes:
+        raise DataError("data.path", f"no column in {path} that a domain can take", "numbers or texts", "convert some")
+    warning = [f"# {line}" for line in WARNING.replace(". ", ".\n").split("\n")]
+    left_out = [f"# left out: {name!r} ({why})" for name, why in drafts.items() if isinstance(why, str)]
+    return "\n".join([*warning, *left_out, "", tomli_w.dumps({"attributes": attributes})])
 
 
 class _Seen:
-    """What was seen of one column."""
+    """What was seen of one column: a range, and at most a few texts."""
 
     def __init__(self) -> None:
-        self.values: set[Any] = set()
+        self.texts: set[str] = set()
         self.low, self.high = float("inf"), float("-inf")
-        self.numeric, self.whole, self.nulls = True, True, False
+        self.whole = self.numeric = self.textual = True
+        self.null_text = self.null_number = False
+        self.foreign_type = ""
 
-    def add(self, column: Any) -> None:
-        values = column.to_pandas()
-        self.nulls |= bool(values.isna().any())
-        values = values.dropna()
-        if len(values) and values.dtype.kind not in "iuf":
-            self.numeric = False
-        if len(values) and self.numeric:
+    def add(self, column: pa.Array) -> None:
+        import pyarrow as pa
+
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        found = numbers(column)
+        if found is None:
+            self.foreign_type = str(column.type)
+            return
+        self._add_numbers(found)
+        if is_text(column.type):
+            self._add_texts(column)
+        elif not pa.types.is_null(column.type):
+            self.textual = False
+        self.null_text |= bool(column.null_count)
+
+    def _add_numbers(self, found: Numbers) -> None:
+        self.numeric &= not found.foreign.any()
+        self.null_number |= bool(found.missing.any())
+        values = found.values[~(found.missing | found.foreign) & np.isfinite(found.values)]
+        if len(values):
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-            self.whole &= bool((values == values.round()).all())
-        if len(self.values) <= MOST_VALUES:
-            self.values.update(values.astype(str).unique() if not self.numeric else values.unique())
+            self.whole &= bool((values == np.rint(values)).all())
 
-    def attribute(self) -> dict[str, Any]:
-        nulls = {"nulls": "category" if self.nulls else "reject"}
-        if not self.numeric:
-            return {"kind": "categories", "values": sorted(map(str, self.values))[:MOST_VALUES],
-                    "outside": "category", **nulls}  # fmt: skip
-        low, high = (self.low, self.high) if self.low <= self.high else (0.0, 1.0)
-        if self.whole and high - low < 1000:
-            return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1)), "outside": "clip", **nulls}
-        width = (high - low) / BINS or 1.0
-        return {"kind": "bins", "edges": [low + width * i for i in range(BINS + 1)], "outside": "clip", **nulls}
+    def _add_texts(self, column: pa.Array) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            distinct = pc.unique(column).drop_null().cast(pa.large_binary()).cast(pa.large_string())
+        except pa.ArrowInvalid:
+            self.foreign_type = "text that is not UTF-8"
+            return
+        self.numeric &= not pc.any(pc.match_substring_regex(distinct, CODE)).as_py()
+        self.texts.update(distinct.slice(0, MOST_VALUES + 1 if len(self.texts) <= MOST_VALUES else 0).to_pylist())
+
+    def draft(self) -> dict[str, Any] | str:
+        """The attribute's table of the domain file, or why it is left out."""
+        if self.foreign_type:
+            return f"type {self.foreign_type}"
+        if self.numeric and self.low <= self.high:
+            nulls = "category" if self.null_number else "reject"
+            return {**self._numeric_kind(), "outside": "clip", "nulls": nulls}
+        if not self.textual:
+            return "nothing but nulls" if self.numeric else "numbers in one file, texts in another"
+        texts = sorted(self.texts - {OUTSIDE_LABEL})
+        if not texts or len(texts) > MOST_VALUES:
+            return f"more than {MOST_VALUES} texts: list them by hand" if texts else "nothing but nulls"
+        nulls = "category" if self.null_text else "reject"
+        return {"kind": "categories", "values": texts, "outside": "category", "nulls": nulls}
+
+    def _numeric_kind(self) -> dict[str, Any]:
+        if self.whole and self.high - self.low < MOST_INTEGERS and max(-self.low, self.high) < EXACT - 1:
+            return {"kind": "integer", "low": int(self.low), "high": int(max(self.high, self.low + 1))}
+        return {"kind": "bins", "edges": _edges(self.low, self.high).tolist()}
+
+
+def _edges(low: float, high: float) -> NDArray[np.float64]:
+    """Equal bins; as many as floats can tell apart."""
+    if low == high:
+        low, high = max(np.nextafter(low, -np.inf), -LARGEST), min(np.nextafter(high, np.inf), LARGEST)
+    parts = np.arange(BINS + 1) / BINS
+    return np.unique(low * (1 - parts) + high * parts)

@@ -1,8 +1,8 @@
 """Readers of one file: its column names, and its rows in batches of bounded size.
 
-Every column of a CSV is read as text, and each text is judged alone (see `numbers`): a type guessed from the other rows
-of a block would make a record's cell depend on other records. Blanks around a CSV field are not part of it, and an empty
-field is a null. Texts come as dictionaries, which are encoded once an entry.
+Every column of a CSV is read as text, and each text is judged alone (see `numbers`): a type guessed from other rows
+would make a record's cell depend on other records. Blanks around a CSV field are not part of it, and an empty field is
+a null. Texts come as dictionaries, which are encoded once an entry.
 """
 
 from __future__ import annotations
@@ -114,4 +114,5 @@ class reading:
         broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
         if isinstance(error, broken) and not isinstance(error, MemoryError):
             reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
-            raise DataError("data.path", f"{self.path} {reason}", "readable Parquet or CSV", "mend or remove it") from None
+            got = f"{self.path} {reason}"
+            raise DataError("data.path", got, "readable Parquet or CSV", "mend or remove it") from None

@@ -1,7 +1,7 @@
 """Table: the files of a partitioned data set, opened lazily.
 
 A partition is a file, or some row groups of a large Parquet file; it is read in batches of bounded size. Columns that
-a hive-partitioned folder keeps in its path (`year=2020/part.parquet`) are read from there, unless the file has them too.
+a hive-partitioned folder keeps in its path (`year=2020/part.parquet`) are read from there where the file lacks them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Words = NDArray[np.uint64]
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash takes
+CHANGE = np.int64(0x5DEECE66D1CE4E5B)
+SHORT = 10**18
+WHOLE = r"^(0|-?[1-9]\d{0,17})$"  # whole numbers below SHORT, in the only way to write them
 ROW_BYTES = 64
 
 
@@ -76,14 +79,92 @@ def _partition_rows(
 
 
 def _unit_words(column: pa.Array, unit: str) -> Words:
-    """128 bits of hash of every unit."""
+    """128 bits of hash of every row's unit."""
     import pyarrow as pa
 
-    if not pa.types.is_dictionary(column.type):
+    rows: Any = slice(None)
+    if is_text(column.type):
         column = column.dictionary_encode()
-    texts = _unit_texts(column.dictionary, unit)
-    if column.indices.null_count or (texts.null_count and column.is_null().true_count):
-        raise _no_unit(unit)
-    values = np.asarray(texts.to_numpy(zero_copy_only=False), dtype=object)
-    words = [pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS]
-    return np.stack(words, axis=1).astype(np.uint64)[column.indices.to_numpy(zero_copy_only=False)]
+    if pa.types.is_dictionary(column.type):
+        rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        column = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])  # -1 is a null's place
+    if np.asarray(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False), dtype=bool)[rows].any():
+        raise DataError(f"data column {unit!r}", "a null", "a unit for every row", "fill it, or leave the row out")
+    return _words(column, unit)[rows]
+
+
+def _words(column: pa.Array, unit: str) -> Words:
+    """Two words for each entry of a column without dictionary; any for a null."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    if types.is_floating(column.type):
+        column = _whole(column, unit)
+    if types.is_integer(column.type):
+        numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
+        if numbers.max(initial=0) < SHORT and numbers.min(initial=0) > -SHORT:
+            return _number_words(numbers.astype(np.int64))
+    try:
+        return _text_words(column.cast(pa.large_string()).fill_null(""))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        remedy = "store the unit as whole numbers or texts"
+        raise DataError(f"data column {unit!r}", f"type {column.type}", "whole numbers or texts", remedy) from None
+
+
+def _whole(column: pa.Array, unit: str) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(column.to_numpy(zero_copy_only=False), from_pandas=True).cast(pa.int64())
+    except pa.ArrowInvalid:
+        field, remedy = f"data column {unit!r}", "store the unit as whole numbers or texts"
+        raise DataError(field, "a unit that is no whole number", "whole numbers or texts", remedy) from None
+
+
+def _text_words(texts: pa.Array) -> Words:
+    """Hashes of texts; those that spell a short whole number have the words of the number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
+    words = np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
+    spelled = np.asarray(pc.match_substring_regex(texts, WHOLE).to_numpy(zero_copy_only=False), dtype=bool)
+    words[spelled] = _number_words(texts.filter(pa.array(spelled)).cast(pa.int64()).to_numpy())
+    return words
+
+
+def _number_words(numbers: NDArray[np.int64]) -> Words:
+    """pandas mixes 64 bit numbers one to one, whatever the key; so the second word is that of a changed number."""
+    return np.stack([pd.util.hash_array(numbers), pd.util.hash_array(numbers ^ CHANGE)], axis=1)
+
+
+def _value_words(codes: Codes) -> Words:
+    """A 64 bit mix of each row's codes."""
+    mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for row in codes:
+        mixed = (mixed ^ row.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
+    """Rows beyond the bound, by partition, ascending: all but the `bound` smallest hashes of every unit."""
+    found = {part: rows for mapping in parts for part, rows in mapping.items()}
+    if not found:
+        return {}
+    ends = np.cumsum([len(rows.places) for rows in found.values()])
+    units = np.concatenate([rows.units for rows in found.values()])
+    values = np.concatenate([rows.values for rows in found.values()])
+    order = np.lexsort((values, units[:, 1], units[:, 0]))
+    beyond = np.zeros(len(order), dtype=bool)
+    beyond[order] = _rank_in_unit(units[order]) >= bound
+    flags = np.split(beyond, ends[:-1])
+    return {part: rows.places[flag] for (part, rows), flag in zip(found.items(), flags, strict=True)}
+
+
+def _rank_in_unit(units: Words) -> NDArray[np.int64]:
+    """Rank of each row within its run of equal units."""
+    starts = np.ones(len(units), dtype=bool)
+    starts[1:] = (units[1:] != units[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
+    return np.arange(len(units)) - first

@@ -1,0 +1,150 @@
+"""The main job on Adult against plain counting of the same marginals, all in one run on the same files.
+
+Every contender runs in a process of its own, twice (the first warms caches), and tells its wall time without the start
+of Python and its peak memory. The private job plans, counts, charges, draws, writes every measurement, and then answers
+all queries with errors as Parquet; the others only count and hold the counts in memory.
+
+    python benchmarks/main_job.py [--adult FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+
+PARTITIONS = 8
+DEGREE = 3
+
+
+def write_inputs(adult: Path, place: Path) -> None:
+    """Adult as partitioned Parquet, its domain file and job."""
+    sizes = json.loads((adult / "adult-domain.json").read_text())
+    frame = pd.read_csv(adult / "adult.csv")
+    (place / "data").mkdir()
+    step = -(-len(frame) // PARTITIONS)
+    for number in range(PARTITIONS):
+        frame.iloc[number * step : (number + 1) * step].to_parquet(place / "data" / f"{number}.parquet", index=False)
+    tables = "".join(f'[attributes."{name}"]\nkind = "coded"\nsize = {size}\n' for name, size in sizes.items())
+    (place / "domain.toml").write_text(tables)
+    (place / "job.toml").write_text(
+        '[data]\npath = "data"\ndomain = "domain.toml"\n[privacy]\nepsilon = 1.0\ndelta = 1e-9\ndataset = "adult"\n'
+        f'[[workload]]\nfamily = "marginal"\ndegree = {DEGREE}\n[mechanism]\nname = "residual-planner"\n'
+    )
+    (place / "sizes.json").write_text(json.dumps(sizes))
+
+
+def private_job(place: Path) -> dict[str, float]:
+    """The whole job; also the time of each stage."""
+    import dpscale as dp
+
+    release = dp.run(place / "job.toml", tempfile.mkdtemp(dir=place))
+    stages = release.manifest["stages"]
+    return {name: seconds(stage["start"], stage["end"]) for name, stage in stages.items()}
+
+
+def seconds(start: str, end: str) -> float:
+    return (pd.Timestamp(end) - pd.Timestamp(start)).total_seconds()
+
+
+def bincount(place: Path) -> dict[str, float]:
+    """numpy.bincount in a loop over the sets."""
+    import numpy as np
+
+    sizes = json.loads((place / "sizes.json").read_text())
+    frame = pd.read_parquet(place / "data")
+    columns = {name: frame[name].to_numpy() for name in sizes}
+    held = {}
+    for names in combinations(sizes, DEGREE):
+        joint = np.ravel_multi_index([columns[name] for name in names], [sizes[name] for name in names])
+        held[names] = np.bincount(joint, minlength=int(np.prod([sizes[name] for name in names])))
+    return {"sets": len(held)}
+
+
+def bincount_answers(place: Path) -> dict[str, float]:
+    """The same counts, then written as Parquet with their cells, as the job's answers are (no noise, no errors)."""
+    import numpy as np
+
+    sizes = json.loads((place / "sizes.json").read_text())
+    frame = pd.read_parquet(place / "data")
+    out = Path(tempfile.mkdtemp(dir=place))
+    for number, names in enumerate(combinations(sizes, DEGREE)):
+        shape = [sizes[name] for name in names]
+        joint = np.ravel_multi_index([frame[name].to_numpy() for name in names], shape)
+        counts = np.bincount(joint, minlength=int(np.prod(shape)))
+        cells = dict(zip(names, np.unravel_index(np.arange(len(counts)), shape), strict=True))
+        pd.DataFrame({**cells, "count": counts}).to_parquet(out / f"{number}.parquet", index=False)
+    return {"sets": number + 1}
+
+
+def groupby(place: Path) -> dict[str, float]:
+    """dask.dataframe: a groupby-count for every set, computed together."""
+    import dask
+    import dask.dataframe as dd
+
+    sizes = json.loads((place / "sizes.json").read_text())
+    frame = dd.read_parquet(place / "data")
+    counts = [frame.groupby(list(names)).size() for names in combinations(sizes, DEGREE)]
+    return {"sets": len(dask.compute(*counts))}
+
+
+CONTENDERS = {f.__name__: f for f in (private_job, bincount, bincount_answers, groupby)}
+
+
+def measured(name: str, place: Path, repeats: int) -> dict[str, float]:
+    """Run a contender in a fresh process; the last of `repeats` runs there counts."""
+    command = [sys.executable, __file__, "--only", name, "--place", str(place), "--repeats", str(repeats)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def only(name: str, place: Path, repeats: int) -> None:
+    for _ in range(repeats):
+        start = time.perf_counter()
+        told = CONTENDERS[name](place)
+        wall = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"wall": wall, "peak": peak, **told}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--adult", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "adult")
+    parser.add_argument("--only", choices=CONTENDERS)
+    parser.add_argument("--place", type=Path)
+    parser.add_argument("--repeats", type=int, default=2)
+    arguments = parser.parse_args()
+    if arguments.only:
+        only(arguments.only, arguments.place, arguments.repeats)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_inputs(arguments.adult, place)
+        results = {name: measured(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
+    report(results)
+
+
+def report(results: dict[str, dict[str, float]]) -> None:
+    base, job = results["bincount"]["wall"], results["private_job"]
+    private = job["plan"] + job["measure"]
+    print(f"Adult, all {results['bincount']['sets']} {DEGREE}-way marginals; wall seconds, peak GiB, ratio to bincount")
+    print(f"  numpy.bincount in a loop            {base:8.2f} {results['bincount']['peak']:6.2f} {1:8.2f}")
+    print(f"  dpscale, plan to measurements       {private:8.2f} {'':6} {private / base:8.2f}")
+    for label, name in (("dpscale, whole job with answers", "private_job"),
+                        ("bincount, counts written as Parquet", "bincount_answers"),
+                        ("dask.dataframe groupby-count", "groupby")):  # fmt: skip
+        found = results[name]
+        print(f"  {label:<35} {found['wall']:8.2f} {found['peak']:6.2f} {found['wall'] / base:8.2f}")
+    stages = ", ".join(f"{name} {job[name]:.2f}" for name in ("plan", "measure", "reconstruct", "report"))
+    print(f"  stages of the job: {stages}")
+
+
+if __name__ == "__main__":
+    main()

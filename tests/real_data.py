@@ -1,0 +1,11 @@
+"""Where the real data is: ../shared/data beside the repository. Tests that need it skip where it is absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+needs_real_data = pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent: real data does not travel")

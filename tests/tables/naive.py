@@ -1,0 +1,75 @@
+"""The oracle of encoding and counting: one value at a time, in plain Python."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dpscale.domain import Attribute, Domain
+
+REFUSED = "refused"
+NULL_WORDS = {"", "na", "n/a", "nan", "null", "none"}
+
+
+def cell(attribute: Attribute, value: Any) -> int | str:
+    """The cell of one value, or REFUSED."""
+    if attribute.kind == "categories" and isinstance(attribute.values[0], str):
+        if value is None:
+            return null_cell(attribute)
+        return attribute.values.index(value) if value in attribute.values else outside_cell(attribute)
+    number = read_number(value)
+    if number is None:
+        return null_cell(attribute)
+    if number is REFUSED:
+        return outside_cell(attribute) if attribute.outside == "category" else REFUSED
+    return number_cell(attribute, number)
+
+
+def read_number(value: Any) -> Any:
+    """A float, int or Fraction; None for nulls, REFUSED for what is no number."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in NULL_WORDS:
+            return None
+        if word in ("true", "false"):
+            return int(word == "true")
+        return float(word) if re.fullmatch(r"[+-]?(\d+\.?\d*(e-?\d+)?|\.\d+|inf)", word) else REFUSED
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def number_cell(attribute: Attribute, number: Any) -> int | str:
+    if attribute.kind == "categories":
+        return attribute.values.index(number) if number in attribute.values else outside_cell(attribute)
+    low, high = (attribute.edges[0], attribute.edges[-1]) if attribute.kind == "bins" else (attribute.low, attribute.high)
+    whole = attribute.kind == "bins" or (not math.isinf(number) and Fraction(number).denominator == 1)
+    if not (low <= number <= high and whole) and attribute.outside != "clip":
+        return outside_cell(attribute)
+    number = min(max(number, low), high)
+    if attribute.kind == "bins":
+        return max(i for i in range(attribute.listed) if attribute.edges[i] <= number)
+    return round(Fraction(number)) - low
+
+
+def outside_cell(attribute: Attribute) -> int | str:
+    return attribute.listed if attribute.outside == "category" else REFUSED
+
+
+def null_cell(attribute: Attribute) -> int | str:
+    return attribute.size - 1 if attribute.nulls == "category" else REFUSED
+
+
+def marginal(domain: Domain, rows: list[tuple[int, ...]], names: tuple[str, ...]) -> np.ndarray:
+    """Counts of rows of codes (all attributes of the domain) over some of the attributes."""
+    places = [domain.names.index(name) for name in names]
+    seen = Counter(tuple(row[place] for place in places) for row in rows)
+    shape = domain.shape(names)
+    return np.array([seen[key] for key in product(*map(range, shape))], dtype=np.int64).reshape(shape)
