@@ -137,9 +137,11 @@ def report(results: dict[str, dict[str, float]]) -> None:
     print(f"Adult, all {results['bincount']['sets']} {DEGREE}-way marginals; wall seconds, peak GiB, ratio to bincount")
     print(f"  numpy.bincount in a loop            {base:8.2f} {results['bincount']['peak']:6.2f} {1:8.2f}")
     print(f"  dpscale, plan to measurements       {private:8.2f} {'':6} {private / base:8.2f}")
-    for label, name in (("dpscale, whole job with answers", "private_job"),
-                        ("bincount, counts written as Parquet", "bincount_answers"),
-                        ("dask.dataframe groupby-count", "groupby")):  # fmt: skip
+    for label, name in (
+        ("dpscale, whole job with answers", "private_job"),
+        ("bincount, counts written as Parquet", "bincount_answers"),
+        ("dask.dataframe groupby-count", "groupby"),
+    ):
         found = results[name]
         print(f"  {label:<35} {found['wall']:8.2f} {found['peak']:6.2f} {found['wall'] / base:8.2f}")
     stages = ", ".join(f"{name} {job[name]:.2f}" for name in ("plan", "measure", "reconstruct", "report"))

@@ -33,7 +33,25 @@ _HOMES = {
     "run": "dpscale.jobs.release",
 }
 
-__all__ = [*_HOMES, "privacy"]
+__all__ = [
+    "Attribute",
+    "BudgetError",
+    "DataError",
+    "Domain",
+    "DomainError",
+    "DpscaleError",
+    "JobError",
+    "Plan",
+    "PlanError",
+    "Release",
+    "Table",
+    "TransientError",
+    "Workload",
+    "count_marginals",
+    "plan",
+    "privacy",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

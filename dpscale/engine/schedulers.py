@@ -1,7 +1,7 @@
 """Engines: threads, processes, the calling thread (all by Dask's local schedulers), or a `distributed` cluster.
 
-An engine maps a function over items, and reduces lists of arrays over a tree. What a reduction leaves is a *handle*: the
-array itself locally, a future on a cluster, to be given to a later map without passing through the driver.
+An engine maps a function over items, and reduces lists of arrays over a tree. What a reduction leaves is a *handle*:
+the array itself locally, a future on a cluster, to be given to a later map without passing through the driver.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class Engine(ABC):
         return self.map(function, [(item,) for item in items], label)
 
     def reduce(
-        self, function: Callable[..., Sequence[Any]], items: Sequence[tuple[Any, ...]], parts: int, label: str = "reduce"
+        self,
+        function: Callable[..., Sequence[Any]],
+        items: Sequence[tuple[Any, ...]],
+        parts: int,
+        label: str = "reduce",
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: one handle for each part."""
         graph: Graph = {(label, i): (function, *map(_literal, item)) for i, item in enumerate(items)}
@@ -65,6 +69,7 @@ class Engine(ABC):
     @abstractmethod
     def _handles(self, graph: Graph, keys: list[Any], label: str) -> list[Any]: ...
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of what the engine itself opened."""
 
@@ -83,6 +88,9 @@ class LocalEngine(Engine):
             return list(self._get()(graph, keys, num_workers=self.workers))
 
     _handles = _results
+
+    def close(self) -> None:
+        """Nothing to let go of: Dask's local schedulers hold nothing between calls."""
 
     def _get(self) -> Callable[..., Any]:
         import dask.local
@@ -150,8 +158,12 @@ def _connect(address: str) -> Any:
     try:
         return Client(address, timeout=CONNECT_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:
-        raise TransientError("engine.scheduler", f"no answer from {address} ({type(error).__name__})",
-                             "the address of a running Dask scheduler", "start it, or check host and port") from None  # fmt: skip
+        raise TransientError(
+            "engine.scheduler",
+            f"no answer from {address} ({type(error).__name__})",
+            "the address of a running Dask scheduler",
+            "start it, or check host and port",
+        ) from None
 
 
 def _ambient_client() -> Any:

@@ -60,8 +60,14 @@ def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_js
 
 def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
     report = path / "report.html"
-    told = {"run_dir": str(path), "report": str(report), "release": manifest["release"], "private": manifest["private"],
-            "privacy": manifest["privacy"], "stages": manifest["stages"]}  # fmt: skip
+    told = {
+        "run_dir": str(path),
+        "report": str(report),
+        "release": manifest["release"],
+        "private": manifest["private"],
+        "privacy": manifest["privacy"],
+        "stages": manifest["stages"],
+    }
     if as_json:
         click.echo(json.dumps(told))
         return

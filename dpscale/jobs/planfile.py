@@ -50,10 +50,16 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
         with np.load(folder / "factors.npz", allow_pickle=False) as matrices:
             factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
     except (OSError, ValueError, KeyError):
-        raise JobError("run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again") from None
+        raise JobError(
+            "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
+        ) from None
     if content["workload"] != workload.digest:
-        raise JobError("run directory", "the workload changed since it was planned", "the files that it was planned with",
-                       "start a new run")  # fmt: skip
+        raise JobError(
+            "run directory",
+            "the workload changed since it was planned",
+            "the files that it was planned with",
+            "start a new run",
+        )
     blocks = tuple(
         Block(tuple(names), tuple(factors[key] for key in keys), share, whole)
         for names, keys, share, whole in content["blocks"]

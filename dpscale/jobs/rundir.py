@@ -40,8 +40,12 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         if not (self.path / "manifest.json").exists():
-            raise JobError("run directory", f"{self.path} is not one", "a directory that `dpscale run` or "
-                           "`dpscale plan --run-dir` made", "check the path")  # fmt: skip
+            raise JobError(
+                "run directory",
+                f"{self.path} is not one",
+                "a directory that `dpscale run` or `dpscale plan --run-dir` made",
+                "check the path",
+            )
         self.job = Job.read(self.path / "job.toml")
         self.domain = Domain.read(self.path / "domain.toml")
 
@@ -55,8 +59,12 @@ class RunDirectory:
         if (place / "manifest.json").exists():
             found = cls(place)
             if found.manifest["job_sha256"] != digest:
-                raise JobError("run directory", f"{place} holds another job", "the directory of this job, or a new one",
-                               "choose another --run-dir")  # fmt: skip
+                raise JobError(
+                    "run directory",
+                    f"{place} holds another job",
+                    "the directory of this job, or a new one",
+                    "choose another --run-dir",
+                )
             return found
         _refuse_foreign(place)
         place.mkdir(parents=True, exist_ok=True)
@@ -91,8 +99,12 @@ class RunDirectory:
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""
         if not self.done(stage):
-            raise JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
-                           f"run `dpscale {stage} {self.path}` first")  # fmt: skip
+            raise JobError(
+                "run directory",
+                f"stage {stage} is not done",
+                "a run whose earlier stages are done",
+                f"run `dpscale {stage} {self.path}` first",
+            )
 
     @contextmanager
     def stage(self, name: str, folder: str) -> Iterator[None]:
@@ -114,8 +126,9 @@ class RunDirectory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise TransientError("run directory", f"another process works in {self.path}", "one at a time",
-                                     "wait for it to end") from None  # fmt: skip
+                raise TransientError(
+                    "run directory", f"another process works in {self.path}", "one at a time", "wait for it to end"
+                ) from None
             yield
 
     def _mark(self, stage: str, **changes: Any) -> None:
@@ -137,8 +150,12 @@ def job_digest(job: Job, domain: Domain) -> str:
 
 def _refuse_foreign(place: Path) -> None:
     if place.exists() and (not place.is_dir() or os.listdir(place)):
-        raise JobError("run directory", f"{place} is there and is no run directory", "a new or empty directory",
-                       "choose another --run-dir")  # fmt: skip
+        raise JobError(
+            "run directory",
+            f"{place} is there and is no run directory",
+            "a new or empty directory",
+            "choose another --run-dir",
+        )
 
 
 def _first_manifest(job: Job, digest: str) -> dict[str, Any]:

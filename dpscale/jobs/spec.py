@@ -18,8 +18,11 @@ from dpscale.names import nearest
 from dpscale.workload import FAMILIES, Workload
 
 MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
-UNITS = {"B": 1, **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
-         **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}}  # fmt: skip
+UNITS = {
+    "B": 1,
+    **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
+}
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -172,8 +175,9 @@ class Job(_Section):
         return self.model_dump(exclude_none=True, exclude_defaults=False)
 
     def _resolved(self, folder: Path) -> Job:
-        data = self.data.model_copy(update={"path": _absolute(folder, self.data.path),
-                                            "domain": _absolute(folder, self.data.domain)})  # fmt: skip
+        data = self.data.model_copy(
+            update={"path": _absolute(folder, self.data.path), "domain": _absolute(folder, self.data.domain)}
+        )
         privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
         parts = [
             part if part.file is None else part.model_copy(update={"file": _absolute(folder, part.file)})
@@ -205,7 +209,9 @@ def _add_predicates(workload: Workload, part: Part) -> None:
     try:
         queries = np.load(part.file, allow_pickle=False)
     except (OSError, ValueError):
-        raise JobError("workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy") from None
+        raise JobError(
+            "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy"
+        ) from None
     workload.add_queries(part.attributes[0], queries, np.full(len(queries), part.weight))
 
 
@@ -227,6 +233,13 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     model: Any = Job
     for part in location:
         if isinstance(part, str):
-            model = {"data": Data, "privacy": Privacy, "workload": Part, "mechanism": Mechanism,
-                     "reconstruct": Reconstruct, "engine": EngineSettings, "output": Output}[part]  # fmt: skip
+            model = {
+                "data": Data,
+                "privacy": Privacy,
+                "workload": Part,
+                "mechanism": Mechanism,
+                "reconstruct": Reconstruct,
+                "engine": EngineSettings,
+                "output": Output,
+            }[part]
     return sorted(model.model_fields)

@@ -8,16 +8,18 @@ same release charges once, and the same secret draws the same noise.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpscale.engine import Engine
 from dpscale.engine.bounding import rows_beyond
 from dpscale.engine.counting import FACTOR, Pass, partition_groups, plan_passes, run_pass
-from dpscale.errors import DataError, PlanError
+from dpscale.errors import DataError, JobError, PlanError
 from dpscale.jobs.planfile import write_plan
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
+from dpscale.measure.tags import secret_tag, snapshot_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
@@ -49,8 +51,12 @@ def check_memory(made: Plan, memory: int, workers: int) -> None:
     """PlanError when the largest attribute set does not fit the memory setting."""
     needed = 8 * (workers + FACTOR) * made.domain.cells(made.largest)
     if needed > memory:
-        raise PlanError("engine.memory", f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
-                        f"more than the {memory / 2**30:.2f} GiB set", "raise it, use fewer workers, or leave the set out")  # fmt: skip
+        raise PlanError(
+            "engine.memory",
+            f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
+            f"more than the {memory / 2**30:.2f} GiB set",
+            "raise it, use fewer workers, or leave the set out",
+        )
 
 
 def run_measure(run: RunDirectory, engine: Engine) -> None:
@@ -62,15 +68,15 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
     with run.stage("measure", "measurements"):
         run.measurements_path.mkdir(exist_ok=True)
         table = _open_table(run, made)
-        measurements = _measurements(run, made, _snapshot(run, table, engine))
         _hold_secret(run)
+        measurements = _measurements(run, made, _snapshot(run, table, engine))
         _measure_missing(run, engine, table, measurements)
         _publish(run, measurements)
 
 
 def _publish(run: RunDirectory, measurements: Measurements) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
-    release, state = run.manifest["release"], _charge(run, measurements)
+    release, state = measurements.release, _charge(run, measurements)
     with Ledger.open(run.job.privacy.ledger) as ledger:
         if state == "reserved":
             ledger.commit(release)
@@ -106,14 +112,24 @@ def _columns(made: Plan) -> list[str]:
 
 
 def _snapshot(run: RunDirectory, table: Table, engine: Engine) -> str:
-    """The snapshot's hash; DataError when the data changed since the release was begun."""
-    found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    """The snapshot's name under the secret; DataError when the data changed since the release was begun.
+
+    Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
+    """
     begun = run.manifest["snapshot"]
+    if begun is not None and run.manifest["secret"] is not None and not run.secret_path.exists():
+        return str(begun)
+    found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    found = snapshot_tag(read_secret(run.secret_path), found)
     if begun is None:
         run.update(snapshot=found)
     elif begun != found:
-        raise DataError("data.path", "the files changed since this release was begun", "the same files",
-                        "restore them, or start a new run")  # fmt: skip
+        raise DataError(
+            "data.path",
+            "the files changed since this release was begun",
+            "the same files",
+            "restore them, or start a new run",
+        )
     return found
 
 
@@ -121,14 +137,25 @@ def _hold_secret(run: RunDirectory) -> None:
     """Make the secret at the first draw; later it must be there."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
-        run.update(secret="made")
+        run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
+
+
+def _check_secret(run: RunDirectory) -> None:
+    """JobError unless the secret is the one that the release began with: another would draw its noise afresh."""
+    if secret_tag(read_secret(run.secret_path)) != run.manifest["secret_tag"]:
+        raise JobError(
+            "run directory",
+            "its secret is not the one that the release began with",
+            "the directory as the run left it",
+            "start a new run, which is a new release",
+        )
 
 
 def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements) -> None:
     missing = measurements.missing()
     if not missing:
         return
-    read_secret(run.secret_path)
+    _check_secret(run)
     orders = make_orders(measurements, missing)
     groups = partition_groups(table.partitions, engine.workers)
     dropped = _dropped(run, engine, table, groups)
@@ -167,13 +194,32 @@ def row_bound(path: str) -> int:
 def _charge(run: RunDirectory, measurements: Measurements) -> str:
     """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state."""
     cost, privacy = Cost(gaussian=measurements.schedule.cost), run.job.privacy
-    digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
     with Ledger.open(privacy.ledger) as ledger:
-        state = ledger.charge(run.job.dataset, run.manifest["release"], cost, digest, privacy.epsilon, privacy.delta)
-    run.update(privacy={"dataset": run.job.dataset, "cost": cost.to_dict(), "epsilon": privacy.epsilon,
-                        "delta": privacy.delta, "unit": run.job.data.privacy_unit or "row",
-                        "rows_per_unit": run.job.data.max_rows_per_unit or 1})  # fmt: skip
+        state = ledger.charge(
+            run.job.dataset, measurements.release, cost, _drawn(run, measurements), privacy.epsilon, privacy.delta
+        )
+    run.update(
+        privacy={
+            "dataset": run.job.dataset,
+            "cost": cost.to_dict(),
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "unit": run.job.data.privacy_unit or "row",
+            "rows_per_unit": run.job.data.max_rows_per_unit or 1,
+        }
+    )
     return state
+
+
+def _drawn(run: RunDirectory, measurements: Measurements) -> str:
+    """Digest of all that fixes the draws: plan, domain, noise and secret.
+
+    With it the ledger refuses a second draw under a release id, as from a copy of a planned run directory.
+    """
+    plan_digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
+    draws = [[draw.multiplier, draw.variance] for draw in measurements.schedule.draws]
+    content = [plan_digest, measurements.plan.domain.digest, draws, run.manifest["secret_tag"]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _measure_pass(run: RunDirectory, engine: Engine, one: Pass, orders: Iterable[Order], handles: list[Any]) -> None:

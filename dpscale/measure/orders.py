@@ -52,5 +52,7 @@ def carry_out(layout: Layout, orders: Sequence[Order], secret_path: Path, flat: 
     for order in orders:
         if not order.path.exists():
             marginal = marginals[order.source]
-            write_values(order.path, measure_block(order.block, order.draw, marginal, secret, order.record), order.record)
+            write_values(
+                order.path, measure_block(order.block, order.draw, marginal, secret, order.record), order.record
+            )
     return len(orders)

@@ -68,6 +68,10 @@ def _draw(block: Block, privacy_cost: Fraction, rows_per_unit: int) -> Draw:
     variance = math.ceil(multiplier**2 * exact) + SMOOTHING
     if variance > MOST_VARIANCE:
         names = ", ".join(block.attributes) or "the total"
-        raise PlanError("privacy", f"a budget too small to measure {names}", "noise below 2^50 lattice steps",
-                        "give more budget, or ask less")  # fmt: skip
+        raise PlanError(
+            "privacy",
+            f"a budget too small to measure {names}",
+            "noise below 2^50 lattice steps",
+            "give more budget, or ask less",
+        )
     return Draw(multiplier, variance, Fraction(multiplier**2 * sensitivity, variance - SMOOTHING))

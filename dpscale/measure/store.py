@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +96,7 @@ def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, A
 
     schema = pa.schema([pa.field("value", pa.float64(), nullable=False)], metadata={"dpscale": canonical(record)})
     table = pa.table([pa.array(values.reshape(-1))], schema=schema)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # workers in containers may share a process id
     with open(partial, "wb") as file:
         pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False, **LARGE_PAGES)
         file.flush()
@@ -115,5 +116,7 @@ def read_values(path: Path, record: Mapping[str, Any]) -> NDArray[np.float64]:
     except (OSError, pa.ArrowException):
         raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
     if found != json.loads(canonical(record)):
-        raise JobError("measurements", f"{path.name} is of another release", "this release's", "use a new run directory")
+        raise JobError(
+            "measurements", f"{path.name} is of another release", "this release's", "use a new run directory"
+        )
     return np.asarray(table.column("value").to_numpy(), dtype=np.float64)

@@ -1,7 +1,7 @@
 """What it costs: accounting, budget, exact noise, keyed random streams and the ledger.
 
-Mathematics and SQLite only: no Dask, no records. `noise` draws, `streams` and `secret` feed it, `accounting` says what a
-draw costs, `ledger` remembers it. The conversions are here by name: `dpscale.privacy.gdp_mu(epsilon, delta)`.
+Mathematics and SQLite only: no Dask, no records. `noise` draws, `streams` and `secret` feed it, `accounting` says what
+a draw costs, `ledger` remembers it. The conversions are here by name: `dpscale.privacy.gdp_mu(epsilon, delta)`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_ACCOUNTING = ("Cost", "delta_of_mu", "delta_of_rho", "epsilon_of_mu", "epsilon_of_rho", "gdp_mu", "rho_of_exponential",
-               "rho_of_pure", "zcdp_rho")  # fmt: skip
+_ACCOUNTING = (
+    "Cost",
+    "delta_of_mu",
+    "delta_of_rho",
+    "epsilon_of_mu",
+    "epsilon_of_rho",
+    "gdp_mu",
+    "rho_of_exponential",
+    "rho_of_pure",
+    "zcdp_rho",
+)
 
 __all__ = list(_ACCOUNTING)
 

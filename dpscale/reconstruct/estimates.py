@@ -37,8 +37,12 @@ class Estimates:
         total = np.zeros(shape)
         for kept in subsets(ordered):
             if kept not in self.plan.residuals:
-                raise PlanError("attributes", f"{', '.join(ordered)} was not measured", "a set inside a measured one",
-                                "add a family over these attributes to the workload")  # fmt: skip
+                raise PlanError(
+                    "attributes",
+                    f"{', '.join(ordered)} was not measured",
+                    "a set inside a measured one",
+                    "add a family over these attributes to the workload",
+                )
             total += smear(self.residual(kept), [ordered.index(name) for name in kept], shape)
         return total.transpose([ordered.index(name) for name in attributes])
 

@@ -1,4 +1,4 @@
-"""The HTML report: what was asked, what it cost, how large the errors are. It is handed plans and figures, never counts."""
+"""The HTML report: what was asked, what it cost, how large the errors are. It is handed plans, never counts."""
 
 from dpscale.report.figures import error_plot, share_plot
 from dpscale.report.page import figure, render

@@ -16,8 +16,15 @@ def error_plot(rows: list[dict[str, Any]]) -> str:
     families = dict.fromkeys(row["family"] for row in rows)
     for colour, family in zip(COLOURS * len(families), families, strict=False):
         mine = [row for row in rows if row["family"] == family and row["rms_error"]]
-        axes.scatter([row["queries"] for row in mine], [row["rms_error"] for row in mine], s=14, alpha=0.7, color=colour,
-                     label=family, linewidths=0)  # fmt: skip
+        axes.scatter(
+            [row["queries"] for row in mine],
+            [row["rms_error"] for row in mine],
+            s=14,
+            alpha=0.7,
+            color=colour,
+            label=family,
+            linewidths=0,
+        )
     axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
     axes.legend(frameon=False)
     return _svg(figure)

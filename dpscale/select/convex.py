@@ -30,7 +30,6 @@ class Optimum:
     root: Array
     primal: float
     dual: float
-    iterations: int
 
     @property
     def gap(self) -> float:
@@ -42,7 +41,7 @@ def optimise(gram: Array, tolerance: float = 1e-9, iterations: int = 2000) -> Op
     rows = _row_space(gram)
     log_weights = np.full(len(gram), -np.log(len(gram)))
     mixing, best = _Anderson(), None
-    for step in range(1, iterations + 1):
+    for _ in range(iterations):
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
         point = _Point(rows, weights)
@@ -52,7 +51,7 @@ def optimise(gram: Array, tolerance: float = 1e-9, iterations: int = 2000) -> Op
         change = POWER * np.log(np.maximum(point.leverage / point.trace, 1e-300))
         log_weights = mixing.next(np.log(np.maximum(weights, 1e-300)), change, point.trace)
     assert best is not None
-    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, step)
+    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2)
 
 
 def _row_space(gram: Array) -> Array:

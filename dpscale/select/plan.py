@@ -201,5 +201,9 @@ class Plan:
 
 def _out_of_span(kept: Attributes) -> PlanError:
     names = ", ".join(kept) or "the total"
-    return PlanError("query", f"it needs {names}, which was not measured", "a query in the workload's span",
-                     "add a family over these attributes to the workload")
+    return PlanError(
+        "query",
+        f"it needs {names}, which was not measured",
+        "a query in the workload's span",
+        "add a family over these attributes to the workload",
+    )

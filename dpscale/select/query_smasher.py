@@ -1,9 +1,9 @@
 """QuerySmasher (He et al., 2026): every residual subworkload at its own optimum, then closed-form shares.
 
 A subworkload whose Gram is one Kronecker term has the product of its factors' optima as its optimum, and the product
-of their dual bounds as its certificate; a small one with several terms is solved whole; a large one is solved in product
-form by block coordinate on the surrogate Σ_k w_k Π_{j≠i} tr(G_kj X_j⁺) G_ki (HDMM, equation 5), with the sum of
-the terms' dual bounds as the certificate, since L is superadditive. Equal problems are solved once.
+of their dual bounds as its certificate; a small one with several terms is solved whole; a large one is solved in
+product form by block coordinate on the surrogate Σ_k w_k Π_{j≠i} tr(G_kj X_j⁺) G_ki (HDMM, equation 5), with the sum
+of the terms' dual bounds as the certificate, since L is superadditive. Equal problems are solved once.
 """
 
 from __future__ import annotations

@@ -73,4 +73,3 @@ class ExplicitPart:
 
 
 Part = ProductPart | ExplicitPart
-

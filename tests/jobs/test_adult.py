@@ -38,9 +38,12 @@ def test_the_plan_is_hdmms_best_known(adult):
 
 def run(adult, name, workload, mechanism):
     place, _, _ = adult
-    job = {"data": {"path": "data", "domain": "domain.toml"},
-           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "adult"},
-           "workload": workload, "mechanism": {"name": mechanism}}  # fmt: skip
+    job = {
+        "data": {"path": "data", "domain": "domain.toml"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "adult"},
+        "workload": workload,
+        "mechanism": {"name": mechanism},
+    }
     (place / f"{name}.toml").write_text(tomli_w.dumps(job))
     return dp.run(place / f"{name}.toml", place / name)
 

@@ -28,9 +28,7 @@ def one_run(folder, made, schedule, seed) -> np.ndarray:
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
     carry_out(layout, orders, folder / "secret.key", flat)
     estimates = Estimates(made, measurements.variances, measurements.read)
-    found = [
-        estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets
-    ]
+    found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found) - explicit_workload(made.workload)[0] @ COUNTS.reshape(-1)
 
 
@@ -64,11 +62,13 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, family, mechanism)
     assert abs(z.mean(axis=0) * np.sqrt(RUNS)).max() < stats.norm.ppf(1 - LEVEL / 2 / kept.sum())
     for wrong in (0.9, 1.1):
         assert not low < (z**2).sum() * wrong < high
-    reported = np.concatenate([
-        Estimates(made, variances, lambda i: np.zeros(made.blocks[i].rows)).part_variances(part, names).reshape(-1)
-        for part in workload.parts
-        for names in part.sets
-    ])  # fmt: skip
+    reported = np.concatenate(
+        [
+            Estimates(made, variances, lambda i: np.zeros(made.blocks[i].rows)).part_variances(part, names).reshape(-1)
+            for part in workload.parts
+            for names in part.sets
+        ]
+    )
     np.testing.assert_allclose(reported, np.diag(covariance), rtol=1e-6)
 
 

@@ -23,12 +23,14 @@ MIXED = [
 def encoded() -> pd.DataFrame:
     frame = table()
     income = pd.cut(frame.income.clip(0, 100), [0, 10, 20, 50, 100], labels=False, right=False)
-    return pd.DataFrame({
-        "age": frame.age.clip(0, 7),
-        "sex": (frame.sex == "M").astype(int),
-        "income": income.fillna(4).astype(int),
-        "code": frame.code,
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "age": frame.age.clip(0, 7),
+            "sex": (frame.sex == "M").astype(int),
+            "income": income.fillna(4).astype(int),
+            "code": frame.code,
+        }
+    )
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

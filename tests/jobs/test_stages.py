@@ -121,9 +121,13 @@ def test_data_that_changed_in_mid_run_is_refused(place):
 
 def test_json_commands_print_one_object(place):
     path = write_job(place)
-    for arguments in (["plan", path, "--json"], ["run", path, "--run-dir", place / "run", "--json"],
-                      ["status", place / "run", "--json"], ["ledger", "show", place / "ledger.sqlite", "--json"],
-                      ["measure", place / "run", "--json"]):  # fmt: skip
+    for arguments in (
+        ["plan", path, "--json"],
+        ["run", path, "--run-dir", place / "run", "--json"],
+        ["status", place / "run", "--json"],
+        ["ledger", "show", place / "ledger.sqlite", "--json"],
+        ["measure", place / "run", "--json"],
+    ):
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == 0, result.output
         assert isinstance(json.loads(result.stdout), dict)

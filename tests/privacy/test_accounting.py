@@ -201,10 +201,18 @@ def test_mechanisms_as_zcdp() -> None:
     assert above(rho_of_exponential(0.7), mpmath.mpf(0.7) ** 2 / 8)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: gdp_mu(-1, 1e-6), lambda: gdp_mu(1, 1), lambda: zcdp_rho(math.nan, 1e-6), lambda: zcdp_rho(1, -1e-9),
-    lambda: delta_of_mu(math.inf, 1), lambda: epsilon_of_rho(-0.1, 1e-6), lambda: epsilon_of_mu(1, math.nan),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: gdp_mu(-1, 1e-6),
+        lambda: gdp_mu(1, 1),
+        lambda: zcdp_rho(math.nan, 1e-6),
+        lambda: zcdp_rho(1, -1e-9),
+        lambda: delta_of_mu(math.inf, 1),
+        lambda: epsilon_of_rho(-0.1, 1e-6),
+        lambda: epsilon_of_mu(1, math.nan),
+    ],
+)
 def test_what_is_no_parameter_is_refused(call: object) -> None:
     with pytest.raises(JobError, match="takes"):
         call()  # type: ignore[operator]
@@ -258,10 +266,21 @@ def test_numbers_are_taken_exactly() -> None:
     assert Cost.total([large] * 2).scaled(2**20).zcdp == 2**81  # no 64-bit integer inside
 
 
-@pytest.mark.parametrize("parts", [
-    {"gaussian": -1}, {"zcdp": math.nan}, {"pure": math.inf}, {"gaussian": "a"}, {"zcdp": "1/0"}, {"zcdp": None},
-    {"pure": 1, "pure_squares": 2}, {"pure": 1, "pure_squares": 0}, {"pure_squares": 1}, {"laplace": "1"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"gaussian": -1},
+        {"zcdp": math.nan},
+        {"pure": math.inf},
+        {"gaussian": "a"},
+        {"zcdp": "1/0"},
+        {"zcdp": None},
+        {"pure": 1, "pure_squares": 2},
+        {"pure": 1, "pure_squares": 0},
+        {"pure_squares": 1},
+        {"laplace": "1"},
+    ],
+)
 def test_what_is_no_cost_is_refused(parts: dict[str, str]) -> None:
     with pytest.raises(BudgetError, match="cost"):
         Cost.from_dict(parts)

@@ -88,9 +88,15 @@ def test_what_was_charged_is_there_after_reopening(path: Path) -> None:
         ledger.verify()
 
 
-@pytest.mark.parametrize("change", [
-    {"dataset": "other"}, {"cost": gaussian(1.1)}, {"plan_digest": "cd" * 32}, {"cost": gaussian(0.9)},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "other"},
+        {"cost": gaussian(1.1)},
+        {"plan_digest": "cd" * 32},
+        {"cost": gaussian(0.9)},
+    ],
+)
 def test_the_same_release_with_anything_else_is_refused(ledger: Ledger, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
     ledger.charge(**charge)  # type: ignore[arg-type]
@@ -111,11 +117,26 @@ def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
             step("unknown")
 
 
-@pytest.mark.parametrize("change", [
-    {"cost": Cost()}, {"cost": None}, {"cost": 1.0}, {"release": ""}, {"release": " "}, {"release": None},
-    {"dataset": ""}, {"release": "a\nb"}, {"release": "\ud800"}, {"plan_digest": "abc"}, {"plan_digest": "AB" * 32},
-    {"epsilon": -1.0}, {"epsilon": float("nan")}, {"delta": 1.0}, {"delta": "x"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cost": Cost()},
+        {"cost": None},
+        {"cost": 1.0},
+        {"release": ""},
+        {"release": " "},
+        {"release": None},
+        {"dataset": ""},
+        {"release": "a\nb"},
+        {"release": "\ud800"},
+        {"plan_digest": "abc"},
+        {"plan_digest": "AB" * 32},
+        {"epsilon": -1.0},
+        {"epsilon": float("nan")},
+        {"delta": 1.0},
+        {"delta": "x"},
+    ],
+)
 def test_what_is_no_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
     with pytest.raises(BudgetError, match=next(iter(change))):
@@ -206,7 +227,9 @@ def test_an_infinite_epsilon_is_null_in_the_summary(ledger: Ledger) -> None:
     assert ledger.summary()["datasets"]["adult"]["spent"]["epsilon"] is None
 
 
-def test_it_says_nothing_but_its_answers(ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip # noqa: E501
+def test_it_says_nothing_but_its_answers(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:  # noqa: E501
     with caplog.at_level(logging.DEBUG):
         ledger.set_cap("adult", 1.0, DELTA)
         ledger.charge("adult", "r1", gaussian(1), DIGEST)
@@ -224,8 +247,8 @@ KINDS = {
     "gaussian": gaussian,
     "pure": lambda epsilon, delta=DELTA: Cost(pure=epsilon),
     "zcdp": lambda epsilon, delta=DELTA: Cost(zcdp=zcdp_rho(epsilon, delta)),
-    "adaptive": lambda epsilon, delta=DELTA: (
-        Cost(gaussian=Fraction(zcdp_rho(epsilon, delta)) * 9 / 5, zcdp=Fraction(zcdp_rho(epsilon, delta)) / 10)
+    "adaptive": lambda epsilon, delta=DELTA: Cost(
+        gaussian=Fraction(zcdp_rho(epsilon, delta)) * 9 / 5, zcdp=Fraction(zcdp_rho(epsilon, delta)) / 10
     ),
 }
 
@@ -289,7 +312,9 @@ def together(target: Callable[..., None], *arguments: object, count: int = PROCE
     return found
 
 
-def race(number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path, kind: type[Ledger]) -> None:  # fmt: skip # noqa: E501
+def race(
+    number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path, kind: type[Ledger]
+) -> None:  # noqa: E501
     cost = gaussian(0.4)  # three of them fit in epsilon 0.75, four do not
     with kind.open(path) as ledger:
         ledger.barrier = barrier  # type: ignore[attr-defined]
@@ -543,13 +568,16 @@ TAMPERING = [
     "UPDATE releases SET state = 'released', released_at = 'x' WHERE release = 'r2'",
     "UPDATE releases SET state = 'released', released_at = 'x', committed_at = 'y' WHERE release = 'r1'",
     "INSERT OR REPLACE INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ("
-    + ROW.replace("r9", "r1") + ")",
+    + ROW.replace("r9", "r1")
+    + ")",
     "INSERT OR REPLACE INTO releases (seq, release, dataset, plan_digest, cost, state, reserved_at) VALUES (1, "
-    + ROW + ")",
+    + ROW
+    + ")",
     "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ("
-    + ROW.replace("reserved", "released") + ")",
+    + ROW.replace("reserved", "released")
+    + ")",
     "INSERT OR REPLACE INTO caps (seq, dataset, epsilon, delta, set_at) VALUES (1, 'adult', 100, 0.1, 'now')",
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -581,16 +609,19 @@ def test_a_ledger_without_its_triggers_is_refused(written: Path) -> None:
         Ledger.open(written)
 
 
-@pytest.mark.parametrize(("statement", "finding"), [
-    ("DELETE FROM releases WHERE release = 'r1'", "numbered"),
-    ("DELETE FROM releases WHERE release = 'r2'", "numbered"),
-    ("DELETE FROM caps", "numbered"),
-    ("UPDATE releases SET cost = '{\"gaussian\": \"0\"}'", "no valid cost"),
-    ("UPDATE releases SET cost = '[1'", "no valid cost"),
-    ("UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'x')", "plan digest"),
-    ("UPDATE releases SET state = 'reserved'", "state"),
-    ("UPDATE releases SET released_at = 'x'", "state"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("statement", "finding"),
+    [
+        ("DELETE FROM releases WHERE release = 'r1'", "numbered"),
+        ("DELETE FROM releases WHERE release = 'r2'", "numbered"),
+        ("DELETE FROM caps", "numbered"),
+        ('UPDATE releases SET cost = \'{"gaussian": "0"}\'', "no valid cost"),
+        ("UPDATE releases SET cost = '[1'", "no valid cost"),
+        ("UPDATE releases SET plan_digest = replace(plan_digest, 'a', 'x')", "plan digest"),
+        ("UPDATE releases SET state = 'reserved'", "state"),
+        ("UPDATE releases SET released_at = 'x'", "state"),
+    ],
+)
 def test_verify_finds_what_was_done_past_the_triggers(written: Path, statement: str, finding: str) -> None:
     with Ledger.open(written) as ledger:
         ledger.verify()

@@ -36,8 +36,9 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
     try:
         from statsmodels.datasets import randhie
     except ImportError:
-        raise JobError("demo", "statsmodels is not installed", "the extra dpscale[demo]",
-                       "pip install 'dpscale[demo]'") from None  # fmt: skip
+        raise JobError(
+            "demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'"
+        ) from None
     table = randhie.load_pandas().data
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
