@@ -117,7 +117,7 @@ def _snapshot(run: RunDirectory, table: Table, engine: Engine) -> str:
     Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
     """
     begun = run.manifest["snapshot"]
-    if begun is not None and run.manifest["secret"] is not None and not run.secret_path.exists():
+    if begun is not None and not _holds_secret(run):
         return str(begun)
     found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
     found = snapshot_tag(read_secret(run.secret_path), found)
@@ -140,15 +140,17 @@ def _hold_secret(run: RunDirectory) -> None:
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
+def _holds_secret(run: RunDirectory) -> bool:
+    """Whether the secret is there and is the one that the release began with; another would draw its noise afresh."""
+    return run.secret_path.exists() and secret_tag(read_secret(run.secret_path)) == run.manifest["secret_tag"]
+
+
 def _check_secret(run: RunDirectory) -> None:
-    """JobError unless the secret is the one that the release began with: another would draw its noise afresh."""
-    if secret_tag(read_secret(run.secret_path)) != run.manifest["secret_tag"]:
-        raise JobError(
-            "run directory",
-            "its secret is not the one that the release began with",
-            "the directory as the run left it",
-            "start a new run, which is a new release",
-        )
+    """JobError unless the secret of the release is there."""
+    read_secret(run.secret_path)
+    if not _holds_secret(run):
+        raise JobError("run directory", "its secret is not the one that the release began with",
+                       "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
 
 
 def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements) -> None:
@@ -156,6 +158,7 @@ def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measuremen
     if not missing:
         return
     _check_secret(run)
+    _charge(run, measurements, reserve=False)
     orders = make_orders(measurements, missing)
     groups = partition_groups(table.partitions, engine.workers)
     dropped = _dropped(run, engine, table, groups)
@@ -191,23 +194,19 @@ def row_bound(path: str) -> int:
     return os.path.getsize(path) // 2 if path.endswith(".csv") else int(pq.read_metadata(path).num_rows)
 
 
-def _charge(run: RunDirectory, measurements: Measurements) -> str:
-    """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state."""
+def _charge(run: RunDirectory, measurements: Measurements, reserve: bool = True) -> str:
+    """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state.
+
+    With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
+    """
     cost, privacy = Cost(gaussian=measurements.schedule.cost), run.job.privacy
+    drawn = _drawn(run, measurements)
     with Ledger.open(privacy.ledger) as ledger:
         state = ledger.charge(
-            run.job.dataset, measurements.release, cost, _drawn(run, measurements), privacy.epsilon, privacy.delta
+            run.job.dataset, measurements.release, cost, drawn, privacy.epsilon, privacy.delta, reserve
         )
-    run.update(
-        privacy={
-            "dataset": run.job.dataset,
-            "cost": cost.to_dict(),
-            "epsilon": privacy.epsilon,
-            "delta": privacy.delta,
-            "unit": run.job.data.privacy_unit or "row",
-            "rows_per_unit": run.job.data.max_rows_per_unit or 1,
-        }
-    )
+    if reserve:
+        run.update(privacy=_spent(run, cost))
     return state
 
 
@@ -220,6 +219,18 @@ def _drawn(run: RunDirectory, measurements: Measurements) -> str:
     draws = [[draw.multiplier, draw.variance] for draw in measurements.schedule.draws]
     content = [plan_digest, measurements.plan.domain.digest, draws, run.manifest["secret_tag"]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _spent(run: RunDirectory, cost: Cost) -> dict[str, Any]:
+    """What the manifest tells of the cost."""
+    return {
+        "dataset": run.job.dataset,
+        "cost": cost.to_dict(),
+        "epsilon": run.job.privacy.epsilon,
+        "delta": run.job.privacy.delta,
+        "unit": run.job.data.privacy_unit or "row",
+        "rows_per_unit": run.job.data.max_rows_per_unit or 1,
+    }
 
 
 def _measure_pass(run: RunDirectory, engine: Engine, one: Pass, orders: Iterable[Order], handles: list[Any]) -> None:

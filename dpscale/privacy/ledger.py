@@ -93,36 +93,46 @@ class Ledger:
                 self._db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", row)
         return CapChange(dataset, cap.epsilon, cap.delta, spent, spent > cap.epsilon)
 
-    def charge(self, dataset: str, release: str, cost: Cost, plan_digest: str,
-               epsilon: float | None = None, delta: float | None = None) -> str:  # fmt: skip
+    def charge(
+        self,
+        dataset: str,
+        release: str,
+        cost: Cost,
+        plan_digest: str,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        reserve: bool = True,
+    ) -> str:
         """Reserve the cost of a release, before its first draw, and return its state.
 
         Admitted iff the whole history with this cost is within the dataset's cap; without a cap, always. A release
         already charged with the same dataset, cost and plan is free. `epsilon` and `delta` are the job's own figures,
-        kept for display and used in the refusal.
+        kept for display and used in the refusal. With `reserve` off nothing is written: the state is "admitted", or
+        the same error is raised, so that a job hears of a refusal before its data is read.
         """
         entry = (release, dataset, plan_digest, _checked_cost(cost))
         _check_entry(*entry[:3])
         epsilon, delta = checked_request(epsilon, delta)
-        refused = None
-        with self._transaction("IMMEDIATE"):
+        with self._transaction("IMMEDIATE" if reserve else "DEFERRED"):
             present = self._db.execute(
                 "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (release,)
             ).fetchone()
             if present:
                 return _state_of_same(release, present, entry)
             history, cap = self._spent(dataset), self._cap(dataset)
-            if cap and not cap.admits(history + cost):
-                refused = cap, history
-            else:
-                self._db.execute(
-                    "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
-                    " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
-                    (*entry, epsilon, delta, ledgerfile.now()),
-                )
-        if refused:  # the sentence takes some search: not while others wait
-            raise refusal(dataset, *refused, cost, epsilon, delta)
-        return "reserved"
+            admitted = cap is None or cap.admits(history + cost)
+            if admitted and reserve:
+                self._insert(entry, epsilon, delta)
+        if cap and not admitted:  # the sentence takes some search: not while others wait
+            raise refusal(dataset, cap, history, cost, epsilon, delta)
+        return "reserved" if reserve else "admitted"
+
+    def _insert(self, entry: tuple[str, str, str, str], epsilon: float | None, delta: float | None) -> None:
+        self._db.execute(
+            "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
+            (*entry, epsilon, delta, ledgerfile.now()),
+        )
 
     def commit(self, release: str) -> str:
         """Say that all noise of a reserved release is drawn; repeating it changes nothing."""

@@ -66,7 +66,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"dataset": "d"}}, ["epsilon"]),
         ({"engine": {"memory": "lots"}}, ["engine.memory", "lots", "4GiB"]),
         ({"engine": {"scheduler": "dragons"}}, ["engine.scheduler", "dragons", "threads"]),
-        ({"engine": {"memory": "2kB"}}, ["engine.memory", "GiB"]),
+        ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
         ({"privacy": {"privacy_cost": 1e-30}}, ["budget"]),
         ({"data": DATA | {"path": "nowhere/*.parquet"}}, ["data.path", "nowhere"]),
         ({"data": DATA | {"domain": "nothing.toml"}}, ["domain", "nothing.toml"]),
@@ -167,6 +167,13 @@ def test_the_budget_refuses_with_exit_code_3(place):
     assert call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
     text = refused(place, path, "0.5", code=3)
     assert "epsilon" in text
+
+
+def test_a_refused_job_reads_no_data(place, monkeypatch):
+    path = write_job(place)
+    call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
+    monkeypatch.setattr("dpscale.jobs.stages.run_pass", None)
+    refused(place, path, "0.5", code=3)
 
 
 def test_no_scheduler_there_is_a_transient_failure(place, monkeypatch):

@@ -1,0 +1,125 @@
+"""Empirical lower bounds of epsilon and mu: what an observer of many releases of two neighbouring tables can tell.
+
+A statistic of a release is thresholded; how often the event happens under either table is bounded by Clopper & Pearson
+at a confidence of 1 − 1e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and counted
+on the others. From p1 at least and p0 at most follow
+    epsilon >= log((p1 − delta) / p0)    and    mu >= Phi⁻¹(p1) − Phi⁻¹(p0),
+and a bound above the claim refutes the claim (Jagielski, Ullman & Oprea 2020; Nasr et al. 2023 for mu).
+
+Statistics: the likelihood ratio of the Gaussian mechanism, which is optimal for noise of the wrong scale; all pairwise
+differences of numbers, where a reused key cancels; fractional parts, where floats betray the table; and the shape.
+Power: with 3,000 releases of either table (2,400 counted) and mu = 1 claimed, a bound lies 0.2 ± 0.04 below the true mu.
+So a scale of 0.7 (mu = 1.43) and a sensitivity off by sqrt 2 (mu = 1.41) are found with five standard errors to spare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.audit.releases import Case, Counts
+
+Statistic = NDArray[np.float64]
+ERROR = 1e-4
+CHOSEN_ON = 5  # one part in so many
+QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound of the privacy parameters, and the event that gave it."""
+
+    mu: float
+    epsilon: float
+    event: str
+
+
+def attack(case: Case, one: Counts, other: Counts, releases: int = 3000, delta: float = 1e-3) -> Bound:
+    """The best lower bound over all statistics; `releases` of either table, under keys of their own."""
+    samples = [[case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))]
+    shapes = [np.array([len(values) for values in sample], dtype=float) for sample in samples]
+    if len(set(np.concatenate(shapes))) > 1:
+        return best_event({"the number of values": (shapes[0], shapes[1])}, delta)
+    null, moved = (np.array(sample) for sample in samples)
+    shift = case.release(other, seed=0) - case.release(one, seed=0)  # under one key: an observer knows both tables
+    return best_event(dict(_statistics(case, null, moved, shift)), delta)
+
+
+def _statistics(
+    case: Case, null: Statistic, moved: Statistic, shift: Statistic
+) -> Iterator[tuple[str, tuple[Statistic, Statistic]]]:
+    first = null[: len(null) // CHOSEN_ON]
+    direction = shift / case.deviations**2
+    yield "likelihood ratio", (null @ direction, moved @ direction)
+    for i, j in _pairs(first / case.deviations):
+        weights = np.zeros(null.shape[1])
+        weights[i], weights[j] = 1 / case.deviations[i], -1 / case.deviations[j]
+        yield f"difference of numbers {i} and {j}", (null @ weights, moved @ weights)
+    for i in np.flatnonzero((first != np.rint(first)).any(axis=0)):
+        yield f"fraction of number {i}", (np.mod(null[:, i], 1.0), np.mod(moved[:, i], 1.0))
+
+
+def _pairs(scaled: Statistic) -> list[tuple[int, int]]:
+    """The pairs of numbers whose noise is correlated, as that of independent draws never is."""
+    varying = scaled.std(axis=0) > 0
+    correlated = np.abs(np.corrcoef(scaled[:, varying], rowvar=False)) > 0.5
+    names = np.flatnonzero(varying)
+    return [(int(names[i]), int(names[j])) for i, j in zip(*np.nonzero(np.triu(correlated, 1)), strict=True)]
+
+
+def best_event(statistics: dict[str, tuple[Statistic, Statistic]], delta: float) -> Bound:
+    """Choose an event of each statistic on the first part, bound it on the rest, and keep the largest bounds."""
+    error = ERROR / (2 * len(statistics))
+    bounds = [_bound(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
+    strongest = max(bounds, key=lambda bound: bound.mu)
+    return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
+
+
+def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: float) -> Bound:
+    first = len(null) // CHOSEN_ON
+    found = Bound(0.0, 0.0, name)
+    for goal in ("mu", "epsilon"):
+        sign, threshold = _choose(null[:first], moved[:first], delta, goal)
+        hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
+        trials = len(null) - first
+        p0, p1 = clopper_pearson(hits[0], trials, error)[1], clopper_pearson(hits[1], trials, error)[0]
+        mu = max(found.mu, _mu(p0, p1))
+        found = Bound(mu, max(found.epsilon, _epsilon(p0, p1, delta)), name)
+    return found
+
+
+def _choose(null: Statistic, moved: Statistic, delta: float, goal: str) -> tuple[float, float]:
+    """The side and the threshold that would give the best bound, were the counts of this part the truth."""
+    tried = []
+    for sign in (1.0, -1.0):
+        for threshold in np.quantile(sign * np.concatenate([null, moved]), QUANTILES):
+            p0, p1 = (_smoothed(sign * sample > threshold) for sample in (null, moved))
+            tried.append((_mu(p0, p1) if goal == "mu" else _epsilon(p0, p1, delta), sign, float(threshold)))
+    return max(tried)[1:]
+
+
+def _smoothed(happened: NDArray[np.bool_]) -> float:
+    return float((happened.sum() + 5) / (len(happened) + 10))
+
+
+def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
+    """Exact lower and upper bound of a probability, each wrong with at most this probability."""
+    from scipy import stats
+
+    low = stats.beta.ppf(error, hits, trials - hits + 1) if hits else 0.0
+    high = stats.beta.isf(error, hits + 1, trials - hits) if hits < trials else 1.0
+    return float(low), float(high)
+
+
+def _mu(p0: float, p1: float) -> float:
+    from scipy import stats
+
+    return float(stats.norm.ppf(p1) - stats.norm.ppf(p0)) if 0 < p0 < 1 and 0 < p1 < 1 else 0.0
+
+
+def _epsilon(p0: float, p1: float, delta: float) -> float:
+    return math.log((p1 - delta) / p0) if p1 - delta > p0 > 0 else 0.0

@@ -1,0 +1,89 @@
+"""What a run really drew, recomputed from its files, against what its ledger says was paid.
+
+This reads measurements, plan, job and ledger with its own few lines and shares no code with the rooms that wrote them:
+Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import tomllib
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was drawn and what was paid, as squared Gaussian-DP mu, and what is wrong besides."""
+
+    drawn: Fraction
+    paid: Fraction
+    faults: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        return not self.faults and self.drawn <= self.paid
+
+
+def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
+    """Audit one run directory against a ledger."""
+    run = Path(run_dir)
+    manifest, job = json.loads((run / "manifest.json").read_text()), tomllib.loads((run / "job.toml").read_text())
+    bound = job["data"].get("max_rows_per_unit") or 1
+    sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
+    drawn, faults = Fraction(0), []
+    for path in sorted((run / "measurements").glob("*.parquet")):
+        record = _record(path)
+        key = (tuple(record["attributes"]), record["strategy"])
+        if record["release"] != manifest["release"] or record["release"] not in paid:
+            faults.append(f"{path.name}: a draw under a release that was not charged")
+        elif key not in sensitivities:
+            faults.append(f"{path.name}: a draw that is not in the plan")
+        else:
+            cost = Fraction(record["multiplier"] ** 2 * sensitivities[key] * bound**2, int(record["variance"]) - 8)
+            drawn += cost
+    return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
+
+
+def _record(path: Path) -> dict[str, Any]:
+    import pyarrow.parquet as pq
+
+    return dict(json.loads(pq.read_schema(path).metadata[b"dpscale"]))
+
+
+def _paid(ledger: str | Path) -> dict[str, Fraction]:
+    with closing(sqlite3.connect(ledger)) as db:
+        rows = db.execute("SELECT release, cost FROM releases").fetchall()
+    return {release: Fraction(json.loads(cost)["gaussian"]) for release, cost in rows}
+
+
+def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], int]:
+    """Δ² of every block of a plan, by its attributes and the digest of its strategy."""
+    plan = json.loads((folder / "plan.json").read_text())
+    with np.load(folder / "factors.npz") as matrices:
+        factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
+    found = {}
+    for attributes, keys, *_ in plan["blocks"]:
+        digest, product = hashlib.sha256(), 1
+        for described, matrix in (factors[key] for key in keys):
+            digest.update(f"{described['kind']}{tuple(described['shape'])}".encode())
+            digest.update(b"" if matrix is None else np.ascontiguousarray(matrix).tobytes())
+            product *= _largest_column(described, matrix)
+        found[tuple(attributes), digest.hexdigest()] = product
+    return found
+
+
+def _largest_column(described: dict[str, Any], matrix: Any) -> int:
+    if matrix is None:
+        cells = int(np.prod(described["shape"]))
+        matrix = np.eye(cells, dtype=np.int64)
+        if described["kind"] == "center":
+            matrix = matrix * cells - 1
+    return max(sum(int(value) ** 2 for value in column) for column in matrix.T)

@@ -1,0 +1,71 @@
+"""Planted violations: cases that claim what they do not keep. An audit that lets one pass is broken itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.audit.releases import Case
+from dpscale.measure import measure_block
+from dpscale.measure.schedule import Draw
+from dpscale.select.plan import Block
+from dpscale.tables import ExactMarginal
+
+Values = NDArray[np.float64]
+
+
+def noise_scaled(case: Case, factor: float) -> Case:
+    """The noise is drawn at `factor` times the scale that was charged."""
+
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+        variance = int(draw.variance * factor**2)
+        return measure_block(block, replace(draw, variance=variance), marginal, secret, record)
+
+    return replace(case, measure=measure)
+
+
+def sensitivity_off(case: Case) -> Case:
+    """The schedule was made from a sensitivity that is too small by sqrt 2: half the variance for the same claim."""
+    draws = tuple(replace(draw, variance=draw.variance // 2) for draw in case.schedule.draws)
+    return replace(case, schedule=replace(case.schedule, draws=draws))
+
+
+def key_reused(case: Case) -> Case:
+    """All blocks share one stream, so their noise cancels in a difference."""
+
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+        return measure_block(block, draw, marginal, secret, {})
+
+    return replace(case, measure=measure)
+
+
+def noise_on_floats(case: Case) -> Case:
+    """The strategy is applied in reals and integer noise is added to that: what is after the point is exact."""
+
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+        return measure_block(block, draw, marginal, secret, record) + 0.1 * marginal.counts.sum()
+
+    return replace(case, measure=measure)
+
+
+def domain_of_the_data(case: Case) -> Case:
+    """Cells that no record falls into are left out of the release."""
+
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+        values = measure_block(block, draw, marginal, secret, record).reshape(-1)
+        return values[: int((marginal.counts > 0).sum())]
+
+    return replace(case, measure=measure)
+
+
+PLANTED: dict[str, Callable[[Case], Case]] = {
+    "scale x 0.7": lambda case: noise_scaled(case, 0.7),
+    "sensitivity off by sqrt 2": sensitivity_off,
+    "a reused key": key_reused,
+    "noise on floats": noise_on_floats,
+    "a data-dependent domain": domain_of_the_data,
+}

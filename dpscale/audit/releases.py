@@ -1,0 +1,81 @@
+"""Releases of a tiny table by the real measuring code: what the audits look at.
+
+A `Release` here is all the numbers of one plan, block after block, as `measure_block` gives them. The claim under test
+is the schedule's: its cost is the squared Gaussian-DP mu of everything that is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.measure import measure_block
+from dpscale.measure.schedule import Draw, Schedule, make_schedule
+from dpscale.privacy.streams import seeded_secret
+from dpscale.select import plan
+from dpscale.select.plan import Block, Plan
+from dpscale.tables import ExactMarginal
+from dpscale.workload import Workload
+
+Counts = NDArray[np.int64]
+Values = NDArray[np.float64]
+Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Values]
+MECHANISMS = ("query-smasher", "residual-planner", "identity")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan with the noise it draws and the cost it claims. Honest unless a test plants something."""
+
+    plan: Plan
+    schedule: Schedule
+    claimed: float
+    measure: Measure = measure_block
+
+    def release(self, counts: Counts, seed: int) -> Values:
+        """All numbers of one release of a table, given as counts over the whole domain."""
+        marginal, secret = ExactMarginal(self.plan.domain.names, counts), seeded_secret(seed)
+        return np.concatenate([values.reshape(-1) for values in self._blocks(marginal, secret)])
+
+    def _blocks(self, marginal: ExactMarginal, secret: bytes) -> Iterator[Values]:
+        for index, (block, draw) in enumerate(zip(self.plan.blocks, self.schedule.draws, strict=True)):
+            yield self.measure(block, draw, marginal, secret, record_of(index, block, draw))
+
+    @property
+    def deviations(self) -> Values:
+        """The standard deviation that the schedule gives each number."""
+        parts = zip(self.plan.blocks, self.schedule.draws, strict=True)
+        return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
+
+
+def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
+    """A record that no two measurements of a case share."""
+    return {"index": index, "attributes": list(block.attributes), "variance": str(draw.variance)}
+
+
+def case_of(mechanism: str, sizes: Sequence[int] = (2, 3), cost: float = 1.0, rows_per_unit: int = 1) -> Case:
+    """An honest case: prefixes and marginals of a small domain."""
+    domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
+    made = plan(Workload(domain).add("prefix", degree=2).add("marginal", degree=1), mechanism)
+    schedule = make_schedule(made, cost, rows_per_unit)
+    return Case(made, schedule, float(schedule.cost))
+
+
+def small_table(domain: Domain) -> Counts:
+    """A fixed table of a few rows in every cell."""
+    shape = domain.shape(domain.names)
+    return np.arange(3, 3 + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+
+
+def one_more(counts: Counts) -> Iterator[tuple[tuple[int, ...], Counts]]:
+    """Every table with one record more, and the cell of that record."""
+    for cell in product(*map(range, counts.shape)):
+        more = counts.copy()
+        more[cell] += 1
+        yield cell, more

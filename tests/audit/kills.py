@@ -1,0 +1,121 @@
+"""Runs that are killed: a fork server that has everything imported, so that hundreds of kills are cheap.
+
+A child is forked, arms itself (it kills itself by SIGKILL at its n-th step, or its parent does after a delay), and runs
+the command line. Steps are file openings for writing, flushes, renames, removals and SQL statements of the ledger: all
+that a run leaves behind is made by one of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+KILLED = -signal.SIGKILL
+
+
+def warm(job: Path, place: Path) -> int:
+    """Run the job once in this process, so that children inherit what is imported and compiled; how many steps it has."""
+    steps = Steps(None)
+    with steps:
+        assert command("run", job, "--run-dir", place, "--quiet") == 0
+    return steps.taken
+
+
+def command(*arguments: object) -> int:
+    """The command line in this process: its exit code."""
+    from dpscale.jobs.cli import main
+
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    return 0
+
+
+class Steps:
+    """Counts the steps of a run; kills this process at the n-th, before it is taken."""
+
+    def __init__(self, last: int | None) -> None:
+        self.taken, self.last = 0, last
+        self._kept = (os.replace, os.fsync, os.unlink, os.link, builtins.open, sqlite3.connect)
+
+    def step(self) -> None:
+        self.taken += 1
+        if self.taken == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _counted(self, function):
+        def counted(*arguments, **settings):
+            self.step()
+            return function(*arguments, **settings)
+
+        return counted
+
+    def _open(self, file, mode="r", *arguments, **settings):
+        if any(letter in mode for letter in "wax+"):
+            self.step()
+        return self._kept[4](file, mode, *arguments, **settings)
+
+    def _connect(self, *arguments, **settings):
+        db = self._kept[5](*arguments, **settings)
+        db.set_trace_callback(lambda statement: self.step())
+        return db
+
+    def __enter__(self) -> Steps:
+        os.replace, os.fsync, os.unlink, os.link = (self._counted(one) for one in self._kept[:4])
+        builtins.open = io.open = self._open
+        sqlite3.connect = self._connect
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.replace, os.fsync, os.unlink, os.link, builtins.open, sqlite3.connect = self._kept
+        io.open = self._kept[4]
+
+
+def start(*arguments: object, last: int | None = None, log: Path | None = None) -> int:
+    """Fork a child, a process group of its own, that runs the command line; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        if last is None:
+            code = command(*arguments)
+        else:
+            with Steps(last):
+                code = command(*arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def end(child: int) -> int:
+    """Wait for a child: its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_after(child: int, seconds: float) -> int:
+    """Kill a child and its workers after a delay, if it still runs; how it ended."""
+    time.sleep(seconds)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        os.kill(child, signal.SIGKILL)
+    return end(child)

@@ -1,0 +1,50 @@
+"""The ledger covers what a run drew, recomputed from the run's files by code that shares nothing with the run."""
+
+import pytest
+
+import dpscale as dp
+from dpscale.audit.composition import audit_run
+from dpscale.audit.releases import MECHANISMS
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.stages import measured
+from dpscale.measure.store import record_digest, write_values
+from tests.audit.small import write
+
+UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
+ROW = {"path": "data", "domain": "domain.toml"}
+
+
+def a_run(place, mechanism="identity", data=ROW):
+    path = write(place, mechanism={"name": mechanism}, data=data,
+                 workload=[{"family": "prefix", "degree": 2}, {"family": "marginal", "degree": 1}])  # fmt: skip
+    dp.run(path, place / "run")
+    return place / "run", place / "ledger.sqlite"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
+def test_the_ledger_covers_what_was_drawn(tmp_path, mechanism, data):
+    found = audit_run(*a_run(tmp_path, mechanism, data))
+    assert found.sound
+    assert found.drawn > found.paid * 999 / 1000
+
+
+def test_a_planted_uncharged_draw_is_found(tmp_path):
+    run, ledger = a_run(tmp_path)
+    found = measured(RunDirectory(run))
+    for change, fault in (({"release": "another"}, "not charged"), ({"strategy": "0" * 64}, "not in the plan")):
+        record = found.record(0) | change
+        path = run / "measurements" / f"{record_digest(record)}.parquet"
+        write_values(path, found.read(0), record)
+        assert any(fault in text for text in audit_run(run, ledger).faults)
+        path.unlink()
+    assert audit_run(run, ledger).sound
+
+
+def test_a_planted_second_draw_is_found(tmp_path):
+    """The same measurement once more under another noise: in the plan and of this release, but paid for once."""
+    run, ledger = a_run(tmp_path)
+    found = measured(RunDirectory(run))
+    record = found.record(0) | {"round": 1}
+    write_values(run / "measurements" / f"{record_digest(record)}.parquet", found.read(0), record)
+    assert not audit_run(run, ledger).sound

@@ -1,0 +1,103 @@
+"""The noise of whole runs has the scheduled law.
+
+Power: every run here draws 1,000 numbers or more, so the scale test rejects 0.7 and 1.3 with p < 1e-9 and passes the
+right scale with p > 1e-3 (the seeds are fixed: it passes or fails for good).
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpscale as dp
+from dpscale.audit.laws import faults, low_bits_p, scale_p, shape_p
+from dpscale.audit.planted import noise_on_floats, noise_scaled
+from dpscale.audit.releases import MECHANISMS, case_of
+from dpscale.audit.selftest import applied, noise_of
+from dpscale.jobs.stages import measured
+from dpscale.tables import Table
+from dpscale.tables.count import count_marginals
+from tests.audit.small import write
+
+SIZES = {"a": 30, "b": 40}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    import pandas as pd
+
+    folder = tmp_path_factory.mktemp("law")
+    (folder / "data").mkdir()
+    rng = np.random.default_rng(1)
+    pd.DataFrame({name: rng.integers(0, n, 5000) for name, n in SIZES.items()}).to_parquet(folder / "data/0.parquet")
+    return folder
+
+
+def noise_of_run(place, mechanism, **privacy):
+    """Measured minus exact, block by block, from the files of a whole run, and the scheduled deviations."""
+    import tomli_w
+
+    path = write(place, f"{mechanism}.toml", mechanism={"name": mechanism},
+                 workload=[{"family": "prefix", "degree": 2}, {"family": "marginal", "degree": 1}],
+                 privacy={"privacy_cost": 0.5, "dataset": "law"})  # fmt: skip
+    attributes = {name: {"kind": "coded", "size": n} for name, n in SIZES.items()}
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    release = dp.run(path, place / f"run-{mechanism}")
+    table = Table.open(place / "data", release.domain)
+    found = measured(release._run)
+    parts = []
+    for index, (block, draw) in enumerate(zip(found.plan.blocks, found.schedule.draws, strict=True)):
+        counts = count_marginals(table, [block.attributes])[block.attributes]
+        exact = applied(block.factors, counts) * draw.multiplier
+        parts.append(found.read(index).reshape(-1) * draw.multiplier - exact)
+    return parts, [math.sqrt(draw.variance) for draw in found.schedule.draws]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_run_has_the_law_it_was_charged_for(place, mechanism):
+    parts, deviations = noise_of_run(place, mechanism)
+    assert sum(map(len, parts)) > 1000
+    assert faults(parts, deviations) == []
+    for wrong in (0.7, 1.3):
+        noise = np.concatenate(parts)
+        scales = np.concatenate([np.full(len(p), d * wrong) for p, d in zip(parts, deviations, strict=True)])
+        assert scale_p(noise, scales) < 1e-9
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_planted_scales_are_found(mechanism, factor):
+    assert "scale" in faults(*noise_of(noise_scaled(case_of(mechanism, (30, 40)), factor)))
+
+
+def test_planted_float_noise_is_found():
+    assert "not on the integer lattice" in faults(*noise_of(noise_on_floats(case_of("identity", (30, 40)))))
+    rng = np.random.default_rng(0)
+    deviation = 5000.0
+    rounded = np.rint(rng.normal(0, deviation, 2000))
+    assert faults([rounded], [deviation]) == []
+    coarse = np.rint(rng.normal(0, deviation / 16, 2000)) * 16  # integers, but made on a coarser lattice
+    assert low_bits_p(rng.normal(0, deviation, 2000)) == 0.0
+    assert low_bits_p(coarse) < 1e-9
+
+
+def test_another_shape_is_found():
+    laplace = np.rint(np.random.default_rng(0).laplace(0, 5000 / math.sqrt(2), 2000))
+    assert shape_p(laplace, np.full(2000, 5000.0)) < 1e-3
+
+
+def test_a_planted_shared_stream_is_found():
+    from dpscale.audit.planted import key_reused
+
+    assert "shared by two measurements" in faults(*noise_of(key_reused(case_of("residual-planner", (30, 40)))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_p_values_of_many_secrets_are_uniform(mechanism):
+    """300 releases: a bias too small for one release would bend the law of the p values."""
+    case = case_of(mechanism, (10, 12))
+    counts = np.zeros((10, 12), dtype=np.int64)
+    p_values = [scale_p(case.release(counts, seed), case.deviations) for seed in range(300)]
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-3

@@ -1,0 +1,193 @@
+"""Runs killed anywhere: the ledger holds each release once, every file is the one draw, and no torn file is read.
+
+Kills are at a given step (before the n-th write, flush, rename, removal or SQL statement: mid-write and
+mid-transaction) and at a random time. After a few kills the run is done by the same command, and compared with the
+bytes of a run that nobody killed. The slow form makes 1,000 kills.
+"""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from fractions import Fraction
+
+import pytest
+
+from dpscale.audit.composition import audit_run
+from tests.audit import kills
+from tests.audit.small import answers, measurements, write
+
+KILLS = 24
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("kills"))
+
+
+@pytest.fixture(scope="module")
+def unkilled(job):
+    run = job.parent / "unkilled"
+    return run, kills.warm(job, run)
+
+
+def charges(ledger):
+    with closing(sqlite3.connect(ledger)) as db:
+        return db.execute("SELECT release, cost, state FROM releases").fetchall()
+
+
+def check(job, run, unkilled, ledger):
+    """One charge of the one release, in the last state; the same bytes as unkilled; nothing half made is left over."""
+    release = json.loads((run / "manifest.json").read_text())["release"]
+    [(charged, cost, state)] = charges(ledger)
+    assert (charged, state) == (release, "released")
+    assert measurements(run) == measurements(unkilled)
+    assert answers(run) == answers(unkilled)
+    assert not (run / "secret.key").exists()
+    found = audit_run(run, ledger)
+    assert found.sound
+    assert found.paid == Fraction(json.loads(cost)["gaussian"])
+
+
+def killed_run(job, place, unkilled, draws):
+    """Kill a run of its own ledger as `draws` says, then let it end; how many kills hit."""
+    run, ledger = place / "run", place / "ledger.sqlite"
+    own = write_own(job, place)
+    hits = 0
+    for draw in draws:
+        hits += draw(own, run) == kills.KILLED
+    assert kills.end(kills.start("run", own, "--run-dir", run, "--quiet", log=place / "log")) == 0, (place / "log").read_text()
+    check(own, run, unkilled, ledger)
+    return hits
+
+
+def write_own(job, place):
+    """The same job with a ledger of its own. The release id of a seeded run follows the job, so the ledger is linked."""
+    ledger = job.parent / "ledger.sqlite"
+    for name in (ledger, ledger.with_name("ledger.sqlite-wal"), ledger.with_name("ledger.sqlite-shm")):
+        name.unlink(missing_ok=True)
+    place.mkdir(exist_ok=True)
+    for path in (place / "ledger.sqlite",):
+        path.symlink_to(ledger)
+    return job
+
+
+def at_step(step):
+    return lambda own, run: kills.end(kills.start("run", own, "--run-dir", run, "--quiet", last=step))
+
+
+def at_time(seconds, *settings):
+    return lambda own, run: kills.kill_after(kills.start("run", own, "--run-dir", run, "--quiet", *settings), seconds)
+
+
+def campaign(job, tmp_path, unkilled, count, seed):
+    """Kill at `count` points: two in three at a step, the others at a random time; up to 5 in one run's life."""
+    rng = random.Random(seed)
+    run, steps = unkilled
+    hits, number = 0, 0
+    while hits < count:
+        draws = [
+            at_step(rng.randint(1, steps)) if rng.random() < 0.67 else at_time(rng.uniform(0.0, 0.25))
+            for _ in range(min(5, count - hits))
+        ]
+        hits += killed_run(job, tmp_path / f"{number}", run, draws)
+        number += 1
+    return hits
+
+
+def test_killed_runs_spend_once_and_draw_once(job, tmp_path, unkilled):
+    assert campaign(job, tmp_path, unkilled, KILLS, seed=0) >= KILLS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_thousand_kills(job, tmp_path, unkilled, seed):
+    assert campaign(job, tmp_path, unkilled, 100, seed) >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_kill_before_every_step(job, tmp_path, unkilled):
+    run, steps = unkilled
+    for step in range(1, steps + 1):
+        assert killed_run(job, tmp_path / f"{step}", run, [at_step(step)]) == 1
+
+
+def test_a_killed_worker_process_spends_once(job, tmp_path, unkilled):
+    """One of the processes of `--scheduler processes` is killed while it works; the run fails or not, then ends."""
+
+    def kill_worker(own, run):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "dpscale.jobs.cli", "run", str(own), "--run-dir", str(run), "--scheduler",
+             "processes", "--quiet"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < deadline:
+            workers = children_of(child.pid)
+            if workers and (run / "secret.key").exists():
+                os.kill(workers[-1], signal.SIGKILL)
+                break
+            time.sleep(0.01)
+        try:
+            child.wait(timeout=15)
+        except subprocess.TimeoutExpired:  # the pool lost a worker and waits for it
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        return kills.KILLED
+
+    killed_run(job, tmp_path / "w", unkilled[0], [kill_worker])
+
+
+def children_of(parent):
+    import psutil
+
+    try:
+        found = psutil.Process(parent).children(recursive=True)
+        return [one.pid for one in found if "spawn_main" in " ".join(one.cmdline())]
+    except psutil.Error:
+        return []
+
+
+def test_torn_files_are_never_read(tmp_path):
+    """A measurement cut short at every length is refused, not read."""
+    import numpy as np
+
+    from dpscale import JobError
+    from dpscale.measure.store import read_values, write_values
+
+    path, record = tmp_path / "m.parquet", {"release": "r"}
+    write_values(path, np.arange(20.0), record)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(JobError):
+            read_values(path, record)
+
+
+def test_eight_processes_race_for_the_last_budget(tmp_path):
+    """Each asks for a third of what the cap leaves: three are admitted, five exit with 3, and the cap holds."""
+    from dpscale.privacy.accounting import Cost
+    from dpscale.privacy.ledger import Ledger
+
+    jobs = [
+        write(tmp_path, f"{i}.toml", engine={"scheduler": "synchronous"},
+              privacy={"privacy_cost": 0.1 + i / 1e6, "dataset": "capped", "ledger": "race.sqlite"})
+        for i in range(8)
+    ]  # fmt: skip
+    with Ledger.open(tmp_path / "race.sqlite") as ledger:
+        ledger.set_cap("capped", Cost(gaussian=Fraction(32, 100)).epsilon(1e-9), 1e-9)
+    kills.warm(write(tmp_path, "warm.toml"), tmp_path / "warm")
+    children = [kills.start("run", job, "--run-dir", tmp_path / f"r{i}", "--quiet") for i, job in enumerate(jobs)]
+    codes = [kills.end(child) for child in children]
+    assert sorted(codes) == [0, 0, 0, 3, 3, 3, 3, 3]
+    with Ledger.open(tmp_path / "race.sqlite") as ledger:
+        spent = Cost.from_dict(ledger.summary("capped")["datasets"]["capped"]["spent"]["cost"])
+    assert spent.gaussian <= Fraction(32, 100)
+    for i, code in enumerate(codes):
+        assert bool(measurements(tmp_path / f"r{i}")) == (code == 0)

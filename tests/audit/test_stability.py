@@ -1,0 +1,129 @@
+"""How far neighbouring data move what is measured, by brute force over every record and every unit: never above the claim.
+
+The oracle is exact arithmetic on the difference of two releases under one key. With units, the counts come from the
+real counting code over real files, with each unit taken out in turn.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpscale import Domain, Table
+from dpscale.audit.planted import domain_of_the_data, sensitivity_off
+from dpscale.audit.releases import MECHANISMS, case_of, small_table
+from dpscale.audit.stability import squared_distance, without_each, worst_neighbour, worst_record
+from dpscale.engine import resolve
+from dpscale.engine.bounding import rows_beyond
+from dpscale.tables.count import Layout, count
+
+SIZES = (2, 3)
+DOMAIN = Domain({f"x{i}": size for i, size in enumerate(SIZES)})
+ROWS = np.array([[0, 0], [0, 0], [0, 0], [1, 2], [1, 2], [0, 1], [1, 0], [0, 2], [1, 1], [1, 1]])
+UNITS = [7, 7, 7, 8, 9, 8, 9, 9, 9, 10]
+
+
+def bounded_counts(folder, bound):
+    """A counting function by the real code: rows of units in two files, at most `bound` rows of each counted."""
+    made = iter(range(10**6))
+
+    def counted(rows, units):
+        place = folder / str(next(made))
+        place.mkdir()
+        table = pd.DataFrame({"x0": rows[:, 0], "x1": rows[:, 1], "unit": units})
+        for number, part in enumerate(np.array_split(np.arange(len(table)), 2)):
+            table.iloc[part].to_parquet(place / f"{number}.parquet", index=False)
+        partitions = Table.open(place, DOMAIN).partitions
+        out = rows_beyond(resolve(scheduler="synchronous"), DOMAIN, [partitions], "unit", bound, 100, 1 << 20)
+        return count(Layout(DOMAIN, (DOMAIN.names,)), partitions, dropped=out).reshape(SIZES)
+
+    return counted
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("sizes", [(2, 3), (5, 4), (2, 2, 2)])
+@pytest.mark.parametrize("cost", [0.01, 1.0, 30.0])
+def test_no_record_moves_more_than_the_claim(mechanism, sizes, cost):
+    case = case_of(mechanism, sizes, cost)
+    worst = worst_record(case, small_table(case.plan.domain))
+    assert worst <= case.schedule.cost
+    assert worst > 0
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_planted_sensitivity_is_found(mechanism):
+    case = case_of(mechanism)
+    assert worst_record(sensitivity_off(case), small_table(case.plan.domain)) > case.schedule.cost
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_no_unit_moves_more_than_the_claim(tmp_path, mechanism, bound):
+    case = case_of(mechanism, SIZES, rows_per_unit=bound)
+    counted = bounded_counts(tmp_path, bound)
+    worst = worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted))
+    assert worst <= case.schedule.cost
+    # a unit of `bound` equal rows uses the whole claim of a marginal: three rows of unit 7 fall into one cell
+    assert worst > case.schedule.cost * 0.4
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_row_order_changes_no_count(tmp_path, bound):
+    counted = bounded_counts(tmp_path, bound)
+    first = counted(ROWS, UNITS)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(UNITS))
+        np.testing.assert_array_equal(first, counted(ROWS[order], [UNITS[i] for i in order]))
+
+
+def by_place(bound):
+    """A planted bound: which rows of a unit stay depends on where they stand in the whole table."""
+
+    def counted(rows, units):
+        counts = np.zeros(SIZES, dtype=np.int64)
+        for unit in dict.fromkeys(units):
+            mine = [i for i, other in enumerate(units) if other == unit]
+            for i in sorted(mine, key=lambda i: (i * 7919) % len(units))[:bound]:
+                counts[tuple(rows[i])] += 1
+        return counts
+
+    return counted
+
+
+def test_a_planted_bound_by_row_order_is_found():
+    case = case_of("identity", SIZES, rows_per_unit=1)
+    counted = by_place(1)
+    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
+
+
+def test_no_bound_at_all_is_found():
+    case = case_of("identity", SIZES, rows_per_unit=1)
+    counted = by_place(10)
+    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
+
+
+def test_a_planted_domain_of_the_data_is_found():
+    case = case_of("identity", SIZES)
+    counts = np.array([[1, 4, 4], [4, 4, 4]])
+    fewer = counts[:, 1:]
+    assert worst_neighbour(case, counts, [fewer]) == float("inf")
+    one = domain_of_the_data(case)
+    gone = counts.copy()
+    gone[0, 0] = 0
+    assert len(one.release(counts, 0)) != len(one.release(gone, 0))
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int32"), ("int64", "float64"), ("int64", "uint8"), ("object", "string")])
+def test_a_unit_is_one_unit_in_files_of_several_types(tmp_path, kinds):
+    """Two files that write the same unit in other types: still at most one row of it is counted."""
+    for number, kind in enumerate(kinds):
+        units = pd.Series([7, 7]).astype(str if kind in ("object", "string") else kind).astype(kind)
+        pd.DataFrame({"x0": [0, 0], "x1": [0, 0], "unit": units}).to_parquet(tmp_path / f"{number}.parquet")
+    partitions = Table.open(tmp_path, DOMAIN).partitions
+    out = rows_beyond(resolve(scheduler="synchronous"), DOMAIN, [partitions], "unit", 1, 100, 1 << 20)
+    assert count(Layout(DOMAIN, (DOMAIN.names,)), partitions, dropped=out).sum() == 1
+
+
+def test_exact_fractions_and_not_floats_decide():
+    case = case_of("identity", SIZES)
+    counts = small_table(case.plan.domain)
+    assert squared_distance(case, counts, counts) == 0

@@ -1,0 +1,141 @@
+"""The domain file: what it takes, what it refuses, and that it survives a round trip."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import given, settings
+
+import dpscale as dp
+from dpscale.domain import Attribute
+from tests.strategies import domains
+
+GOOD = {"kind": "categories", "values": ["F", "M"]}
+
+
+def read(**tables):
+    return dp.Domain.from_dict({"attributes": tables})
+
+
+@settings(max_examples=100, deadline=None)
+@given(domains())
+def test_a_domain_survives_its_file(tmp_path_factory, domain):
+    path = tmp_path_factory.mktemp("domain") / "x.domain.toml"
+    path.write_text(tomli_w.dumps(domain.to_dict()), encoding="utf-8")
+    again = dp.Domain.read(path)
+    assert again == domain
+    assert hash(again) == hash(domain)
+    assert again.digest == domain.digest
+    for attribute in again.attributes:
+        assert len(attribute.labels) == attribute.size == len(set(map(str, attribute.labels)))
+
+
+def test_the_example_of_the_contract():
+    domain = read(
+        age={"kind": "integer", "low": 0, "high": 84, "outside": "clip", "nulls": "reject"},
+        sex={"kind": "categories", "values": ["F", "M"], "outside": "reject", "nulls": "category"},
+        income={"kind": "bins", "edges": [0, 10000, 50000, 1e6], "outside": "clip"},
+        code={"kind": "coded", "size": 42},
+    )
+    assert domain.shape(domain.names) == (85, 3, 3, 42)
+    assert domain["sex"].labels == ["F", "M", None]
+    assert domain["income"].labels == ["[0, 10000)", "[10000, 50000)", "[50000, 1e+06]"]
+    assert domain.cells(("sex", "income")) == 9
+    assert domain.ordered(["code", "age"]) == ("age", "code")
+
+
+def test_labels_of_edges_that_differ_in_the_last_digit():
+    labels = read(x={"kind": "bins", "edges": [1000000, 1000001, 1000002]})["x"].labels
+    assert len(set(labels)) == 2
+    assert labels[0] == "[1e+06, 1000001.0)"
+
+
+def test_sizes_alone_will_do_and_numpys_integers_too():
+    assert dp.Domain({"a": np.int32(10), "b": 20}) == dp.Domain({"a": 10, "b": 20})
+
+
+@pytest.mark.parametrize("size", [0, 1, -3, True, 2.0, "5", None, 1 << 33])
+def test_sizes_that_are_none(size):
+    with pytest.raises(dp.DomainError, match="a"):
+        dp.Domain({"a": size})
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"kind": "integr"}, "did you mean 'integer'"),
+        ({"kind": ["integer"]}, "x.kind"),
+        ({}, "x.kind"),
+        ("integer", "not a table"),
+        ({"kind": "integer", "low": 0}, "x.high: missing"),
+        ({"kind": "integer", "low": 5, "high": 4}, "at least low = 5"),
+        ({"kind": "integer", "low": 0, "high": 4.0}, "whole number"),
+        ({"kind": "integer", "low": 0, "high": True}, "whole number"),
+        ({"kind": "integer", "low": 2**60, "high": 2**60 + 3}, "2^53"),
+        ({"kind": "integer", "low": 0, "high": 9, "step": 2}, "unknown key 'step'"),
+        ({**GOOD, "outsde": "clip"}, "did you mean 'outside'"),
+        ({**GOOD, "outside": "clip"}, "reject or category"),
+        ({**GOOD, "nulls": "clip"}, "x.nulls"),
+        ({**GOOD, "outside": ["reject"]}, "x.outside"),
+        ({"kind": "categories", "values": []}, "x.values"),
+        ({"kind": "categories", "values": [], "outside": "category", "nulls": "category"}, "x.values"),
+        ({"kind": "categories", "values": "FM"}, "x.values"),
+        ({"kind": "categories", "values": ["F", "F"]}, "twice"),
+        ({"kind": "categories", "values": [1, 1.0]}, "twice"),
+        ({"kind": "categories", "values": [1, True]}, "mixed"),
+        ({"kind": "categories", "values": ["a", "(outside)"], "outside": "category"}, "twice"),
+        ({"kind": "categories", "values": [1, "1"]}, "mixed"),
+        ({"kind": "categories", "values": [1.0, float("nan")]}, "not finite"),
+        ({"kind": "categories", "values": [None, "a"]}, "x.values"),
+        ({"kind": "categories", "values": ["a"]}, "at least 2 cells"),
+        ({"kind": "bins", "edges": [0]}, "x.edges"),
+        ({"kind": "bins", "edges": [0, 1]}, "at least 2 cells"),
+        ({"kind": "bins", "edges": [0, 1, 1]}, "not increasing"),
+        ({"kind": "bins", "edges": [0, 2**53, 2**53 + 1]}, "not increasing"),
+        ({"kind": "bins", "edges": [0, 1, float("inf")]}, "finite"),
+        ({"kind": "bins", "edges": [0, 1, 10**400]}, "finite"),
+        ({"kind": "bins", "edges": [0, True, 2]}, "numbers"),
+        ({"kind": "coded", "size": 0, "outside": "category", "nulls": "category"}, "x.size"),
+        ({"kind": "coded", "size": 1 << 40}, "2^32"),
+    ],
+)
+def test_bad_tables_are_refused_in_one_sentence(table, says):
+    with pytest.raises(dp.DomainError) as caught:
+        read(x=table)
+    assert says in str(caught.value)
+    assert caught.value.field.startswith("attributes")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_attributes_and_repeated_names():
+    for attributes in ({}, [], [Attribute("a", "coded", high=3)] * 2, {"": 3}):
+        with pytest.raises(dp.DomainError):
+            dp.Domain(attributes)
+    with pytest.raises(dp.DomainError, match="unknown key 'atributes'"):
+        dp.Domain.from_dict({"atributes": {}})
+    with pytest.raises(dp.DomainError, match="not a table"):
+        dp.Domain.from_dict({"attributes": 3})
+
+
+def test_unknown_and_repeated_names_in_a_set():
+    domain = dp.Domain({"age": 3, "sex": 2})
+    with pytest.raises(dp.DomainError, match="did you mean 'age'"):
+        domain.ordered(["agee"])
+    with pytest.raises(dp.DomainError, match="repeats"):
+        domain.ordered(["age", "age"])
+
+
+@pytest.mark.parametrize("content", [b"[attributes", b"\xff\xfe", None])
+def test_files_that_cannot_be_read(tmp_path, content):
+    path = tmp_path / "x.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(dp.DomainError, match=r"x\.toml"):
+        dp.Domain.read(path)
+
+
+def test_files_are_utf8_with_or_without_a_mark(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_bytes('\ufeff[attributes.ort]\nkind = "categories"\nvalues = ["Köln", "Ulm"]\n'.encode())
+    assert dp.Domain.read(path)["ort"].labels == ["Köln", "Ulm"]
