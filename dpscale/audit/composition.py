@@ -40,7 +40,7 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
     drawn, faults = Fraction(0), []
     for path in sorted((run / "measurements").glob("*.parquet")):
-        record = _record(path)
+        record = record_of(path)
         key = (tuple(record["attributes"]), record["strategy"])
         if record["release"] != manifest["release"] or record["release"] not in paid:
             faults.append(f"{path.name}: a draw under a release that was not charged")
@@ -52,7 +52,7 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
 
 
-def _record(path: Path) -> dict[str, Any]:
+def record_of(path: Path) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     return dict(json.loads(pq.read_schema(path).metadata[b"dpscale"]))

@@ -47,7 +47,8 @@ def noise_on_floats(case: Case) -> Case:
     """The strategy is applied in reals and integer noise is added to that: what is after the point is exact."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
-        return measure_block(block, draw, marginal, secret, record) + 0.1 * marginal.counts.sum()
+        values = measure_block(block, draw, marginal, secret, record)
+        return values + 0.1 * (marginal.counts.sum() % 7 + 1)
 
     return replace(case, measure=measure)
 

@@ -1,0 +1,273 @@
+"""Retries, resumption, copies and edits: never a second draw, on any scheduler, and never a second charge."""
+
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale import BudgetError, DataError, JobError
+from dpscale.audit.composition import audit_run, record_of
+from dpscale.engine import resolve
+from dpscale.jobs.release import run_stages
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from dpscale.jobs.stages import measured, run_measure, run_plan
+from dpscale.measure import carry_out, make_orders
+from dpscale.privacy.ledger import Ledger
+from dpscale.privacy.secret import make_secret
+from dpscale.tables import Table
+from dpscale.tables.count import Layout, count
+from tests.audit.small import frame, measurements, write
+
+PRIVATE = {"scheduler": "synchronous"}
+
+
+def begun(place, name="run", **changes):
+    """A planned run directory."""
+    run = RunDirectory.create(Job.read(write(place, **changes)), place / name)
+    run_plan(run, resolve(scheduler="synchronous"))
+    return run
+
+
+def measure(run, scheduler="synchronous"):
+    run_measure(run, resolve(scheduler=scheduler))
+
+
+def charges(place):
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        return ledger.summary("small")["datasets"]["small"]["releases"]
+
+
+def crashing(monkeypatch, name):
+    """Make a function of the stages fail, as a crash there would."""
+
+    def crash(*arguments, **settings):
+        raise KeyboardInterrupt(name)
+
+    monkeypatch.setattr(f"dpscale.jobs.stages.{name}", crash)
+
+
+def test_a_task_run_again_changes_no_file(tmp_path):
+    run = begun(tmp_path)
+    measure(run)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
+    make_secret(run.secret_path, run.job.engine.seed)
+    found = measured(run)
+    orders = make_orders(found, range(len(found.plan.blocks)))
+    table = Table.open(run.job.data.path, run.domain)
+    layout = Layout(run.domain, found.plan.counted)
+    carry_out(layout, orders, run.secret_path, count(layout, table.partitions))
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
+    assert len(charges(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("where", ["_publish", "destroy_secret"])
+def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
+    run = begun(tmp_path, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        crashing(patch, where)
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    whole = measurements(run.path)
+    for name in list(whole)[::2]:
+        (run.measurements_path / name).unlink()
+    measure(run)
+    assert measurements(run.path) == whole
+    assert [row["state"] for row in charges(tmp_path)] == ["released"]
+    assert not run.secret_path.exists()
+
+
+def test_after_its_destruction_nothing_is_drawn(tmp_path, monkeypatch):
+    run = begun(tmp_path, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    name, kept = next(iter(measurements(run.path).items()))
+    (run.measurements_path / name).unlink()
+    with pytest.raises(JobError, match="secret of the release is lost"):
+        measure(run)
+    assert name not in measurements(run.path)
+    (run.measurements_path / name).write_bytes(kept)
+    measure(run)
+    assert [row["state"] for row in charges(tmp_path)] == ["released"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
+    """Killed between the overwriting and the removal of the secret, 32 zeros are left: a key that anyone knows."""
+    run = begun(tmp_path, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        crashing(patch, "destroy_secret")
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    run.secret_path.write_bytes(bytes(32))
+    if not lost:
+        measure(run)
+        assert run.done("measure")
+        return
+    next(run.measurements_path.iterdir()).unlink()
+    with pytest.raises(JobError, match="not the one that the release began with"):
+        measure(run)
+
+
+def test_changed_data_are_refused(tmp_path, monkeypatch):
+    run = begun(tmp_path, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        crashing(patch, "_measure_pass")
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
+    with pytest.raises(DataError, match="changed since"):
+        measure(run)
+    assert measurements(run.path) == {}
+
+
+def test_a_copied_run_directory_draws_once(tmp_path):
+    """A planned directory copied before its first draw would draw twice under one release id and one charge."""
+    run = begun(tmp_path, engine=PRIVATE)
+    shutil.copytree(run.path, tmp_path / "copy")
+    measure(run)
+    with pytest.raises(BudgetError, match="on the ledger with another plan"):
+        measure(RunDirectory(tmp_path / "copy"))
+    assert measurements(tmp_path / "copy") == {}
+    assert len(charges(tmp_path)) == 1
+
+
+def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
+    run = begun(tmp_path, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        crashing(patch, "_measure_pass")
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    shutil.copytree(run.path, tmp_path / "copy")
+    measure(run)
+    measure(RunDirectory(tmp_path / "copy"))
+    assert measurements(run.path) == measurements(tmp_path / "copy")
+    assert len(charges(tmp_path)) == 1
+
+
+UNITS = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 1}
+
+
+@pytest.mark.parametrize("change", ["bound", "secret", "domain"])
+def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change):
+    """Four rows a unit instead of one cost the same and draw other noise: a second draw, were it not refused."""
+    run = begun(tmp_path, data=UNITS, engine=PRIVATE)
+    with monkeypatch.context() as patch:
+        crashing(patch, "_publish")
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    before = measurements(run.path)
+    if change == "bound":
+        path = run.path / "job.toml"
+        path.write_text(path.read_text().replace("max_rows_per_unit = 1", "max_rows_per_unit = 4"))
+    elif change == "secret":
+        run.secret_path.unlink()
+        run.update(secret=None)
+        next(run.measurements_path.iterdir()).unlink()
+    else:
+        path = run.path / "domain.toml"
+        path.write_text(path.read_text().replace('size = 5', 'size = 6'))
+    with pytest.raises((BudgetError, JobError, DataError)):
+        measure(RunDirectory(run.path))
+    assert set(measurements(run.path)) <= set(before)
+
+
+def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
+    """Two processes that create one directory at once: the later manifest wins. Every draw is still paid for."""
+    run = begun(tmp_path, engine=PRIVATE)
+    measure_pass = dp.jobs.stages._measure_pass
+
+    def overtaken(*arguments):
+        run.update(release="f" * 32)
+        measure_pass(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpscale.jobs.stages._measure_pass", overtaken)
+        measure(run)
+    drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
+    assert drawn <= {row["release"] for row in charges(tmp_path)}
+
+
+def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypatch):
+    """A plain hash is an exact function of all records: whoever knows all but one of them could try both."""
+    from dpscale.tables.snapshot import snapshot
+
+    run = begun(tmp_path)
+    measure(run)
+    plain = snapshot(Table.open(run.job.data.path, run.domain).split())
+    for path in run.path.rglob("*"):
+        assert path.is_dir() or plain.encode() not in path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    place = tmp_path_factory.mktemp("schedulers")
+    dp.run(write(place), place / "run")
+    return place, measurements(place / "run")
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_schedulers_draw_the_same(reference, scheduler):
+    place, expected = reference
+    dp.run(write(place), place / scheduler, scheduler=scheduler)
+    assert measurements(place / scheduler) == expected
+    assert len(charges(place)) == 1
+
+
+def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference):
+    """Two worker processes; one is killed after the first measurement is made and before the last."""
+    from distributed import Client, LocalCluster
+
+    place, expected = reference
+    run = RunDirectory.create(Job.read(write(place)), place / "cluster")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        run_stages(run, client=client, only="plan")
+        victim = next(iter(client.run(os.getpid).values()))
+        client.run(slow_down, victim, str(run.measurements_path))
+        run_stages(run, client=client, only="measure")
+        assert victim not in client.run(os.getpid).values()
+    assert measurements(run.path) == expected
+    assert len(charges(place)) == 1
+    assert audit_run(run.path, place / "ledger.sqlite").sound
+
+
+def slow_down(victim, folder):
+    """On a worker: make measuring slow, and the victim kill itself at its second measurement."""
+    from dpscale.measure import orders
+
+    write_values, made = orders.write_values, []
+
+    def slow(path, values, record):
+        if os.getpid() == victim and made:
+            os.kill(victim, signal.SIGKILL)
+        time.sleep(0.05)
+        write_values(path, values, record)
+        made.append(path)
+
+    orders.write_values = slow
+
+
+def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):
+    """Workers in containers may share a process id: neither may write into the other's half made file."""
+    from dpscale.measure import store
+
+    path, record, replace = tmp_path / "m.parquet", {"release": "r"}, os.replace
+
+    def meanwhile(one, other):
+        monkeypatch.setattr(os, "replace", replace)
+        store.write_values(path, np.arange(3.0), record)
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    store.write_values(path, np.arange(3.0), record)
+    np.testing.assert_array_equal(store.read_values(path, record), np.arange(3.0))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.parquet"]

@@ -1,0 +1,78 @@
+"""What stands around the package: import cost, pipelines, generator, links."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("cvxpy", "pgmpy", "matplotlib", "dask", "dask.dataframe", "distributed", "pandas", "pyarrow", "numba")
+
+
+def python(*arguments, **options):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = python("-c", f"import sys, dpscale; print([m for m in {HEAVY} + ('numpy',) if m in sys.modules])")
+    assert loaded.strip() == "[]"
+
+
+def test_planning_needs_no_dask_and_no_arrow():
+    code = (
+        "import sys, dpscale as dp; dp.plan(dp.Workload(dp.Domain({'a': 3})).add('prefix', degree=1)).rmse();"
+        f"print([m for m in {HEAVY} if m in sys.modules])"
+    )
+    assert python("-c", code).strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    import dpscale
+
+    for name in dpscale.__all__:
+        assert getattr(dpscale, name) is not None
+    assert dpscale.privacy.gdp_mu(1.0, 1e-6) == pytest.approx(1 / 4.224679, rel=1e-6)
+    with pytest.raises(AttributeError):
+        _ = dpscale.nothing
+
+
+def test_the_main_job_runs_step_by_step(tmp_path):
+    from dpscale.jobs.demo.randhie import write_demo
+
+    write_demo(tmp_path / "dpscale-demo")
+    (tmp_path / "pipelines").mkdir()
+    job = tmp_path / "pipelines" / "main.toml"
+    job.write_text((ROOT / "pipelines" / "main.toml").read_text())
+    python(ROOT / "pipelines" / "steps.py", job, tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_the_pipeline_is_the_demos_job():
+    import tomllib
+
+    ours = tomllib.loads((ROOT / "pipelines" / "main.toml").read_text())
+    demo = tomllib.loads((ROOT / "dpscale" / "jobs" / "demo" / "job.toml").read_text())
+    assert ours["workload"] == demo["workload"]
+    assert ours["mechanism"] == demo["mechanism"]
+
+
+def test_the_generator_is_seeded_and_chunked(tmp_path):
+    for name, files in (("a", 1), ("b", 3)):
+        python(ROOT / "data" / "generate.py", tmp_path / name, "--rows", 600_000, "--attributes", 3, "--files", files)
+    one, other = (pq.read_table(tmp_path / name / "table") for name in ("a", "b"))
+    assert one.equals(other)
+    assert one.num_rows == 600_000
+    from dpscale import Domain
+
+    assert Domain.read(tmp_path / "a" / "domain.toml").shape(("x00", "x01", "x02")) == (2, 4, 10)
+
+
+def test_documents_link_to_what_exists():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]:
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert not target.startswith("http"), f"{page}: {target}"
+            assert (page.parent / target.split("#")[0]).exists(), f"{page}: {target}"
