@@ -208,8 +208,9 @@ def _attribute(name: str, table: Any) -> Attribute:
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
     policies: dict[str, Any] = {key: _policy(name, key, table.get(key, "reject")) for key in POLICIES}
     if kind == "categories" and policies["outside"] == "clip":
-        raise DomainError(f"attributes.{name}.outside", "'clip'", "reject or category, for categories",
-                          "texts have no nearest value")
+        raise DomainError(
+            f"attributes.{name}.outside", "'clip'", "reject or category, for categories", "texts have no nearest value"
+        )
     return Attribute(name, kind, **_READ[kind](name, table), **policies)
 
 

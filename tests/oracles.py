@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.workload import ExplicitPart
+from dpscale.workload import ExplicitPart, JointPart
 
 
 def one_way_queries(family: str, size: int) -> np.ndarray:
@@ -21,7 +21,21 @@ def one_way_queries(family: str, size: int) -> np.ndarray:
     if family == "range":
         ends = [(low, high) for low in range(size) for high in range(low, size)]
         return np.array([(cells >= low) & (cells <= high) for low, high in ends], dtype=float)
+    if family == "circular":
+        arcs = [(start, length) for start in range(size) for length in range(1, size + 1)]
+        return np.array([(cells - start) % size < length for start, length in arcs], dtype=float)
     raise AssertionError(family)
+
+
+def joint_queries(part, names) -> np.ndarray:
+    """affine and abs from the contract's definitions; random as drawn."""
+    if part.family == "random":
+        return part.queries(names)
+    sizes = part.domain.shape(names)
+    x, y = np.meshgrid(*(np.arange(n) for n in sizes), indexing="ij")
+    if part.family == "affine":
+        return np.array([x + y <= c for c in range(sum(sizes) - 1)], dtype=float)
+    return np.array([np.abs(x - y) <= c for c in range(max(sizes))], dtype=float)
 
 
 def kron(matrices) -> np.ndarray:
@@ -32,18 +46,24 @@ def explicit_workload(workload) -> tuple[np.ndarray, np.ndarray]:
     """Every query over the whole domain, and its weight: (m, cells), (m,)."""
     domain, rows, weights = workload.domain, [], []
     for part in workload.parts:
-        for names in part.sets:
+        for names, weight in zip(part.sets, part.weights, strict=True):
             if isinstance(part, ExplicitPart):
-                rows.append(_spread(domain, names, part.queries))
-                weights.append(part.weights)
+                rows.append(_spread(domain, names, part.array))
+                weights.append(part.each)
                 continue
-            factors = [
-                one_way_queries(part.family, a.size) if a.name in names else np.ones((1, a.size))
-                for a in domain.attributes
-            ]
-            rows.append(kron(factors))
-            weights.append(np.full(len(rows[-1]), part.weight))
+            if isinstance(part, JointPart):
+                rows.append(_spread(domain, names, joint_queries(part, names)))
+            else:
+                rows.append(kron([_own(part, a, names) for a in domain.attributes]))
+            weights.append(np.full(len(rows[-1]), weight))
     return np.concatenate(rows), np.concatenate(weights)
+
+
+def _own(part, attribute, names) -> np.ndarray:
+    if attribute.name not in names:
+        return np.ones((1, attribute.size))
+    hybrid = "prefix" if attribute.name in part.numeric else "marginal"
+    return one_way_queries(hybrid if part.family == "hybrid" else part.family, attribute.size)
 
 
 def _spread(domain, names, queries) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the whole test suite: domains, attribute sets, columns of every type, tables, partitionings."""
+"""Hypothesis strategies for the whole suite: domains, attribute sets, columns of every type, tables, partitionings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attribute_tables(draw: st.DrawFn) -> dict[str, Any]:
         listed = [text for text in TEXTS if text != "(outside)"]
         numbers = st.one_of(st.integers(-50, 50), st.floats(-50, 50).map(lambda x: round(x, 1)))
         kinds = [st.sampled_from(listed), numbers]
-        own = {"values": draw(st.sampled_from(kinds).flatmap(lambda s: st.lists(s, min_size=2, max_size=8, unique=True)))}
+        own = {"values": draw(st.lists(draw(st.sampled_from(kinds)), min_size=2, max_size=8, unique=True))}
     return {"kind": kind, **own, **rest}
 
 

@@ -40,7 +40,9 @@ class Bound:
 
 def attack(case: Case, one: Counts, other: Counts, releases: int = 3000, delta: float = 1e-3) -> Bound:
     """The best lower bound over all statistics; `releases` of either table, under keys of their own."""
-    samples = [[case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))]
+    samples = [
+        [case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))
+    ]
     shapes = [np.array([len(values) for values in sample], dtype=float) for sample in samples]
     if len(set(np.concatenate(shapes))) > 1:
         return best_event({"the number of values": (shapes[0], shapes[1])}, delta)
@@ -59,8 +61,8 @@ def _statistics(
         weights = np.zeros(null.shape[1])
         weights[i], weights[j] = 1 / case.deviations[i], -1 / case.deviations[j]
         yield f"difference of numbers {i} and {j}", (null @ weights, moved @ weights)
-    for i in np.flatnonzero((first != np.rint(first)).any(axis=0)):
-        yield f"fraction of number {i}", (np.mod(null[:, i], 1.0), np.mod(moved[:, i], 1.0))
+    for k in np.flatnonzero((first != np.rint(first)).any(axis=0)):
+        yield f"fraction of number {k}", (np.mod(null[:, k], 1.0), np.mod(moved[:, k], 1.0))
 
 
 def _pairs(scaled: Statistic) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """How far one record moves what is measured, in exact arithmetic and by trying every record.
 
 The strategies are taken as they are *applied*: the same table is measured with and without the record under the same
-key, so that the noise cancels and the difference is multiplier · K · record. The squared distance in units of the noise,
-summed over the blocks, is the squared Gaussian-DP mu of that record, and may not exceed the claim.
+key, so that the noise cancels and the difference is multiplier · K · record. The squared distance in units of the
+noise, summed over the blocks, is the squared Gaussian-DP mu of that record, and may not exceed the claim.
 """
 
 from __future__ import annotations

@@ -7,12 +7,15 @@ the array itself locally, a future on a cluster, to be given to a later map with
 from __future__ import annotations
 
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from dpscale.engine.discretion import Discreet, lost_workers
 from dpscale.errors import JobError, TransientError
 
 Progress = Callable[[str, int, int], None]
@@ -35,7 +38,7 @@ class Engine(ABC):
     def map(self, function: Callable[..., Any], items: Iterable[Any], label: str = "map") -> list[Any]:
         """function(item) for every item, in order; a tuple item is spread over the arguments."""
         spread = [item if isinstance(item, tuple) else (item,) for item in items]
-        graph = {(label, i): (function, *map(_literal, item)) for i, item in enumerate(spread)}
+        graph = {(label, i): (Discreet(function), *map(_literal, item)) for i, item in enumerate(spread)}
         return self._results(graph, list(graph), label)
 
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
@@ -53,7 +56,7 @@ class Engine(ABC):
         label: str = "reduce",
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: one handle for each part."""
-        graph: Graph = {(label, i): (function, *map(_literal, item)) for i, item in enumerate(items)}
+        graph: Graph = {(label, i): (Discreet(function), *map(_literal, item)) for i, item in enumerate(items)}
         roots = []
         for part in range(parts):
             level: list[Any] = []
@@ -84,7 +87,7 @@ class LocalEngine(Engine):
     def _results(self, graph: Graph, keys: list[Any], label: str) -> list[Any]:
         if not keys:
             return []
-        with _shown(self.progress, label, len(keys), set(keys)):
+        with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(keys), set(keys)):
             return list(self._get()(graph, keys, num_workers=self.workers))
 
     _handles = _results
@@ -110,7 +113,7 @@ class ClusterEngine(Engine):
 
     def __init__(self, client: Any, progress: Progress = silent, owned: bool = False) -> None:
         self.client, self.progress, self._owned = client, progress, owned
-        self._runs = 0
+        self._name, self._runs = secrets.token_hex(8), 0
 
     @property
     def workers(self) -> int:  # type: ignore[override]
@@ -118,19 +121,20 @@ class ClusterEngine(Engine):
 
     def _handles(self, graph: Graph, keys: list[Any], label: str) -> list[Any]:
         self._runs += 1  # fresh keys: a cluster remembers results by key, also those of an earlier job
-        own = {key: f"dpscale-{id(self):x}-{self._runs}-{'-'.join(map(str, key))}" for key in graph}
+        own = {key: f"dpscale-{self._name}-{self._runs}-{'-'.join(map(str, key))}" for key in graph}
         renamed = {own[key]: _renamed(task, own) for key, task in graph.items()}
         return list(self.client.get(renamed, [own[key] for key in keys], sync=False, retries=3))
 
     def _results(self, graph: Graph, keys: list[Any], label: str) -> list[Any]:
-        from distributed import as_completed
+        from distributed import KilledWorker, as_completed
 
         if not keys:
             return []
         futures = self._handles(graph, keys, label)
         for done, _ in enumerate(as_completed(futures), start=1):
             self.progress(label, done, len(futures))
-        return list(self.client.gather(futures))
+        with lost_workers(KilledWorker):
+            return list(self.client.gather(futures))
 
     def close(self) -> None:
         if self._owned:

@@ -21,7 +21,7 @@ from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure.store import LARGE_PAGES
 from dpscale.reconstruct import Estimates
-from dpscale.workload import FAMILIES, Part
+from dpscale.workload import Part, ProductPart
 from dpscale.workload.parts import Attributes
 
 NORMAL_95 = 1.959963984540054
@@ -67,12 +67,12 @@ def write_answers(path: str, number: int, start: int, end: int) -> list[dict[str
 def _answer_set(run: RunDirectory, estimates: Estimates, number: int, part: Part, index: int) -> dict[str, Any]:
     attributes = part.sets[index]
     row = {"part": number, "family": part.name, "attributes": list(attributes), "queries": part.count(attributes)}
-    if part.count(attributes) > run.job.output.max_rows:
+    if part.count(attributes) > run.job.output.max_rows or part.weights[index] == 0:
         return row | {"file": None, "rms_error": None}
     answers, errors = estimates.part_answers(part, attributes)
     name = f"{number:02d}-{part.name}/{index:05d}-{safe_name(attributes)}.parquet"
     _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors)
-    return row | {"file": name, "rms_error": math.sqrt(float((errors**2).mean()))}
+    return row | {"file": name, "rms_error": math.sqrt(float(np.nanmean(errors**2)))}
 
 
 def safe_name(attributes: Attributes) -> str:
@@ -84,9 +84,10 @@ def _columns(run: RunDirectory, part: Part, attributes: Attributes) -> dict[str,
     """What identifies each query: a column for every attribute and parameter, row-major."""
     import pyarrow as pa
 
-    if part.name not in FAMILIES:
+    if not isinstance(part, ProductPart):
         return {"query": pa.array(np.arange(part.count(attributes)))}
-    axes = [FAMILIES[part.name].bounds(n) for n in run.domain.shape(attributes)]
+    pairs = zip(part.families(attributes), run.domain.shape(attributes), strict=True)
+    axes = [family.bounds(n) for family, n in pairs]
     counts = [len(next(iter(bounds.values()))) for bounds in axes]
     columns = {}
     for axis, (attribute, bounds) in enumerate(zip(attributes, axes, strict=True)):

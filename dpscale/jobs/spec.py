@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
-from dpscale.workload import FAMILIES, Workload
+from dpscale.workload import NAMES, Workload
 
 MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
@@ -24,6 +24,7 @@ UNITS = {
     **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
 }
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -82,8 +83,11 @@ class Part(_Section):
     family: str
     degree: int | None = None
     attributes: list[list[str]] | None = None
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight | list[Weight] = 1.0
     file: str | None = None
+    p: float | None = None
+    seed: int | None = None
+    numeric: list[str] | None = None
 
 
 class Mechanism(_Section):
@@ -194,12 +198,12 @@ def _add(workload: Workload, part: Part) -> None:
     if part.family == "predicates":
         _add_predicates(workload, part)
         return
-    if part.family not in FAMILIES:
-        known = [*FAMILIES, "predicates"]
+    if part.family not in NAMES:
+        known = [*NAMES, "predicates"]
         raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
     if part.file is not None:
         raise JobError("workload.file", f"given for family {part.family!r}", "family predicates only", "remove it")
-    workload.add(part.family, degree=part.degree, attributes=part.attributes, weight=part.weight)
+    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric)
 
 
 def _add_predicates(workload: Workload, part: Part) -> None:
@@ -212,7 +216,8 @@ def _add_predicates(workload: Workload, part: Part) -> None:
         raise JobError(
             "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy"
         ) from None
-    workload.add_queries(part.attributes[0], queries, np.full(len(queries), part.weight))
+    each = part.weight if isinstance(part.weight, list) else np.full(len(queries), part.weight)
+    workload.add_queries(part.attributes[0], queries, each)
 
 
 def _sentence(error: ValidationError) -> JobError:

@@ -27,6 +27,7 @@ from dpscale.select import Plan, plan
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes, Dropped, empty_table
 from dpscale.tables.snapshot import snapshot
+from dpscale.tables.table import row_bound
 
 STAGES = ("plan", "measure", "reconstruct", "report")
 
@@ -161,7 +162,7 @@ def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measuremen
     _charge(run, measurements, reserve=False)
     orders = make_orders(measurements, missing)
     groups = partition_groups(table.partitions, engine.workers)
-    dropped = _dropped(run, engine, table, groups)
+    dropped = _dropped(run, engine, table, groups, _columns(measurements.plan))
     sets = list(dict.fromkeys(order.source for order in orders))
     for number, one in enumerate(plan_passes(run.domain, sets, run.job.engine.bytes, engine.workers)):
         handles = run_pass(engine, one, groups, [] if number else _columns(measurements.plan), dropped)
@@ -176,22 +177,15 @@ def _any_row(counts: Any) -> bool:
     return bool(counts.any())
 
 
-def _dropped(run: RunDirectory, engine: Engine, table: Table, groups: Sequence[Any]) -> Dropped | None:
+def _dropped(
+    run: RunDirectory, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+) -> Dropped | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = sum(engine.map(row_bound, [(path,) for path in table.files], "rows"))
     memory = run.job.engine.bytes
-    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows, memory)
-
-
-def row_bound(path: str) -> int:
-    """An upper guess of a file's rows: from a Parquet footer, or one row to two bytes of a CSV."""
-    import os
-
-    import pyarrow.parquet as pq
-
-    return os.path.getsize(path) // 2 if path.endswith(".csv") else int(pq.read_metadata(path).num_rows)
+    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows, memory, names)
 
 
 def _charge(run: RunDirectory, measurements: Measurements, reserve: bool = True) -> str:

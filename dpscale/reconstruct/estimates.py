@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.residual import piece, residual_of, smear, subsets
+from dpscale.select.lattice import Factor
 from dpscale.select.plan import Plan, ResidualEstimator
-from dpscale.workload import FAMILIES, ExplicitPart, Part
+from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
@@ -29,6 +30,7 @@ class Estimates:
         self.plan, self._variances, self._read = plan, variances, read
         self._residuals: OrderedDict[Attributes, Array] = OrderedDict()
         self._held = 0
+        self._quadratics: dict[tuple[tuple[str, ...], int], Array] = {}
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""
@@ -55,18 +57,21 @@ class Estimates:
 
     def part_answers(self, part: Part, attributes: Attributes) -> tuple[Array, Array]:
         """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
-        return self._span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
+        answers, errors = self._span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
+        if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
+            answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
+        return answers, errors
 
     def part_variances(self, part: Part, attributes: Attributes) -> Array:
         """Variances of all queries of a part over one set, in closed form by family."""
-        if isinstance(part, ExplicitPart):
-            return self._explicit_variances(part)
-        family = FAMILIES[part.family]
+        if not isinstance(part, ProductPart):
+            return self._array_variances(part, attributes)
+        families = part.families(attributes)
         sizes = self.plan.domain.shape(attributes)
-        total = np.zeros(tuple(family.count(n) for n in sizes))
+        total = np.zeros(tuple(family.count(n) for family, n in zip(families, sizes, strict=True)))
         for kept in subsets(attributes):
             if kept in self.plan.residuals:
-                total += self._product_variance(part.family, attributes, kept)
+                total += self._product_variance(dict(zip(attributes, families, strict=True)), kept)
         return total
 
     def residual(self, kept: Attributes) -> Array:
@@ -110,32 +115,38 @@ class Estimates:
         for kept in subsets(attributes):
             if kept in self.plan.residuals:
                 total += smear(self.residual(kept), [attributes.index(name) for name in kept], shape)
-        return part.answers(total)
+        return part.answers(attributes, total)
 
-    def _explicit_variances(self, part: ExplicitPart) -> Array:
-        total = np.zeros(len(part.queries))
-        for kept in subsets(part.attributes):
+    def _array_variances(self, part: JointPart | ExplicitPart, attributes: Attributes) -> Array:
+        queries = part.queries(attributes)
+        total = np.zeros(len(queries))
+        for kept in subsets(attributes):
             if kept in self.plan.residuals:
-                pieces = piece(part.queries, [part.attributes.index(name) for name in kept], lead=1)
+                pieces = piece(queries, [attributes.index(name) for name in kept], lead=1)
                 total += self.estimator(kept).variances(pieces)
         return total
 
-    def _product_variance(self, name: str, attributes: Attributes, kept: Attributes) -> Array:
-        """Σ-term of one residual for every product query: an outer product unless the strategy is joint."""
-        estimator, family = self.estimator(kept), FAMILIES[name]
-        sizes = dict(zip(attributes, self.plan.domain.shape(attributes), strict=True))
-        if len(estimator.forms) == len(kept):
-            own = {key: family.quadratic(form) for key, form in zip(kept, estimator.forms, strict=True)}
-            vectors = [own[key] if key in own else family.means(sizes[key]) ** 2 for key in attributes]
-            return estimator.scale * reduce(np.multiply.outer, vectors, np.ones(()))
-        joint = _joint_quadratic(name, estimator, tuple(sizes[key] for key in kept))
-        shape = tuple(family.count(sizes[key]) if key in kept else 1 for key in attributes)
-        total = estimator.scale * joint.reshape(shape)
-        for axis, key in enumerate(attributes):
-            if key not in kept:
-                means = family.means(sizes[key]) ** 2
-                total = total * means.reshape([-1 if i == axis else 1 for i in range(len(attributes))])
+    def _product_variance(self, families: dict[str, Family], kept: Attributes) -> Array:
+        """What one residual adds for every product query: an outer product unless the strategy is joint."""
+        estimator = self.estimator(kept)
+        sizes = {name: self.plan.domain[name].size for name in families}
+        means = {name: family.means(sizes[name]) ** 2 for name, family in families.items()}
+        if not estimator.joint:
+            own = zip(kept, estimator.factors, strict=True)
+            vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in own}
+            return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
+        total = estimator.scale * self._joint_quadratic(tuple(families[name] for name in kept), estimator.factors[0])
+        for axis, name in enumerate(families):
+            if name not in kept:
+                total = np.expand_dims(total, axis) * means[name].reshape([-1, *[1] * (total.ndim - axis)])
         return total
+
+    def _joint_quadratic(self, families: tuple[Family, ...], factor: Factor) -> Array:
+        """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
+        key = (tuple(family.name for family in families), id(factor))
+        if key not in self._quadratics:
+            self._quadratics[key] = joint_quadratic(families, factor)
+        return self._quadratics[key]
 
     def _hold(self, kept: Attributes, value: Array) -> None:
         self._residuals[kept] = value
@@ -145,14 +156,12 @@ class Estimates:
             self._held -= old.nbytes
 
 
-def _joint_quadratic(name: str, estimator: ResidualEstimator, sizes: tuple[int, ...]) -> Array:
-    """qᵀSq of every product query q, for a covariance S on all cells: W S Wᵀ's diagonal, axis pair by axis pair."""
-    family = FAMILIES[name]
-    form = estimator.forms[0].reshape(*sizes, *sizes)
-    for axis in range(len(sizes)):
+def joint_quadratic(families: tuple[Family, ...], factor: Factor) -> Array:
+    """W S Wᵀ's diagonal for a product W and a covariance S on all cells, axis pair by axis pair."""
+    form = factor.covariance.reshape(*factor.shape, *factor.shape)
+    for axis, (family, size) in enumerate(zip(families, factor.shape, strict=True)):
         # axes are now: queries so far, rows of S left, columns of S left; the first pair left becomes queries
-        form = np.moveaxis(form, (axis, len(sizes)), (-2, -1))
-        flat = form.reshape(-1, sizes[axis], sizes[axis])
-        reduced = np.stack([family.quadratic(matrix) for matrix in flat])
+        form = np.moveaxis(form, (axis, len(families)), (-2, -1))
+        reduced = np.stack([family.quadratic(matrix) for matrix in form.reshape(-1, size, size)])
         form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
     return form

@@ -6,7 +6,8 @@ With G = FᵀF of full row rank and weights μ ≥ 0, Σμ = 1, let M = F diag(�
     X = Fᵀ M^{−½} F  gives  tr(G X⁺) = tr M^½,  Σ μ_i X_ii = tr M^½,
 so X / max X_ii is a primal point of value tr M^½ · max X_ii, and max X_ii / tr M^½ − 1 is its certified gap. At the
 optimum X_ii = tr M^½ wherever μ_i > 0. We iterate log μ ← log μ + 2 log(X_ii / tr M^½), a fixed point of that
-condition, accelerated by Anderson mixing; a step that lowers the dual is dropped.
+condition, accelerated by Anderson mixing; a step that lowers the dual is dropped. That is fast where every μ_i > 0;
+where the optimum leaves cells out, an interior point method (`barrier`) takes over. Symmetries of G cut M into blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.select.barrier import Point, interior_point
+from dpscale.select.symmetry import Blocks, split
+
 Array = NDArray[np.float64]
 
-RANK_TOLERANCE = 1e-13
 MEMORY = 15
 POWER = 2.0
+TOLERANCE = 1e-9
+STEPS = 80
+BARRIER_WORK = 2e11
 
 
 @dataclass(frozen=True)
@@ -36,45 +42,34 @@ class Optimum:
         return self.primal / self.dual - 1
 
 
-def optimise(gram: Array, tolerance: float = 1e-9, iterations: int = 2000) -> Optimum:
-    """Solve the problem for one Gram matrix (n × n, symmetric, positive semi-definite, not zero)."""
-    rows = _row_space(gram)
-    log_weights = np.full(len(gram), -np.log(len(gram)))
+def optimise(gram: Array, shape: tuple[int, ...] | None = None, tolerance: float = TOLERANCE) -> Optimum:
+    """Solve the problem for one Gram matrix (n × n, symmetric, positive semi-definite, not zero).
+
+    `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries.
+    """
+    blocks = split(gram, shape or (len(gram),))
+    best = fixed_point(blocks, tolerance)
+    if best.ratio - 1 > tolerance and best.work <= BARRIER_WORK:
+        best = interior_point(best, tolerance)
+    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2)
+
+
+def fixed_point(blocks: Blocks, tolerance: float) -> Point:
+    """Anderson-mixed fixed point from uniform weights; the best point met."""
+    sizes = np.bincount(blocks.orbit).astype(np.float64)
+    log_weights = np.log(sizes / sizes.sum())
     mixing, best = _Anderson(), None
-    for _ in range(iterations):
+    for _ in range(STEPS):
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
-        point = _Point(rows, weights)
+        point = Point(blocks, weights)
         best = point if best is None or point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance:
             break
         change = POWER * np.log(np.maximum(point.leverage / point.trace, 1e-300))
         log_weights = mixing.next(np.log(np.maximum(weights, 1e-300)), change, point.trace)
     assert best is not None
-    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2)
-
-
-def _row_space(gram: Array) -> Array:
-    """F of full row rank with FᵀF = G."""
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > values[-1] * RANK_TOLERANCE
-    return np.asarray((vectors[:, kept] * np.sqrt(values[kept])).T)
-
-
-class _Point:
-    """One μ with its trace tr M^½, the diagonal of X (`leverage`) and the ratio that certifies it."""
-
-    def __init__(self, rows: Array, weights: Array) -> None:
-        values, vectors = np.linalg.eigh((rows * weights) @ rows.T)
-        self.values = np.maximum(values, values[-1] * 1e-30)
-        self.turned = vectors.T @ rows
-        self.trace = float(np.sqrt(self.values).sum())
-        self.leverage: Array = (self.turned**2 / np.sqrt(self.values)[:, None]).sum(0)
-        self.ratio = float(self.leverage.max()) / self.trace
-
-    def root(self) -> Array:
-        """B with BᵀB = X / max X_ii."""
-        return np.asarray(self.values[:, None] ** -0.25 * self.turned / np.sqrt(self.leverage.max()))
+    return best
 
 
 class _Anderson:

@@ -14,7 +14,7 @@ import numpy as np
 from dpscale.select.allocation import allocate
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Each, Plan
-from dpscale.workload import FAMILIES, ProductPart, Workload, decompose
+from dpscale.workload import Part, ProductPart, Workload, decompose
 from dpscale.workload.parts import Attributes
 
 
@@ -35,11 +35,15 @@ def _energies(workload: Workload) -> dict[Attributes, float]:
     """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
     energies: dict[Attributes, float] = {}
     for part in workload.parts:
-        for names in part.sets:
-            if isinstance(part, ProductPart):
-                traces = (float(np.trace(FAMILIES[part.family].gram(n))) for n in workload.domain.shape(names))
-                energy = part.weight * math.prod(traces)
-            else:
-                energy = float((part.weights * (part.queries.reshape(len(part.queries), -1) ** 2).sum(1)).sum())
-            energies[names] = energies.get(names, 0.0) + energy
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            energies[names] = energies.get(names, 0.0) + weight * _energy(part, names)
     return energies
+
+
+def _energy(part: Part, names: Attributes) -> float:
+    sizes = part.domain.shape(names)
+    if isinstance(part, ProductPart):
+        pairs = zip(part.families(names), sizes, strict=True)
+        return math.prod(float(np.trace(family.gram(n))) for family, n in pairs)
+    squares = part.queries(names).reshape(part.count(names), -1) ** 2
+    return float((part.query_weights(names) * squares.sum(axis=1)).sum())

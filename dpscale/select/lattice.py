@@ -2,12 +2,14 @@
 
 The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
 rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
-at index 1 … n−1 are rounded and the entry at 0 is minus their sum. Sensitivity and covariance are those of K itself.
+at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
+space, K is a whole combination of integer rows that span the same. Sensitivity and covariance are those of K itself.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,13 +25,16 @@ TOTAL_BITS = 38
 LARGEST_BITS = 25
 TRIES = 8
 TRIED_CELLS = 200
+BASIS_BITS = 36
+SPAN_TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
     """An integer strategy on one axis, or on several axes at once when `shape` has several sizes.
 
-    kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given, with rows centred along every axis of `shape`.
+    kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
+    exactly along every axis of `shape`.
     """
 
     kind: str
@@ -44,16 +49,19 @@ class Factor:
     def rows(self) -> int:
         return self.cells if self.matrix is None else len(self.matrix)
 
+    @property
+    def spans_all(self) -> bool:
+        """Whether the strategy tells of the whole centred space."""
+        return self.matrix is None or len(self.matrix) == math.prod(n - 1 for n in self.shape)
+
     @cached_property
     def sensitivity(self) -> int:
         """Largest squared L2 norm of a column of K, exactly."""
-        if self.kind == "identity":
-            return 1
-        if self.kind == "center":
-            return self.cells * (self.cells - 1)
-        norms = np.diagonal(self._gram)
+        if self.matrix is None:
+            return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
+        norms = (self.matrix.astype(np.float64) ** 2).sum(axis=0)
         near = np.flatnonzero(norms >= norms.max() * (1 - 1e-9))  # floats choose the candidates, integers decide
-        return max(sum(int(v) ** 2 for v in np.asarray(self.matrix)[:, column]) for column in near)
+        return max(sum(int(v) ** 2 for v in self.matrix[:, column]) for column in near)
 
     @cached_property
     def largest(self) -> int:
@@ -63,23 +71,25 @@ class Factor:
         return 1 if self.kind == "identity" else self.cells - 1
 
     @cached_property
-    def covariance(self) -> Array:
-        """(KᵀK)⁺ on the centred space: the covariance of the estimated residual at unit noise variance."""
-        n = self.cells
-        if self.matrix is None:
-            scale = 1.0 if self.kind == "identity" else float(n) ** -2
-            return (np.eye(n) - 1 / n) * scale
-        values, vectors = np.linalg.eigh(self._gram)
-        kept = vectors[:, n - self.rank :] / np.sqrt(values[n - self.rank :])
-        return np.asarray(kept @ kept.T)
-
-    @cached_property
     def inverse(self) -> Array:
-        """K⁺ restricted to the centred space, (cells, rows): measurement to residual."""
+        """K⁺ on the centred space, (cells, rows): measurement to residual."""
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
-        return np.asarray(self.covariance @ self.matrix.T.astype(np.float64))
+        orthogonal, triangle = np.linalg.qr(self.matrix.T.astype(np.float64))
+        return np.asarray(np.linalg.solve(triangle, orthogonal.T).T)
+
+    @cached_property
+    def covariance(self) -> Array:
+        """(KᵀK)⁺ on the centred space, (cells, cells): covariance of the estimated residual at unit noise variance."""
+        return np.asarray(self.inverse @ self.inverse.T)
+
+    def spans(self, pieces: Array) -> bool:
+        """Whether pieces of queries, (m, cells), lie in the span of the rows."""
+        if self.spans_all or self.matrix is None:
+            return True
+        back = (pieces @ self.inverse) @ self.matrix.astype(np.float64)
+        return bool(np.abs(back - pieces).max() <= SPAN_TOLERANCE * max(np.abs(pieces).max(), 1e-300))
 
     def explicit(self) -> Integers:
         """K as a matrix of shape (rows, cells)."""
@@ -88,48 +98,61 @@ class Factor:
         eye = np.eye(self.cells, dtype=np.int64)
         return eye if self.kind == "identity" else self.cells * eye - 1
 
-    @cached_property
-    def _gram(self) -> Array:
-        real = np.asarray(self.matrix, dtype=np.float64)
-        return np.asarray(real.T @ real)
-
-    @property
-    def rank(self) -> int:
-        """Dimension of the centred space."""
-        return math.prod(n - 1 for n in self.shape)
-
 
 def center_factor(size: int) -> Factor:
     """The marginal's own residual strategy: exact, nothing rounded."""
     return Factor("center", (size,))
 
 
-def round_strategy(gram: Array, root: Array, shape: tuple[int, ...], bits: int) -> Factor:
-    """The integer strategy near 2^bits · root that answers the Gram best, of a few scales tried."""
-    tries = TRIES if len(gram) <= TRIED_CELLS else 1
-    candidates = [_rounded(np.ldexp(root, bits) * (1 - t / (2 * TRIES)), shape) for t in range(tries)]
-    best = min(candidates, key=lambda factor: worth(factor, gram))
-    if not worth(best, gram) < np.inf:
+def worth(factor: Factor, rows: Array) -> float:
+    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
+    try:
+        return float(((rows @ factor.inverse) ** 2).sum()) * factor.sensitivity
+    except np.linalg.LinAlgError:
+        return np.inf
+
+
+def round_strategy(rows: Array, root: Array, shape: tuple[int, ...], bits: int, basis: Array | None = None) -> Factor:
+    """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
+
+    With an integer `basis` of the span, K is made of whole multiples of its rows, so that it spans the same space.
+    """
+    tries = TRIES if root.shape[1] <= TRIED_CELLS else 1
+    scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
+    make = _centred(shape) if basis is None else _combined(basis, shape, len(root))
+    best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
+    if not worth(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
         raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
     return best
 
 
-def worth(factor: Factor, gram: Array) -> float:
-    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy; inf where it has lost rank."""
-    real = factor.explicit().astype(np.float64)
-    if factor.kind == "matrix" and np.linalg.matrix_rank(real) < factor.rank:
-        return np.inf
-    return float((gram * factor.covariance).sum()) * factor.sensitivity
+def _centred(shape: tuple[int, ...]) -> Callable[[Array], Factor]:
+    """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
+
+    def rounded(scaled: Array) -> Factor:
+        whole = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
+        for axis in range(1, whole.ndim):
+            rest = whole.take(range(1, whole.shape[axis]), axis)
+            whole = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+        return Factor("matrix", shape, whole.reshape(len(scaled), -1))
+
+    return rounded
 
 
-def _rounded(scaled: Array, shape: tuple[int, ...]) -> Factor:
-    """Integers nearest to a strategy, its rows centred exactly along every axis of `shape`."""
-    whole = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
-    for axis in range(1, whole.ndim):
-        rest = whole.take(range(1, whole.shape[axis]), axis)
-        whole = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
-    return Factor("matrix", shape, whole.reshape(len(scaled), -1))
+def _combined(basis: Array, shape: tuple[int, ...], rank: int) -> Callable[[Array], Factor]:
+    """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
+    from scipy.linalg import qr
+
+    _, _, order = qr(basis.T, mode="economic", pivoting=True)
+    chosen = basis[np.sort(order[:rank])]
+    inverse = np.linalg.pinv(chosen)
+
+    def rounded(scaled: Array) -> Factor:
+        mixed = np.rint(scaled @ inverse).astype(np.int64)
+        return Factor("matrix", shape, mixed @ chosen.astype(np.int64))
+
+    return rounded
 
 
 def bits_for(matrices: int) -> int:

@@ -73,12 +73,16 @@ class Source:
 
 @dataclass(frozen=True)
 class ResidualEstimator:
-    """How one residual is estimated: the average of its sources; covariance scale · ⊗ forms at privacy cost 1."""
+    """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺ at privacy cost 1."""
 
     attributes: Attributes
     sources: tuple[Source, ...]
     scale: float
-    forms: tuple[Array, ...]
+    factors: tuple[Factor, ...]
+
+    @property
+    def joint(self) -> bool:
+        return len(self.factors) < len(self.attributes)
 
     def variance(self, query_piece: Array) -> float:
         """Variance, at privacy cost 1, of a query's piece on this residual."""
@@ -86,13 +90,19 @@ class ResidualEstimator:
 
     def variances(self, pieces: Array) -> Array:
         """The same for a batch of pieces, shape (m, sizes…)."""
+        if self.joint:
+            turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
+            return np.asarray(self.scale * (turned**2).sum(axis=1))
         turned = pieces
-        if len(self.forms) == 1:
-            turned = (pieces.reshape(len(pieces), -1) @ self.forms[0]).reshape(pieces.shape)
-        else:
-            for axis, form in enumerate(self.forms):
-                turned = np.moveaxis(np.tensordot(turned, form, axes=(axis + 1, 0)), -1, axis + 1)
+        for axis, factor in enumerate(self.factors):
+            turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis + 1, 0)), -1, axis + 1)
         return np.asarray(self.scale * (pieces * turned).reshape(len(pieces), -1).sum(axis=1))
+
+    def spans(self, query_piece: Array) -> bool:
+        """Whether a query's piece can be told from the sources."""
+        if self.joint or len(self.factors) == 1:
+            return self.factors[0].spans(query_piece.reshape(1, -1))
+        return all(factor.spans_all for factor in self.factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +162,11 @@ class Plan:
         found = []
         for kept in subsets(ordered):
             part = piece(values, [ordered.index(name) for name in kept])
-            if kept in self.residuals:
-                found.append((kept, part))
-            elif np.abs(part).max() > 1e-12 * np.abs(values).max():
+            if np.abs(part).max() <= 1e-12 * np.abs(values).max():
+                continue
+            if kept not in self.residuals or not self.residuals[kept].spans(part):
                 raise _out_of_span(kept)
+            found.append((kept, part))
         return found
 
     @cached_property
@@ -174,7 +185,7 @@ class Plan:
         block = self.blocks[told[0][0]]
         own = {name: factor for name, factor in zip(block.attributes, block.factors, strict=False)}
         factors = block.factors if block.joint else tuple(own[name] for name in kept)
-        return ResidualEstimator(kept, sources, 1 / precision, tuple(factor.covariance for factor in factors))
+        return ResidualEstimator(kept, sources, 1 / precision, factors)
 
     @cached_property
     def counted(self) -> tuple[Attributes, ...]:

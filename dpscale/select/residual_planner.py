@@ -14,7 +14,7 @@ import numpy as np
 from dpscale.select.allocation import allocate
 from dpscale.select.lattice import center_factor
 from dpscale.select.plan import Block, Each, Plan
-from dpscale.workload import Subworkload, Workload, decompose
+from dpscale.workload import GramFactor, Subworkload, Workload, decompose
 
 
 def plan_residual_planner(workload: Workload, each: Each = map) -> Plan:
@@ -31,12 +31,11 @@ def plan_residual_planner(workload: Workload, each: Each = map) -> Plan:
 
 
 def _uniform_dual(sub: Subworkload) -> float:
-    bound = math.fsum(
-        weight * math.prod(_root_trace(sub.factors[axis]) ** 2 for axis in key) for key, weight in sub.terms.items()
+    return math.fsum(
+        weight * math.prod(_root_trace(sub.factors[factor]) ** 2 for factor in key) for key, weight in sub.terms.items()
     )
-    return bound + (0.0 if sub.dense is None else _root_trace(sub.dense) ** 2)
 
 
-def _root_trace(gram: np.ndarray) -> float:
-    values = np.linalg.eigvalsh(gram / len(gram))
-    return float(np.sqrt(np.maximum(values, 0)).sum())
+def _root_trace(factor: GramFactor) -> float:
+    """tr (G/n)^½, from the singular values of the rows."""
+    return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])

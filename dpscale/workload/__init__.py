@@ -5,9 +5,24 @@ Nothing here loops over queries: counts, Gram matrices and errors of a family ar
 Gram of each residual subworkload is a sum of Kronecker terms (`subworkloads`; QuerySmasher, section 5).
 """
 
+from dpscale.workload.factors import GramFactor, axis_of, root_of
 from dpscale.workload.families import FAMILIES, Family
-from dpscale.workload.parts import ExplicitPart, Part, ProductPart
+from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
 from dpscale.workload.subworkloads import Subworkload, decompose
-from dpscale.workload.workload import Workload
+from dpscale.workload.workload import NAMES, Workload
 
-__all__ = ["FAMILIES", "ExplicitPart", "Family", "Part", "ProductPart", "Subworkload", "Workload", "decompose"]
+__all__ = [
+    "FAMILIES",
+    "NAMES",
+    "ExplicitPart",
+    "Family",
+    "GramFactor",
+    "JointPart",
+    "Part",
+    "ProductPart",
+    "Subworkload",
+    "Workload",
+    "axis_of",
+    "decompose",
+    "root_of",
+]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Cells = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class Family:
     answers: Callable[[Array, int], Array]
     quadratic: Callable[[Array], Array]
     means: Callable[[int], Array]
-    bounds: Callable[[int], dict[str, NDArray[np.int64]]]
+    bounds: Callable[[int], dict[str, Cells]]
 
     def matrix(self, size: int) -> Array:
         """W, of shape (count, size)."""
         return self.answers(np.eye(size), 0)
 
 
-def _cells(size: int) -> NDArray[np.int64]:
+def _cells(size: int) -> Cells:
     return np.arange(size, dtype=np.int64)
 
 
@@ -49,16 +50,31 @@ def _range_gram(size: int) -> Array:
     return ((np.minimum.outer(cell, cell) + 1) * (size - np.maximum.outer(cell, cell))).astype(np.float64)
 
 
+def _circular_gram(size: int) -> Array:
+    """Arcs of length l that hold both of two cells at distance d: (l − d)⁺ one way round, (l − n + d)⁺ the other."""
+    cell, lengths = _cells(size), np.arange(1, size + 1)
+    apart = np.arange(size)[:, None]
+    holding = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (size - apart), 0), 0)
+    return holding.sum(axis=1)[np.abs(np.subtract.outer(cell, cell))].astype(np.float64)
+
+
 @lru_cache(maxsize=64)
-def _ends(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ends(size: int) -> tuple[Cells, Cells]:
     """First and last cell of every interval, in the order of the first."""
     low, high = np.triu_indices(size)
     return low.astype(np.int64), high.astype(np.int64)
 
 
-def _range_answers(values: Array, axis: int) -> Array:
+@lru_cache(maxsize=64)
+def _arcs(size: int) -> tuple[Cells, Cells]:
+    """Start of every arc, and where it ends on the circle run through twice."""
+    start = np.repeat(_cells(size), size)
+    return start, start + np.tile(_cells(size), size)
+
+
+def _between(values: Array, axis: int, low: Cells, high: Cells) -> Array:
+    """Sums over low … high along an axis."""
     running = np.cumsum(values, axis=axis)
-    low, high = _ends(values.shape[axis])
     before = np.concatenate([np.zeros_like(running.take([0], axis)), running], axis=axis)
     return np.asarray(running.take(high, axis) - before.take(low, axis))
 
@@ -67,12 +83,10 @@ def _both_cumsum(form: Array) -> Array:
     return np.cumsum(np.cumsum(form, axis=0), axis=1)
 
 
-def _range_quadratic(form: Array) -> Array:
+def _between_quadratic(form: Array, low: Cells, high: Cells) -> Array:
     """With H the two-sided running sum of S: 1[a,b]ᵀ S 1[a,b] = H(b,b) + H(a−1,a−1) − 2 H(a−1,b)."""
-    size = len(form)
-    padded = np.zeros((size + 1, size + 1))
+    padded = np.zeros((len(form) + 1,) * 2)
     padded[1:, 1:] = _both_cumsum(form)
-    low, high = _ends(size)
     corner = np.diagonal(padded)
     return np.asarray(corner[high + 1] + corner[low] - 2 * padded[low, high + 1])
 
@@ -82,9 +96,19 @@ def _range_means(size: int) -> Array:
     return (high - low + 1) / size
 
 
-def _range_bounds(size: int) -> dict[str, NDArray[np.int64]]:
+def _arc_means(size: int) -> Array:
+    start, end = _arcs(size)
+    return (end - start + 1) / size
+
+
+def _range_bounds(size: int) -> dict[str, Cells]:
     low, high = _ends(size)
     return {"low": low, "high": high}
+
+
+def _arc_bounds(size: int) -> dict[str, Cells]:
+    start, end = _arcs(size)
+    return {"start": start, "end": end % size}
 
 
 MARGINAL = Family(
@@ -109,34 +133,19 @@ RANGE = Family(
     "range",
     count=lambda size: size * (size + 1) // 2,
     gram=_range_gram,
-    answers=_range_answers,
-    quadratic=_range_quadratic,
+    answers=lambda values, axis: _between(values, axis, *_ends(values.shape[axis])),
+    quadratic=lambda form: _between_quadratic(form, *_ends(len(form))),
     means=_range_means,
     bounds=_range_bounds,
 )
+CIRCULAR = Family(
+    "circular",
+    count=lambda size: size * size,
+    gram=_circular_gram,
+    answers=lambda values, axis: _between(np.concatenate([values] * 2, axis), axis, *_arcs(values.shape[axis])),
+    quadratic=lambda form: _between_quadratic(np.tile(form, (2, 2)), *_arcs(len(form))),
+    means=_arc_means,
+    bounds=_arc_bounds,
+)
 
-FAMILIES = {family.name: family for family in (MARGINAL, PREFIX, RANGE)}
-
-
-@dataclass(frozen=True)
-class AxisGram:
-    """What a Kronecker term needs of a family on one axis of n cells.
-
-    `centered` is C WᵀW C scaled to trace 1, so that families that differ by a factor only (all of them at n = 2) are
-    equal; `weight` is that trace; `mean_square` is |W1|²/n², the weight left when the axis is averaged away.
-    """
-
-    key: str
-    centered: Array
-    weight: float
-    mean_square: float
-
-
-@lru_cache(maxsize=4096)
-def axis_gram(family: str, size: int) -> AxisGram:
-    """The axis Gram of a family at a size, made once."""
-    gram = FAMILIES[family].gram(size)
-    centered = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
-    weight = float(np.trace(centered))
-    key = f"n=2/{size}" if size == 2 else f"{family}/{size}"
-    return AxisGram(key, (centered + centered.T) / (2 * weight), weight, float(gram.sum()) / size**2)
+FAMILIES = {family.name: family for family in (MARGINAL, PREFIX, RANGE, CIRCULAR)}

@@ -1,75 +1,147 @@
-"""The parts of a workload: a product family over attribute sets, or an explicit array of queries."""
+"""The parts of a workload: product families, joint families and explicit arrays, each over attribute sets."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, Array
+from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Array, Family
+from dpscale.workload.joint import JOINT, joint_queries, levels
 
 Attributes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ProductPart:
-    """All products of a family's one-way queries, over each of `sets`; every query has weight `weight`."""
+    """All products of one-way queries over each of `sets`; every query of a set has that set's weight.
+
+    `family` names a one-way family, or is hybrid: prefix on the attributes in `numeric`, marginal on the others.
+    """
 
     domain: Domain
     family: str
     sets: tuple[Attributes, ...]
-    weight: float
+    weights: tuple[float, ...]
+    numeric: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
         return self.family
 
+    def families(self, attributes: Attributes) -> tuple[Family, ...]:
+        """The one-way family of each attribute."""
+        if self.family == "hybrid":
+            return tuple(PREFIX if name in self.numeric else MARGINAL for name in attributes)
+        return (FAMILIES[self.family],) * len(attributes)
+
     def count(self, attributes: Attributes) -> int:
         """Number of queries over one attribute set."""
-        return math.prod(FAMILIES[self.family].count(size) for size in self.domain.shape(attributes))
+        sizes = self.domain.shape(attributes)
+        return math.prod(family.count(size) for family, size in zip(self.families(attributes), sizes, strict=True))
 
-    def answers(self, marginal: Array) -> Array:
+    def answers(self, attributes: Attributes, marginal: Array) -> Array:
         """All queries over the set whose (estimated) marginal is given, an axis per attribute."""
-        family = FAMILIES[self.family]
-        return reduce(lambda values, axis: family.answers(values, axis), range(marginal.ndim), marginal)
+        for axis, family in enumerate(self.families(attributes)):
+            marginal = family.answers(marginal, axis)
+        return marginal
 
     def describe(self) -> dict[str, Any]:
-        return {"family": self.family, "sets": [list(s) for s in self.sets], "weight": self.weight}
+        content = {"family": self.family, "sets": [list(s) for s in self.sets], "weights": list(self.weights)}
+        return content | ({"numeric": sorted(self.numeric)} if self.family == "hybrid" else {})
+
+
+@dataclass(frozen=True)
+class JointPart:
+    """A joint family over each of `sets`; every query of a set has that set's weight."""
+
+    domain: Domain
+    family: str
+    sets: tuple[Attributes, ...]
+    weights: tuple[float, ...]
+    p: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.family
+
+    def key(self, attributes: Attributes) -> str:
+        """Equal for sets whose queries are equal."""
+        shape = "x".join(map(str, self.domain.shape(attributes)))
+        return f"{self.family}/{shape}" + (f"/{self.p!r}/{self.seed}" if self.family == "random" else "")
+
+    def queries(self, attributes: Attributes) -> Array:
+        return joint_queries(self.family, self.domain.shape(attributes), self.p, self.seed)
+
+    def query_weights(self, attributes: Attributes) -> Array:
+        return np.full(self.count(attributes), 1.0)
+
+    def basis(self, attributes: Attributes) -> Array | None:
+        """Integer arrays that span the queries, fewer than cells; None where there are none."""
+        return levels(self.family, self.domain.shape(attributes))
+
+    def count(self, attributes: Attributes) -> int:
+        return JOINT[self.family].count(self.domain.shape(attributes))
+
+    def answers(self, attributes: Attributes, marginal: Array) -> Array:
+        queries = self.queries(attributes)
+        return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
+
+    def describe(self) -> dict[str, Any]:
+        settings = {"p": self.p, "seed": self.seed} if self.family == "random" else {}
+        return {"family": self.family, "sets": [list(s) for s in self.sets], "weights": list(self.weights), **settings}
 
 
 @dataclass(frozen=True, eq=False)
 class ExplicitPart:
-    """Any linear queries over one attribute set: `queries` of shape (m, n_a, n_b, …), one weight each."""
+    """Any linear queries over one attribute set: an array of shape (m, n_a, n_b, …), one weight each."""
 
     domain: Domain
     attributes: Attributes
-    queries: Array
-    weights: Array
+    array: Array
+    each: Array
 
     name = "array"
+    weights = (1.0,)
 
     @property
     def sets(self) -> tuple[Attributes, ...]:
         return (self.attributes,)
 
-    def count(self, attributes: Attributes) -> int:
-        return len(self.queries)
+    def key(self, attributes: Attributes) -> str:
+        return f"array/{self.digest}"
 
-    def answers(self, marginal: Array) -> Array:
-        return np.asarray(self.queries.reshape(len(self.queries), -1) @ marginal.reshape(-1))
+    def queries(self, attributes: Attributes) -> Array:
+        return self.array
+
+    def query_weights(self, attributes: Attributes) -> Array:
+        return self.each
+
+    def basis(self, attributes: Attributes) -> Array | None:
+        """The queries themselves where they are whole numbers and fewer than cells."""
+        flat = self.array.reshape(len(self.array), -1)
+        whole = np.array_equal(self.array, np.rint(self.array)) and np.abs(self.array).max(initial=0) < 1 << 10
+        return self.array if whole and len(flat) < flat.shape[1] else None
+
+    def count(self, attributes: Attributes) -> int:
+        return len(self.array)
+
+    def answers(self, attributes: Attributes, marginal: Array) -> Array:
+        return np.asarray(self.array.reshape(len(self.array), -1) @ marginal.reshape(-1))
 
     @cached_property
     def digest(self) -> str:
-        content = np.ascontiguousarray(self.queries).tobytes() + np.ascontiguousarray(self.weights).tobytes()
+        content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
         return hashlib.sha256(content).hexdigest()
 
     def describe(self) -> dict[str, Any]:
         return {"family": "array", "sets": [list(self.attributes)], "sha256": self.digest}
 
 
-Part = ProductPart | ExplicitPart
+Part = ProductPart | JointPart | ExplicitPart

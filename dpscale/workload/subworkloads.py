@@ -2,8 +2,8 @@
 
 For A' ⊆ A the queries of a product family over A leave, on A', the Gram
     weight · Π over A∖A' of |W1|²/n² · ⊗ over A' of C WᵀW C,
-so every subworkload is a weighted sum of Kronecker terms, merged where the factors are equal, plus a dense Gram for
-explicit queries (QuerySmasher, section 5).
+and those of a joint family or an array a Gram of low rank or dense; so every subworkload is a weighted sum of Kronecker
+terms and joint terms, merged where the factors are equal (QuerySmasher, section 5).
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
-from dpscale.residual import kron, piece, subsets
-from dpscale.workload.families import Array, AxisGram, axis_gram
-from dpscale.workload.parts import Attributes, ExplicitPart, ProductPart
+from dpscale.residual import kron, subsets
+from dpscale.workload.factors import Axis, GramFactor, axis_of, piece_factor
+from dpscale.workload.families import Array
+from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, ProductPart
 from dpscale.workload.workload import Workload
 
-DENSE_CELLS = 4096
-NEGLIGIBLE = 1e-13
+DENSE_CELLS = 10_000
 
 
 @dataclass
 class Subworkload:
-    """The Gram of one residual space: Σ weight · ⊗ factors, plus a dense part (or None).
+    """The Gram of one residual space: Σ weight · ⊗ factors.
 
-    `attributes` in domain order with their `sizes`; `terms` maps the keys of the factors to their weight, with the
-    factors' traces taken into it; `factors` holds the matrices behind the keys.
+    `attributes` in domain order with their `sizes`; `terms` maps the keys of the factors to a weight that holds their
+    traces; a key of one factor over several axes is a joint term. `factors` holds what is behind the keys.
     """
 
     attributes: Attributes
     sizes: tuple[int, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
-    factors: dict[str, Array] = field(default_factory=dict)
-    dense: Array | None = None
+    factors: dict[str, GramFactor] = field(default_factory=dict)
 
     @property
     def cells(self) -> int:
@@ -46,42 +45,50 @@ class Subworkload:
     @property
     def scale(self) -> float:
         """Trace of the Gram: zero where the workload asks nothing of this space."""
-        return sum(self.terms.values()) + (0.0 if self.dense is None else float(np.trace(self.dense)))
+        return sum(self.terms.values())
 
-    def add_term(self, axes: list[AxisGram], weight: float) -> None:
-        key = tuple(axis.key for axis in axes)
-        total = weight * math.prod(axis.weight for axis in axes)
-        if total > 0:
-            self.terms[key] = self.terms.get(key, 0.0) + total
-            self.factors.update({axis.key: axis.centered for axis in axes})
+    @property
+    def dimensions(self) -> int:
+        """Dimension of the centred space."""
+        return math.prod(n - 1 for n in self.sizes)
 
-    def add_dense(self, gram: Array) -> None:
-        self.dense = gram if self.dense is None else self.dense + gram
+    def add(self, factors: list[GramFactor], weight: float) -> None:
+        """Add a term, merged with one of equal factors."""
+        if weight > 0:
+            key = tuple(factor.key for factor in factors)
+            self.terms[key] = self.terms.get(key, 0.0) + weight
+            self.factors.update({factor.key: factor for factor in factors})
+
+    def is_joint(self, key: tuple[str, ...]) -> bool:
+        return len(key) < len(self.sizes)
 
     def gram(self) -> Array:
         """The whole Gram, explicit: (cells, cells)."""
-        total = np.zeros((self.cells, self.cells)) if self.dense is None else self.dense.copy()
+        total = np.zeros((self.cells, self.cells))
         for key, weight in self.terms.items():
-            total += weight * kron([self.factors[k] for k in key])
+            total += weight * kron([self.factors[k].gram for k in key])
         return total
+
+    def rows(self) -> Array:
+        """Rows F with FᵀF = the Gram, not compressed: (r, cells)."""
+        roots = [math.sqrt(w) * kron([self.factors[k].rows for k in key]) for key, w in self.terms.items()]
+        return np.concatenate(roots)
 
     def signature(self) -> str:
         """Equal for subworkloads whose Grams are equal up to a factor."""
         terms = sorted((key, round(weight / self.scale, 12)) for key, weight in self.terms.items())
-        content = repr((self.sizes, terms)).encode()
-        if self.dense is not None:
-            content += np.round(self.dense / self.scale, 12).tobytes()
-        return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
 
 
 def decompose(workload: Workload) -> list[Subworkload]:
     """The subworkloads that the workload asks something of, smaller attribute sets first."""
     found: dict[Attributes, Subworkload] = {}
     for part in workload.parts:
-        if isinstance(part, ProductPart):
-            _add_products(part, found)
-        else:
-            _add_explicit(part, found)
+        for attributes, weight in zip(part.sets, part.weights, strict=True):
+            if isinstance(part, ProductPart):
+                _add_products(part, attributes, weight, found)
+            else:
+                _add_joint(part, attributes, weight, found)
     order = {name: i for i, name in enumerate(workload.domain.names)}
     asked = [sub for sub in found.values() if sub.scale > 0]
     return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
@@ -93,28 +100,33 @@ def _at(found: dict[Attributes, Subworkload], domain: Domain, attributes: Attrib
     return found[attributes]
 
 
-def _add_products(part: ProductPart, found: dict[Attributes, Subworkload]) -> None:
-    for attributes in part.sets:
-        grams = {name: axis_gram(part.family, part.domain[name].size) for name in attributes}
-        for kept in subsets(attributes):
-            averaged = math.prod(grams[name].mean_square for name in attributes if name not in kept)
-            sub = _at(found, part.domain, kept)
-            sub.add_term([grams[name] for name in kept], part.weight * averaged)
+def _add_products(
+    part: ProductPart, attributes: Attributes, weight: float, found: dict[Attributes, Subworkload]
+) -> None:
+    sizes = part.domain.shape(attributes)
+    axes = [axis_of(family.name, n) for family, n in zip(part.families(attributes), sizes, strict=True)]
+    for kept in subsets(tuple(range(len(axes)))):
+        total = weight
+        for i, axis in enumerate(axes):
+            total *= axis.weight if i in kept else axis.mean_square
+        mine: list[Axis] = [axes[i] for i in kept]
+        sub = _at(found, part.domain, tuple(attributes[i] for i in kept))
+        sub.add([axis.factor for axis in mine], total)
 
 
-def _add_explicit(part: ExplicitPart, found: dict[Attributes, Subworkload]) -> None:
-    if part.domain.cells(part.attributes) > DENSE_CELLS:
+def _add_joint(
+    part: JointPart | ExplicitPart, attributes: Attributes, weight: float, found: dict[Attributes, Subworkload]
+) -> None:
+    cells = part.domain.cells(attributes)
+    if cells > DENSE_CELLS:
         raise PlanError(
-            "workload.queries",
-            f"an array over {part.domain.cells(part.attributes)} cells",
+            "workload",
+            f"family {part.name} over {cells} cells ({', '.join(attributes)})",
             f"at most {DENSE_CELLS} cells",
-            "ask a family instead, or coarsen the attributes",
+            "coarsen the attributes, or ask a product family",
         )
-    weighted = part.queries * np.sqrt(part.weights).reshape(-1, *[1] * len(part.attributes))
-    norm = float((weighted**2).sum())
-    for kept in subsets(part.attributes):
-        pieces = piece(weighted, [part.attributes.index(name) for name in kept], lead=1).reshape(len(weighted), -1)
-        gram = pieces.T @ pieces
-        sub = _at(found, part.domain, kept)
-        if np.trace(gram) > NEGLIGIBLE * norm:
-            sub.add_dense(gram)
+    for kept in subsets(tuple(range(len(attributes)))):
+        factor, own = piece_factor(part, attributes, kept)
+        sub = _at(found, part.domain, tuple(attributes[i] for i in kept))
+        if factor is not None:
+            sub.add([factor] if kept else [], weight * own)

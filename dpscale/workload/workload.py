@@ -15,7 +15,10 @@ from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
 from dpscale.workload.families import FAMILIES
-from dpscale.workload.parts import Attributes, ExplicitPart, Part, ProductPart
+from dpscale.workload.joint import JOINT, RANDOM_P
+from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, Part, ProductPart
+
+NAMES = (*FAMILIES, *JOINT, "hybrid")
 
 
 class Workload:
@@ -34,13 +37,26 @@ class Workload:
         family: str,
         degree: int | None = None,
         attributes: Iterable[Sequence[str]] | None = None,
-        weight: float = 1.0,
+        weight: float | Sequence[float] = 1.0,
+        p: float | None = None,
+        seed: int | None = None,
+        numeric: Sequence[str] | None = None,
     ) -> Workload:
-        """Add a family over all attribute sets of a degree, or over the sets given. Returns itself."""
-        if family not in FAMILIES:
-            raise JobError("workload.family", f"{family!r}", ", ".join(FAMILIES), nearest(family, FAMILIES))
+        """Add a family over all attribute sets of a degree, or over the sets given. Returns itself.
+
+        `weight`: of every query, or one for each attribute set. `p` and `seed`: for random. `numeric`: for hybrid.
+        """
+        if family not in NAMES:
+            raise JobError("workload.family", f"{family!r}", ", ".join(NAMES), nearest(family, NAMES))
+        _only_for(family, p=(p, "random"), seed=(seed, "random"), numeric=(numeric, "hybrid"))
         sets = self._sets(degree, attributes)
-        self.parts.append(ProductPart(self.domain, family, sets, _weight(weight)))
+        weights = _weights(weight, len(sets))
+        if family in JOINT:
+            _check_joint(family, sets)
+            self.parts.append(JointPart(self.domain, family, sets, weights, _probability(p), seed or 0))
+            return self
+        named = frozenset(self.domain.ordered(numeric or ()))
+        self.parts.append(ProductPart(self.domain, family, sets, weights, named))
         return self
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
@@ -98,6 +114,37 @@ def _names(names: Sequence[str]) -> Sequence[str]:
 
 
 def _weight(weight: float) -> float:
-    if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
+    if isinstance(weight, bool) or not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
         raise JobError("workload.weight", f"{weight!r}", "a finite number, 0 or more", "mend it")
     return float(weight)
+
+
+def _weights(weight: float | Sequence[float], sets: int) -> tuple[float, ...]:
+    """One weight for each attribute set."""
+    if isinstance(weight, int | float):
+        return (_weight(weight),) * sets
+    if len(weight) != sets:
+        raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
+    return tuple(_weight(value) for value in weight)
+
+
+def _probability(p: float | None) -> float:
+    if p is not None and not 0 < p < 1:
+        raise JobError("workload.p", f"{p!r}", "a number between 0 and 1", "mend it")
+    return RANDOM_P if p is None else float(p)
+
+
+def _only_for(family: str, **settings: tuple[object, str]) -> None:
+    for name, (value, owner) in settings.items():
+        if value is not None and family != owner:
+            raise JobError(f"workload.{name}", f"given for family {family!r}", f"family {owner} only", "remove it")
+    if family == "hybrid" and settings["numeric"][0] is None:
+        raise JobError("workload.numeric", "missing", "the numeric attributes, for family hybrid", "add it")
+
+
+def _check_joint(family: str, sets: tuple[Attributes, ...]) -> None:
+    degree = JOINT[family].degree
+    for attributes in sets:
+        if degree is not None and len(attributes) != degree:
+            got = f"{len(attributes)} attributes for family {family!r}"
+            raise JobError("workload.degree", got, f"{degree} attributes", f"write degree = {degree}")

@@ -20,7 +20,7 @@ KILLED = -signal.SIGKILL
 
 
 def warm(job: Path, place: Path) -> int:
-    """Run the job once in this process, so that children inherit what is imported and compiled; how many steps it has."""
+    """Run the job once here, so that children inherit what is imported and compiled; how many steps it has."""
     steps = Steps(None)
     with steps:
         assert command("run", job, "--run-dir", place, "--quiet") == 0

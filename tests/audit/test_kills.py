@@ -114,9 +114,10 @@ def test_a_kill_before_every_step(job, tmp_path, unkilled):
         assert killed_run(job, tmp_path / f"{step}", run, [at_step(step)]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", ["secret.key", "measurements/*.parquet"])
 def test_a_killed_worker_process_spends_once(job, tmp_path, unkilled, sign):
-    """One of the processes of `--scheduler processes` is killed when the sign is there; the run fails or not, then ends."""
+    """One of the processes of `--scheduler processes` is killed when the sign is there; then the run is made again."""
 
     def kill_worker(job, run):
         child = subprocess.Popen(

@@ -172,7 +172,7 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
         next(run.measurements_path.iterdir()).unlink()
     else:
         path = run.path / "domain.toml"
-        path.write_text(path.read_text().replace('size = 5', 'size = 6'))
+        path.write_text(path.read_text().replace("size = 5", "size = 6"))
     with pytest.raises((BudgetError, JobError, DataError)):
         measure(RunDirectory(run.path))
     assert set(measurements(run.path)) <= set(before)
@@ -181,14 +181,12 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
 def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
     """Two processes that create one directory at once: the later manifest wins. Every draw is still paid for."""
     run = begun(tmp_path, engine=PRIVATE)
-    measure_pass = dp.jobs.stages._measure_pass
 
     def overtaken(*arguments):
         run.update(release="f" * 32)
-        measure_pass(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages._measure_pass", overtaken)
+        patch.setattr("dpscale.jobs.stages._check_secret", overtaken)
         measure(run)
     drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
     assert drawn <= {row["release"] for row in charges(tmp_path)}

@@ -1,4 +1,4 @@
-"""How far neighbouring data move what is measured, by brute force over every record and every unit: never above the claim.
+"""How far neighbouring data move what is measured, by brute force over records and units: never above the claim.
 
 The oracle is exact arithmetic on the difference of two releases under one key. With units, the counts come from the
 real counting code over real files, with each unit taken out in turn.

@@ -1,7 +1,7 @@
 """Bounded contributions: exact stability, whatever the order, the partitioning and the bucket count.
 
-The property takes the rule as an argument, so that a wrong rule (keep the first k rows in the order of the file), planted
-on purpose, is seen to fail it.
+The property takes the rule as an argument, so that a wrong rule (keep the first k rows in the order of the file),
+planted on purpose, is seen to fail it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from dpscale.tables.units import buckets
 
 DOMAIN = dp.Domain({"a": 3, "b": 2})
 ENGINE = LocalEngine("synchronous")
-TYPES = [pa.int8(), pa.uint16(), pa.int64(), pa.uint64(), pa.float64(), pa.string(), pa.large_string(), pa.decimal128(9)]
+TYPES = [
+    pa.int8(), pa.uint16(), pa.int64(), pa.uint64(), pa.float64(), pa.string(), pa.large_string(), pa.decimal128(9),
+]  # fmt: skip
 Row = tuple[int, int, int]
 
 

@@ -91,7 +91,7 @@ def test_every_reported_error_is_that_of_its_query(place, mechanism):
             answers, errors = answers.reshape(-1), errors.reshape(-1)
             shape = release.domain.shape(attributes)
             cells = int(np.prod(shape))
-            queries = np.stack([part.answers(e.reshape(shape)).reshape(-1) for e in np.eye(cells)], axis=1)
+            queries = np.stack([part.answers(attributes, e.reshape(shape)).reshape(-1) for e in np.eye(cells)], axis=1)
             for k in np.linspace(0, len(queries) - 1, 5, dtype=int):
                 estimate, error = release.answer(attributes, queries[k].reshape(shape))
                 assert answers[k] == pytest.approx(estimate, abs=1e-6)
@@ -122,6 +122,23 @@ def test_predicates_from_a_file(place):
     index = json.loads((place / "run" / "answers" / "index.json").read_text())
     found = pq.read_table(place / "run" / "answers" / index[0]["file"]).to_pandas()
     assert list(found.columns) == ["query", "estimate", "std_error", "low", "high"]
+
+
+def test_a_weight_of_zero_asks_nothing(place):
+    """Such sets are not planned for, so no file claims to answer them; queries of an array get no number."""
+    np.save(place / "queries.npy", np.eye(8)[:3])
+    workload = [
+        {"family": "prefix", "attributes": [["age"], ["sex", "code"]], "weight": [1.0, 0.0]},
+        {"family": "predicates", "attributes": [["age"]], "file": "queries.npy", "weight": [1.0, 0.0, 2.0]},
+    ]
+    release = dp.run(write_job(place, workload=workload), place / "run")
+    rows = json.loads((place / "run" / "answers" / "index.json").read_text())
+    assert [row["file"] is None for row in rows] == [False, True, False]
+    found = pq.read_table(place / "run" / "answers" / rows[2]["file"]).to_pandas()
+    assert found.estimate.isna().tolist() == [False, True, False]
+    assert release.answer(("age",), np.eye(8)[1])[1] > 0  # it lies in the span of the prefixes all the same
+    with pytest.raises(dp.PlanError):
+        release.answer(("sex",), np.eye(2)[0])
 
 
 def test_a_set_with_too_many_queries_gets_no_file(place):

@@ -229,7 +229,7 @@ def test_an_infinite_epsilon_is_null_in_the_summary(ledger: Ledger) -> None:
 
 def test_it_says_nothing_but_its_answers(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:  # noqa: E501
+) -> None:
     with caplog.at_level(logging.DEBUG):
         ledger.set_cap("adult", 1.0, DELTA)
         ledger.charge("adult", "r1", gaussian(1), DIGEST)
@@ -314,7 +314,7 @@ def together(target: Callable[..., None], *arguments: object, count: int = PROCE
 
 def race(
     number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path, kind: type[Ledger]
-) -> None:  # noqa: E501
+) -> None:
     cost = gaussian(0.4)  # three of them fit in epsilon 0.75, four do not
     with kind.open(path) as ledger:
         ledger.barrier = barrier  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.select.convex import optimise
-from dpscale.workload.families import axis_gram
+from dpscale.workload import axis_of
 
 
 def clarabel(gram: np.ndarray) -> float:
@@ -22,9 +22,9 @@ def clarabel(gram: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("family", "size"), [("marginal", 4), ("prefix", 3), ("prefix", 9), ("range", 7)])
 def test_meets_clarabel_on_families(family, size):
-    optimum = optimise(axis_gram(family, size).centered)
+    optimum = optimise(axis_of(family, size).factor.gram)
     assert optimum.gap < 1e-8
-    assert optimum.primal == pytest.approx(clarabel(axis_gram(family, size).centered), rel=2e-5)
+    assert optimum.primal == pytest.approx(clarabel(axis_of(family, size).factor.gram), rel=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -36,10 +36,10 @@ def test_meets_clarabel_on_random_queries(seed):
 
 
 @pytest.mark.parametrize("size", [2, 3, 10, 40, 100])
-@pytest.mark.parametrize("family", ["marginal", "prefix", "range"])
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
 def test_the_root_is_worth_its_primal(family, size):
     """tr(G (BᵀB)⁺) of the strategy that is returned, at largest column norm 1, is the primal that it claims."""
-    gram = axis_gram(family, size).centered
+    gram = axis_of(family, size).factor.gram
     optimum = optimise(gram)
     strategy = optimum.root
     assert (strategy**2).sum(axis=0).max() == pytest.approx(1.0, abs=1e-12)
@@ -51,7 +51,7 @@ def test_the_root_is_worth_its_primal(family, size):
 def test_the_dual_is_below_every_strategy():
     """Random feasible strategies never beat the certificate; so a bound that is too high would be caught."""
     rng = np.random.default_rng(0)
-    gram = axis_gram("prefix", 6).centered
+    gram = axis_of("prefix", 6).factor.gram
     bound = optimise(gram).dual
     values = []
     for _ in range(200):

@@ -1,29 +1,33 @@
+import math
+
 import numpy as np
 import pytest
 
+from dpscale.residual import kron
 from dpscale.select.convex import optimise
 from dpscale.select.lattice import Factor, bits_for, center_factor, round_strategy, worth
-from dpscale.workload.families import axis_gram
+from dpscale.workload import axis_of, root_of
 
 
 @pytest.mark.parametrize("family", ["prefix", "range"])
 @pytest.mark.parametrize("size", [3, 10, 50])
 @pytest.mark.parametrize("matrices", [1, 2, 3])
 def test_rounding_costs_less_than_a_thousandth(family, size, matrices):
-    gram = axis_gram(family, size).centered
+    gram = axis_of(family, size).factor.gram
     optimum = optimise(gram)
-    factor = round_strategy(gram, optimum.root, (size,), bits_for(matrices))
-    assert worth(factor, gram) >= optimum.dual
-    assert worth(factor, gram) / optimum.dual - 1 < 2e-3 / matrices  # a thousandth of the RMSE
+    factor = round_strategy(root_of(gram), optimum.root, (size,), bits_for(matrices))
+    assert worth(factor, root_of(gram)) >= optimum.dual
+    assert worth(factor, root_of(gram)) / optimum.dual - 1 < 2e-3 / matrices  # a thousandth of the RMSE
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
 def test_rows_are_centred_exactly_along_every_axis(shape):
     rng = np.random.default_rng(0)
     cells = int(np.prod(shape))
-    root = rng.normal(size=(cells, cells))
-    factor = round_strategy(np.eye(cells), root, shape, 20)
-    cube = factor.explicit().reshape(cells, *shape)
+    rank = math.prod(n - 1 for n in shape)
+    root = rng.normal(size=(rank, cells))
+    factor = round_strategy(kron([np.eye(n) - 1 / n for n in shape]), root, shape, 20)
+    cube = factor.explicit().reshape(rank, *shape)
     for axis in range(1, cube.ndim):
         assert not cube.sum(axis=axis).any()
 
@@ -50,7 +54,7 @@ def test_sensitivity_is_exact_in_integers():
 
 
 def test_inverse_undoes_a_rounded_strategy():
-    gram = axis_gram("prefix", 12).centered
-    factor = round_strategy(gram, optimise(gram).root, (12,), 20)
+    gram = axis_of("prefix", 12).factor.gram
+    factor = round_strategy(root_of(gram), optimise(gram).root, (12,), 20)
     identity = factor.inverse @ factor.explicit().astype(float)
     np.testing.assert_allclose(identity, np.eye(12) - 1 / 12, atol=1e-9)

@@ -21,6 +21,15 @@ def workloads() -> dict[str, Workload]:
         "array": Workload(small).add_queries(("a", "b"), rng.random((30, 4, 5)) < 0.3).add("marginal", degree=1),
         "low rank": Workload(small).add_queries(("b", "a"), rng.integers(0, 3, (3, 5, 4)), weights=[1, 5, 0.5]),
         "one attribute": Workload(Domain({"a": 9})).add("range", degree=1),
+        "circular": Workload(small).add("circular", degree=2),
+        "affine and abs": Workload(small).add("affine", degree=2).add("abs", degree=2, weight=2.0),
+        "affine alone": Workload(Domain({"a": 6, "b": 5})).add("affine", degree=2),
+        "abs of equal sizes": Workload(Domain({"a": 6, "b": 6})).add("abs", degree=2).add("prefix", degree=1),
+        "abs on pairs": Workload(Domain({"a": 2, "b": 2, "c": 3})).add("abs", degree=2),
+        "random": Workload(small).add("random", attributes=[("a",), ("a", "c"), ("b", "d")], p=0.4, seed=3),
+        "hybrid": Workload(small).add("hybrid", degree=2, numeric=["a", "d"]),
+        "all together": Workload(small).add("range", degree=1).add("affine", degree=2).add("prefix", degree=3),
+        "weight by set": Workload(small).add("prefix", degree=2, weight=[1, 2, 3, 4, 5, 0.5]),
         "total only": Workload(small).add("marginal", degree=0),
         "gaps between sets": Workload(small).add("prefix", attributes=[("a", "d"), ("c",), ("a", "b", "c")]),
     }
@@ -145,4 +154,4 @@ def test_equal_problems_are_solved_once():
         return [function(item) for item in items]
 
     plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), each=each)
-    assert dict(solved)["optimise"] == 1
+    assert dict(solved)["solve_problem"] == 1

@@ -49,12 +49,13 @@ def read_number(value: Any) -> Any:
 def number_cell(attribute: Attribute, number: Any) -> int | str:
     if attribute.kind == "categories":
         return attribute.values.index(number) if number in attribute.values else outside_cell(attribute)
-    low, high = (attribute.edges[0], attribute.edges[-1]) if attribute.kind == "bins" else (attribute.low, attribute.high)
-    whole = attribute.kind == "bins" or (not math.isinf(number) and Fraction(number).denominator == 1)
+    bins = attribute.kind == "bins"
+    low, high = (attribute.edges[0], attribute.edges[-1]) if bins else (attribute.low, attribute.high)
+    whole = bins or (not math.isinf(number) and Fraction(number).denominator == 1)
     if not (low <= number <= high and whole) and attribute.outside != "clip":
         return outside_cell(attribute)
     number = min(max(number, low), high)
-    if attribute.kind == "bins":
+    if bins:
         return max(i for i in range(attribute.listed) if attribute.edges[i] <= number)
     return round(Fraction(number)) - low
 

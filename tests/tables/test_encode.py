@@ -100,7 +100,7 @@ def test_chunked_columns_with_differing_dictionaries():
     [pa.array([datetime.date(2020, 1, 1)]), pa.array([[1]]), pa.array([{"a": 1}]), pa.array([b"x"])],
     ids=["date", "list", "struct", "binary"],
 )
-@pytest.mark.parametrize("table", [{"kind": "integer", "low": 0, "high": 9}, {"kind": "categories", "values": ["a", "b"]}])
+@pytest.mark.parametrize("table", [{"kind": "coded", "size": 9}, {"kind": "categories", "values": ["a", "b"]}])
 def test_types_that_hold_neither_numbers_nor_texts_are_refused(column, table):
     with pytest.raises(DataError, match="data column 'x': type "):
         encode(attribute(**table, outside="category"), column)

@@ -45,7 +45,7 @@ def check(error, *more):
     assert "\n" not in str(error)
     message = told(error)
     for secret in (*PLANTED, str(ROW), str(ROW + 1), *more):
-        assert secret not in message.replace(f'line {secret}', "")
+        assert secret not in message.replace(f"line {secret}", "")
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -106,7 +106,8 @@ def test_dictionaries_that_differ_by_row_group_and_file(tmp_path):
         schema = pa.schema([("a.b", kind), ("a", pa.struct([("b", pa.int8())]))])
         with pq.ParquetWriter(tmp_path / f"{file}.parquet", schema) as writer:
             for texts in (["z"], [], ["w", "z"], ["x", "w"]):
-                writer.write_table(pa.table({"a.b": pa.array(texts, kind), "a": [{"b": 1}] * len(texts)}, schema=schema))
+                columns = {"a.b": pa.array(texts, kind), "a": [{"b": 1}] * len(texts)}
+                writer.write_table(pa.table(columns, schema=schema))
     assert counted(tmp_path, domain, ("a.b",)) == [4, 2, 0, 4]
 
 
@@ -295,3 +296,13 @@ def test_no_file_or_one_of_another_kind(tmp_path):
     assert "no file at" in refusal(str(tmp_path / "*.parquet"))
     (tmp_path / "x.json").write_text("{}")
     assert "Parquet or CSV" in refusal(tmp_path / "x.json")
+
+
+def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
+    write(tmp_path / "x.parquet", {"a": [1, 2, 3]})
+    (tmp_path / "x.CSV").write_text("a\n1\n2\n")
+    assert table.row_bound(str(tmp_path / "x.parquet")) == 3
+    assert table.row_bound(str(tmp_path / "x.CSV")) >= 2
+    (tmp_path / "y.parquet").write_bytes(PLANTED.encode())
+    with pytest.raises(dp.DataError, match=r"y\.parquet"):
+        table.row_bound(str(tmp_path / "y.parquet"))

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from dpscale.workload import FAMILIES
-from dpscale.workload.families import axis_gram
+from dpscale.workload import FAMILIES, axis_of
 from tests.oracles import one_way_queries
 
 SIZES = [2, 3, 5, 8]
@@ -36,12 +35,12 @@ class TestClosedForms:
             assert len(cells) == FAMILIES[name].count(size)
 
     def test_axis_gram_restores_the_centred_gram(self, name, size):
-        axis, queries = axis_gram(name, size), one_way_queries(name, size)
+        axis, queries = axis_of(name, size), one_way_queries(name, size)
         centered = queries - queries.mean(axis=1, keepdims=True)
-        np.testing.assert_allclose(axis.centered * axis.weight, centered.T @ centered, atol=1e-10)
+        np.testing.assert_allclose(axis.factor.gram * axis.weight, centered.T @ centered, atol=1e-10)
         assert axis.mean_square == pytest.approx((queries.mean(axis=1) ** 2).sum())
 
 
 def test_all_families_meet_at_size_two():
-    keys = {axis_gram(name, 2).key for name in FAMILIES}
+    keys = {axis_of(name, 2).factor.key for name in FAMILIES}
     assert len(keys) == 1

@@ -86,8 +86,8 @@ def test_bad_input_is_refused_in_one_sentence(call, field, remedy):
 
 
 def test_too_large_an_array_is_refused():
-    big = Domain({"a": 100, "b": 100})
-    workload = Workload(big).add_queries(("a", "b"), np.zeros((1, 100, 100)))
+    big = Domain({"a": 100, "b": 101})
+    workload = Workload(big).add_queries(("a", "b"), np.zeros((1, 100, 101)))
     with pytest.raises(PlanError):
         decompose(workload)
 

@@ -1,0 +1,48 @@
+"""What a run leaves behind, held against the exact figures of a planted table.
+
+Looked for: counts of 5 digits and more as decimal text that stands alone (also with commas or underlines between
+thousands, or as a float that ends in .0), and as 8 raw bytes, little-endian, int64 or float64; and texts and numbers
+that stand in records only. A noisy value may by chance begin with the digits of a count: a decimal point and digits
+other than 0 after them, or digits beside them, make it another number.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+CELLS = {(0, "Z"): 20011, (0, "Q"): 11326, (1, "Z"): 7177, (1, "Q"): 23456}
+COUNTS = sorted({20011, 11326, 7177, 23456, 31337, 30633, 27188, 34782, 61970})  # cells, margins (31,337 …), the total
+BAD_NUMBER, BAD_TEXT, UNIT = 987654321, "Xochimilco-7", 8675309
+SECRETS = (str(BAD_NUMBER), BAD_TEXT, str(UNIT))
+
+
+def planted_frame() -> pd.DataFrame:
+    """Rows whose every marginal count is distinctive."""
+    cells = [(a, city) for (a, city), count in CELLS.items() for _ in range(count)]
+    frame = pd.DataFrame(cells, columns=["a", "city"])
+    return frame.assign(unit=np.arange(len(frame)) + UNIT).sample(frac=1, random_state=0)
+
+
+def leaks_in(content: bytes) -> list[str]:
+    """The planted figures that some bytes tell."""
+    return [str(count) for count in COUNTS if _tells(content, count)] + [s for s in SECRETS if s.encode() in content]
+
+
+def _tells(content: bytes, count: int) -> bool:
+    text = str(count)
+    shapes = rf"{text}|{text[:-3]}[,_]{text[-3:]}".encode()
+    alone = rb"(?<![0-9A-Za-z.,])(?:" + shapes + rb")(?![0-9A-Za-z]|[,_][0-9]|\.[0-9]*[1-9])"
+    return bool(re.search(alone, content)) or any(struct.pack(kind, count) in content for kind in ("<q", "<d"))
+
+
+def leaks_under(folders: Iterable[Path]) -> dict[str, list[str]]:
+    """Every file under some folders that tells a planted figure."""
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = {str(path): leaks_in(path.name.encode() + b"\0" + path.read_bytes()) for path in files}
+    return {name: told for name, told in found.items() if told}

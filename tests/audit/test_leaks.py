@@ -1,0 +1,174 @@
+"""Exact counts and values of records appear in nothing that a run leaves behind, also when it fails.
+
+Each case runs in a process of its own with its own working and temporary folder; then every file under them (run
+directory, ledger, Dask's scratch space) and all that it printed is searched. The noise is large, so that no noisy value
+is near a count.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The planted table, and it again with a bad number and a bad text; kept away from what is searched."""
+    place = tmp_path_factory.mktemp("planted")
+    frame = planted_frame()
+    tables = {"good": frame, "number": frame.assign(a=frame.a.where(frame.index != 5, BAD_NUMBER)),
+              "text": frame.assign(city=frame.city.where(frame.index != 5, BAD_TEXT))}  # fmt: skip
+    for name, table in tables.items():
+        (place / name).mkdir()
+        for number, rows in enumerate(np.array_split(np.arange(len(table)), 3)):
+            table.iloc[rows].to_parquet(place / name / f"{number}.parquet", index=False)
+        table.to_csv(place / f"{name}.csv", index=False)
+    return place
+
+
+def write_job(place, table, mechanism="query-smasher", **privacy):
+    domain = {"a": {"kind": "coded", "size": 2}, "city": {"kind": "categories", "values": ["Z", "Q"]}}
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
+    job = {
+        "data": {"path": str(table), "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2},
+        "privacy": {"privacy_cost": 1e-6, "dataset": "planted"} | privacy,
+        "workload": [{"family": "prefix", "degree": 2}],
+        "mechanism": {"name": mechanism},
+        "engine": {"seed": 3},
+    }
+    path = place / "job.toml"
+    path.write_text(tomli_w.dumps(job))
+    return path
+
+
+def spoken(place, *command, limit=None):
+    """Run a command in `place`; its exit code, and leaks in what it printed."""
+    (place / "tmp").mkdir(exist_ok=True)
+    environment = os.environ | {"TMPDIR": str(place / "tmp"), "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+
+    def limited():
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    result = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=place, env=environment, timeout=120,
+                            capture_output=True, preexec_fn=limited)  # fmt: skip
+    return result.returncode, result.stdout + result.stderr
+
+
+def assert_silent(place, output):
+    assert leaks_in(output) == [], output.decode(errors="replace")[-3000:]
+    assert leaks_under([place]) == {}
+
+
+def long(*values):
+    """A case of the long form only."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", long("residual-planner"), long("identity")])
+def test_a_whole_run_tells_nothing(tmp_path, data, mechanism):
+    job = write_job(tmp_path, data / "good", mechanism)
+    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", "--json")
+    assert code == 0, output
+    assert_silent(tmp_path, output)
+
+
+@pytest.mark.parametrize(
+    ("table", "scheduler"),
+    [("number", "threads"), ("text.csv", "threads"), ("text", "processes"), long("number", "processes"),
+     long("text", "threads"), long("number.csv", "threads"), long("number.csv", "processes")],
+)  # fmt: skip
+def test_a_bad_value_tells_nothing(tmp_path, data, table, scheduler):
+    job = write_job(tmp_path, data / table)
+    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", "--scheduler", scheduler)
+    assert code == 2, output
+    assert_silent(tmp_path, output)
+
+
+@pytest.mark.parametrize("limit", [long(300), 900, long(1500), 3000, long(20_000)])
+def test_a_full_disk_tells_nothing(tmp_path, data, limit):
+    job = write_job(tmp_path, data / "good")
+    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", limit=limit)
+    assert code != 0, output
+    assert_silent(tmp_path, output)
+
+
+@pytest.mark.parametrize("name", ["measurements", long("answers"), long("report.html"), "secret.partial"])
+def test_a_place_that_cannot_be_written_tells_nothing(tmp_path, data, name):
+    """Root writes everywhere, so the place is taken by a file or a folder instead."""
+    job = write_job(tmp_path, data / "good")
+    assert spoken(tmp_path, "dpscale.jobs.cli", "plan", job, "--run-dir", "run")[0] == 0
+    taken = tmp_path / "run" / name
+    if "." in name:
+        taken.mkdir()
+    else:
+        taken.write_text("")
+    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run")
+    assert code != 0, output
+    assert_silent(tmp_path, output)
+
+
+def test_a_refused_budget_tells_nothing(tmp_path, data):
+    job = write_job(tmp_path, data / "good")
+    spoken(tmp_path, "dpscale.jobs.cli", "ledger", "cap", "ledger.sqlite", "--dataset", "planted", "--epsilon", 1e-6,
+           "--delta", 1e-9)  # fmt: skip
+    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run")
+    assert code == 3, output
+    assert_silent(tmp_path, output)
+
+
+@pytest.mark.parametrize("how", [long("done"), long("disk"), "killed", "memory"])
+def test_a_cluster_tells_nothing(tmp_path, data, how):
+    job = write_job(tmp_path, data / "good")
+    code, output = spoken(tmp_path, "tests.audit.cluster_run", job, "run", how)
+    assert code == 0, output.decode()[-3000:]
+    assert b"worker logs" in output
+    assert (b"Traceback" in output) == (how in ("disk", "memory"))  # lost workers are made good
+    assert_silent(tmp_path, output)
+
+
+# ---- the checker itself ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [b"31337 rows", b"got 31,337", b'{"count": 31337}', b"shape (2, 31337)", b"31337.0", b"array([31337, 5])",
+     b"=31337\n", b"x" + np.int64(31337).tobytes(), np.float64(31337).tobytes() + b"y", b"value 987654321 is outside",
+     BAD_TEXT.encode(), np.array([1, 31337], dtype="<i8").tobytes()],
+)  # fmt: skip
+def test_the_checker_sees_a_leak(leak):
+    assert leaks_in(b"some text; " + leak)
+
+
+@pytest.mark.parametrize("noise", [b"31337.25", b"131337", b"313370", b"0.31337", b"a31337f", b"31,337.5", b"1,31337"])
+def test_the_checker_lets_noise_pass(noise):
+    assert leaks_in(noise) == []
+
+
+def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
+    """An error of ours that told a count would pass every guard: the checker has to see it."""
+    job = write_job(tmp_path, data / "good")
+    (tmp_path / "leaky.py").write_text(
+        "from dpscale.jobs import cli, stages\n"
+        "from dpscale.errors import DataError\n"
+        "def any_row(counts):\n"
+        "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
+        "stages._any_row = any_row\n"
+        f"cli.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
+    )
+    _, output = spoken(tmp_path, "leaky")
+    assert {"61970", "20011"} & set(leaks_in(output)), output
+
+
+def test_a_planted_leak_in_a_file_is_seen(tmp_path):
+    (tmp_path / "spilled").write_bytes(np.array(COUNTS, dtype=np.int64).tobytes())
+    assert leaks_under([tmp_path])
