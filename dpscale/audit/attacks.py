@@ -8,7 +8,7 @@ and a bound above the claim refutes the claim (Jagielski, Ullman & Oprea 2020; N
 
 Statistics: the likelihood ratio of the Gaussian mechanism, which is optimal for noise of the wrong scale; all pairwise
 differences of numbers, where a reused key cancels; fractional parts, where floats betray the table; and the shape.
-Power: with 3,000 releases of either table (2,400 counted) and mu = 1 claimed, a bound lies 0.2 ± 0.04 below the true mu.
+Power: with 3,000 releases of either table (2,400 counted), mu = 1 claimed, a bound is 0.2 ± 0.04 below the true mu.
 So a scale of 0.7 (mu = 1.43) and a sensitivity off by sqrt 2 (mu = 1.41) are found with five standard errors to spare.
 """
 

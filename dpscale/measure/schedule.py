@@ -5,11 +5,12 @@ m_b Δ_b in L2, k times that where a unit may hold k records.
 
 Why the cost is that of the Gaussian mechanism although the noise is discrete: let Y = x + N(0, v − s) and let Z be the
 discrete Gaussian N_Z centred at Y with parameter s. Z is post-processing of a Gaussian mechanism of variance v − s, and
-    P(Z = z) ∝ Σ-free:  ∫ φ_{v−s}(y − x) φ_s(z − y) / θ_s(y) dy,
+    P(Z = z) = ∫ φ_{v−s}(y − x) φ_s(z − y) / θ_s(y) dy,
 where θ_s(y) = Σ_z φ_s(z − y) lies within 1 ± 2.0001 exp(−2π² s) of 1 for every y (Poisson summation). So Z is, up to
-that factor, the discrete Gaussian N_Z(x, v). With s = SMOOTHING = 8 the factor is 1 ± 1e-68 for each coordinate, below
-any rounding of ε. Hence a block is (m Δ k)² / (v − 8) Gaussian DP, squared; m_b is large enough (σ ≥ 4096 lattice
-steps) that the 8 costs less than a millionth. The bound ρ = β/2 for zCDP holds without it (Canonne et al., 2020).
+that factor and that of N_Z(x, v) itself (nearer to 1 still, since x is an integer), the discrete Gaussian N_Z(x, v).
+With s = SMOOTHING = 8 the factor is 1 ± 1e-68 for each coordinate, below any rounding of ε. Hence a block is, squared,
+(m Δ k)² / (v − 8) Gaussian DP; m_b is large enough (σ ≥ 4096 lattice steps) that the 8 costs less than a millionth. The
+bound ρ = β/2 for zCDP holds without it (Canonne et al., 2020). docs/privacy.md has the argument step by step.
 """
 
 from __future__ import annotations

@@ -16,6 +16,11 @@ from dpscale.select.symmetry import Blocks
 Array = NDArray[np.float64]
 NEWTON_STEPS = 60
 TO_BOUNDARY = 0.95
+FLOOR = 1e-6
+ROUNDS = 12
+NEAR = 0.9
+KEPT = 1e-3
+MIXED = 1e-6
 
 
 class Point:
@@ -33,11 +38,6 @@ class Point:
         self.trace = float(sum(np.sqrt(values).sum() for values in self.values))
         self.leverage: Array = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
         self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
-
-    @property
-    def work(self) -> float:
-        """About how many multiplications the curvature takes."""
-        return float(sum(len(rows) ** 2 * rows.shape[1] ** 2 for rows in self.turned))
 
     def normal(self) -> Point:
         """The same point with weights that sum to 1."""
@@ -63,17 +63,38 @@ class Point:
         return total
 
 
+def polish(start: Point, tolerance: float) -> Point:
+    """Take a point to the tolerance: Newton on the cells that can carry weight, with those added that turn out to.
+
+    A cell can carry weight when its leverage is near the largest; few can, and the certificate is taken on all cells.
+    """
+    best, weights = start, start.weights
+    chosen = np.zeros(len(weights), dtype=bool)
+    for _ in range(ROUNDS):
+        point = Point(start.blocks, weights)
+        chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
+        orbits = np.flatnonzero(chosen)
+        found = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2)
+        weights = np.zeros(len(weights))
+        weights[orbits] = found.weights
+        point = Point(start.blocks, weights / weights.sum())
+        best = point if point.ratio < best.ratio else best
+        if best.ratio - 1 <= tolerance or chosen.all():
+            break
+        weights = point.weights + MIXED * weights.mean()
+    return best
+
+
 def interior_point(start: Point, tolerance: float) -> Point:
     """Newton steps from a good point until the certificate is within the tolerance; the best point met, normalised."""
-    floor = start.weights.max() * 1e-6
-    point = Point(start.blocks, np.maximum(start.weights, floor) * start.trace)
+    weights = start.weights / start.weights.sum()
+    point = Point(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
     for _ in range(NEWTON_STEPS):
         target = 0.2 * float(point.weights @ slack) / len(slack)
         gradient = 1 - point.leverage - target / point.weights
-        matrix = point.curvature() + np.diag(slack / point.weights)
-        step = -np.linalg.solve(matrix, gradient)
+        step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
         slack_step = (target - slack * step) / point.weights - slack
         length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step

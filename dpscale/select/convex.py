@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.select.barrier import Point, interior_point
+from dpscale.select.barrier import Point, polish
 from dpscale.select.symmetry import Blocks, split
 
 Array = NDArray[np.float64]
@@ -26,7 +26,6 @@ MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
 STEPS = 80
-BARRIER_WORK = 2e11
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,15 @@ class Optimum:
         return self.primal / self.dual - 1
 
 
-def optimise(gram: Array, shape: tuple[int, ...] | None = None, tolerance: float = TOLERANCE) -> Optimum:
-    """Solve the problem for one Gram matrix (n × n, symmetric, positive semi-definite, not zero).
+def optimise(rows: Array, shape: tuple[int, ...] | None = None, tolerance: float = TOLERANCE) -> Optimum:
+    """Solve the problem for one Gram matrix G = FᵀF, given by its rows F, (r, n).
 
     `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries.
     """
-    blocks = split(gram, shape or (len(gram),))
+    blocks = split(rows, shape or (rows.shape[1],))
     best = fixed_point(blocks, tolerance)
-    if best.ratio - 1 > tolerance and best.work <= BARRIER_WORK:
-        best = interior_point(best, tolerance)
+    if best.ratio - 1 > tolerance:
+        best = polish(best, tolerance)
     return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2)
 
 

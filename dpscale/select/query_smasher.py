@@ -49,7 +49,7 @@ class Problem:
     basis: Array | None
 
     def solve(self) -> Optimum:
-        return optimise(self.rows.T @ self.rows, self.shape)
+        return optimise(self.rows, self.shape)
 
 
 def plan_query_smasher(workload: Workload, each: Each = map) -> Plan:
@@ -177,7 +177,7 @@ def solve_product(sub: Subworkload) -> Solution:
     for _ in range(SWEEPS):
         for axis in range(len(sub.sizes)):
             gram = _surrogate(sub, terms, cost, axis)
-            roots[axis] = optimise(gram / np.trace(gram), tolerance=1e-7).root
+            roots[axis] = optimise(root_of(gram / np.trace(gram)), tolerance=1e-7).root
             _price(sub, terms, cost, axis, roots[axis])
         before, value = value, sum(weight * math.prod(cost[key]) for key, weight in terms)
         if value > before * (1 - 1e-5):
@@ -207,7 +207,7 @@ def _rounded_product(sub: Subworkload, terms: Terms, rows: list[Array], roots: l
         for key, weight in terms
     )
     bound = sum(
-        weight * math.prod(optimise(sub.factors[axis].gram, tolerance=1e-6).dual for axis in key)
+        weight * math.prod(optimise(sub.factors[axis].rows, tolerance=1e-6).dual for axis in key)
         for key, weight in terms
     )
     return Solution(factors, coefficient, min(bound, coefficient))

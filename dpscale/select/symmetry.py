@@ -14,11 +14,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.workload.factors import root_of
+from dpscale.workload.factors import compressed
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.int64]
 TOLERANCE = 1e-10
+PROBES = 3
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,19 @@ class Blocks:
         """Rows on the orbits as rows on all cells."""
         return np.asarray(rows[:, self.orbit] * block.sign)
 
+    def only(self, orbits: Cells) -> Blocks:
+        """The blocks on some orbits alone: for search, not for expansion."""
+        return Blocks(tuple(Block(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit)
 
-def split(gram: Array, shape: tuple[int, ...]) -> Blocks:
-    """The blocks of a Gram on the cells of `shape`."""
-    group = _group([turn for turn in _candidates(shape) if _leaves(gram, turn)], len(gram))
-    images = np.stack([cells for cells, _ in group])
-    representative = images.min(axis=0)
+
+def split(rows: Array, shape: tuple[int, ...]) -> Blocks:
+    """The blocks of a Gram given by its rows, (r, cells), on the cells of `shape`."""
+    group = _group([turn for turn in _candidates(shape) if _leaves(rows, turn)], rows.shape[1])
+    representative = np.stack([cells for cells, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
-    blocks = []
-    for character in product((1, -1), repeat=len(group[0][1])):
-        block = _block(gram, group, cells, orbit.astype(np.int64), character)
-        if block is not None:
-            blocks.append(block)
-    return Blocks(tuple(blocks), orbit.astype(np.int64))
+    characters = product((1, -1), repeat=len(group[0][1]))
+    found = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
+    return Blocks(tuple(block for block in found if block is not None), orbit.astype(np.int64))
 
 
 def _candidates(shape: tuple[int, ...]) -> list[Cells]:
@@ -69,9 +70,12 @@ def _candidates(shape: tuple[int, ...]) -> list[Cells]:
     return found
 
 
-def _leaves(gram: Array, turn: Cells) -> bool:
-    """Whether the Gram is unchanged when the cells are permuted."""
-    return bool(np.abs(gram[np.ix_(turn, turn)] - gram).max() <= TOLERANCE * np.abs(gram).max())
+def _leaves(rows: Array, turn: Cells) -> bool:
+    """Whether the Gram is unchanged when the cells are permuted, on a few random vectors."""
+    probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
+    straight = rows.T @ (rows @ probes)
+    turned = rows.T @ (rows @ probes[turn])
+    return bool(np.abs(straight[turn] - turned).max() <= TOLERANCE * np.abs(straight).max())
 
 
 def _group(turns: list[Cells], size: int) -> list[tuple[Cells, tuple[int, ...]]]:
@@ -86,21 +90,17 @@ def _group(turns: list[Cells], size: int) -> list[tuple[Cells, tuple[int, ...]]]
 
 
 def _block(
-    gram: Array, group: list[tuple[Cells, tuple[int, ...]]], cells: Cells, orbit: Cells, character: tuple[int, ...]
+    rows: Array, group: list[tuple[Cells, tuple[int, ...]]], cells: Cells, orbit: Cells, character: tuple[int, ...]
 ) -> Block | None:
-    """The block of one character: rows R with RᵀR the Gram in the orthonormal basis of its functions."""
-    weights = [float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])) for _, exponents in group]
+    """The block of one character: the rows projected on the functions that turn by it, compressed."""
     sign = np.zeros(len(orbit))
-    for (image, _), weight in zip(group, weights, strict=True):
-        np.add.at(sign, image[cells], weight)
-    sizes = np.bincount(orbit, minlength=len(cells))
+    for image, exponents in group:
+        np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))
     sign = np.sign(np.rint(sign))  # 0 where an element that fixes the cell would turn its sign
-    if not sign.any():
+    summed = np.zeros((len(cells), len(rows)))
+    np.add.at(summed, orbit, (rows * sign).T)
+    sizes = np.bincount(orbit)
+    projected = summed.T / np.sqrt(sizes)
+    if (projected**2).sum() <= TOLERANCE * (rows**2).sum():
         return None
-    own = sum(w * gram[np.ix_(image[cells], cells)] for (image, _), w in zip(group, weights, strict=True)) / len(group)
-    live = sign[cells] != 0
-    reduced = np.sqrt(np.outer(sizes, sizes)) * own * np.outer(live, live)
-    values = np.linalg.eigvalsh(reduced)
-    if values[-1] <= TOLERANCE * np.abs(gram).max():
-        return None
-    return Block(root_of((reduced + reduced.T) / 2) / np.sqrt(sizes), sign * sign[cells][orbit])
+    return Block(compressed(projected) / np.sqrt(sizes), sign)

@@ -126,7 +126,7 @@ def test_a_refused_budget_tells_nothing(tmp_path, data):
     assert_silent(tmp_path, output)
 
 
-@pytest.mark.parametrize("how", [long("done"), long("disk"), "killed", "memory"])
+@pytest.mark.parametrize("how", [long("done"), long("disk"), long("killed"), "memory"])
 def test_a_cluster_tells_nothing(tmp_path, data, how):
     job = write_job(tmp_path, data / "good")
     code, output = spoken(tmp_path, "tests.audit.cluster_run", job, "run", how)

@@ -203,6 +203,22 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
         assert path.is_dir() or plain.encode() not in path.read_bytes()
 
 
+@pytest.mark.xfail(strict=True, reason="known limit (docs/privacy.md): files that change while a run reads them")
+def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
+    """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
+    run = begun(tmp_path, data=UNITS, engine=PRIVATE)
+    found = dp.jobs.stages._dropped
+
+    def meanwhile(*arguments):
+        dropped = found(*arguments)
+        frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
+        return dropped
+
+    monkeypatch.setattr("dpscale.jobs.stages._dropped", meanwhile)
+    with pytest.raises(DataError):
+        measure(run)
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     place = tmp_path_factory.mktemp("schedulers")
@@ -219,7 +235,7 @@ def test_schedulers_draw_the_same(reference, scheduler):
 
 
 def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference):
-    """Two worker processes; one is killed after the first measurement is made and before the last."""
+    """Two worker processes; one is killed when it has written a measurement and has not yet said so."""
     from distributed import Client, LocalCluster
 
     place, expected = reference
@@ -230,7 +246,7 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
     ):
         run_stages(run, client=client, only="plan")
         victim = next(iter(client.run(os.getpid).values()))
-        client.run(slow_down, victim, str(run.measurements_path))
+        client.run(slow_down, victim)
         run_stages(run, client=client, only="measure")
         assert victim not in client.run(os.getpid).values()
     assert measurements(run.path) == expected
@@ -238,18 +254,17 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
     assert audit_run(run.path, place / "ledger.sqlite").sound
 
 
-def slow_down(victim, folder):
-    """On a worker: make measuring slow, and the victim kill itself at its second measurement."""
+def slow_down(victim):
+    """On a worker: make measuring slow, and the victim kill itself after its first measurement."""
     from dpscale.measure import orders
 
-    write_values, made = orders.write_values, []
+    write_values = orders.write_values
 
     def slow(path, values, record):
-        if os.getpid() == victim and made:
-            os.kill(victim, signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(0.2)
         write_values(path, values, record)
-        made.append(path)
+        if os.getpid() == victim:
+            os.kill(victim, signal.SIGKILL)
 
     orders.write_values = slow
 
