@@ -1,7 +1,7 @@
 """QuerySmasher's tables: our certified RMSE beside the paper's, and our planning time and memory beside the paper's.
 
-Each row is planned in a fresh process, so that nothing is solved before, with two threads for linear algebra. Paper times
-were measured on a 128-core server. A paper RMSE above ours means that the paper's solver had not converged.
+Each row is planned in a fresh process: nothing is solved before. Paper times are of a 128-core server. A paper RMSE
+above ours means that the paper's solver had not converged.
 
     python benchmarks/query_smasher.py [--tables 2 3 4 5 6 7 8] [--most SIZE]
 """
@@ -106,7 +106,7 @@ def workload(what: dict):  # type: ignore[no-untyped-def]
     one_way = "prefix" if what["family"] in ("affine", "abs") else what["family"]
     weights: list = [1.0, 1.0]
     if what["weighted"]:
-        drawn = np.random.RandomState(42).randint(1, 6, what["d"] + what["d"] * (what["d"] - 1) // 2)  # noqa: NPY002
+        drawn = np.random.RandomState(42).randint(1, 6, what["d"] + what["d"] * (what["d"] - 1) // 2)
         weights = [drawn[: what["d"]].astype(float).tolist(), drawn[what["d"] :].astype(float).tolist()]
     return asked.add(one_way, degree=1, weight=weights[0]).add(what["family"], degree=2, weight=weights[1])
 
@@ -140,9 +140,8 @@ def main() -> None:
     if given.one:
         print(json.dumps(plan_row(json.loads(given.one))))
         return
-    print(
-        "table row                             queries       ours    paper    ratio       gap  plan s    GiB  paper s   speed"
-    )
+    heads = ("ours", 10), ("paper", 8), ("ratio", 8), ("gap", 9), ("plan s", 7), ("GiB", 6), ("paper s", 8)
+    print(f"table {'row':<24} {'queries':>14} " + " ".join(f"{head:>{width}}" for head, width in heads))
     for table, what, paper, paper_time in rows():
         if table in given.tables and what.get("n", 0) <= given.most:
             command = [sys.executable, __file__, "--one", json.dumps(what)]

@@ -1,7 +1,7 @@
 """A seeded generator of big tables: Zipf-like columns with correlations, written chunk by chunk as Parquet.
 
-Every row draws a hidden number in [0, 1); a column follows it with probability `follow` and is independent otherwise, and
-its value is Zipf-like in either case. Chunk c of a seed is always the same rows, so tables can be made in parts.
+Every row draws a hidden number in [0, 1); a column follows it with probability `follow` and is independent otherwise,
+and its value is Zipf-like in either case. Chunk c of a seed is always the same rows, so tables can be made in parts.
 
     python data/generate.py OUT --rows 1000000 --attributes 20 --sizes 2,4,10,50
 """

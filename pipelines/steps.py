@@ -1,6 +1,6 @@
 """The main job as a DAG in plain Python: plan, measure, reconstruct, report, each a process of its own.
 
-A step takes everything from the run directory and may be run again: what is done stays done, and nothing is spent twice.
+A step takes everything from the run directory and may be run again: what is done stays done, nothing is spent twice.
 
     python pipelines/steps.py pipelines/main.toml runs/main
 """

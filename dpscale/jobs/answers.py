@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import uuid
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -128,7 +130,10 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     fields += [pa.field(name, pa.float64(), nullable=False) for name in figures]
     table = pa.table([*columns.values(), *map(pa.array, figures.values())], schema=pa.schema(fields))
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # a repeated task must not write into another's file
     coded: Any = [*columns, "std_error"]
-    pq.write_table(table, partial, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
-    partial.replace(path)
+    with open(partial, "wb") as file:
+        pq.write_table(table, file, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

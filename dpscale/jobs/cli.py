@@ -207,6 +207,22 @@ def domain_sketch(data: str) -> None:
 
 
 @main.command()
+@json_option
+def selftest(as_json: bool) -> None:
+    """Audit this installation: noise, stability, and what an attacker can learn, each with planted violations."""
+    from dpscale.audit import selftest as audit
+
+    results = audit()
+    if as_json:
+        click.echo(json.dumps([{"name": name, "passed": passed, "detail": detail} for name, passed, detail in results]))
+    else:
+        for name, passed, detail in results:
+            click.echo(f"{'ok' if passed else 'FAILED':<6} {name}: {detail}")
+    if not all(passed for _, passed, _ in results):
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
 @click.option("--folder", default="dpscale-demo", show_default=True, help="Where the demo is kept.")
 @scheduler_option
 @quiet_option

@@ -64,6 +64,9 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
         Block(tuple(names), tuple(factors[key] for key in keys), share, whole)
         for names, keys, share, whole in content["blocks"]
     )
+    if not all(0 < block.share <= 1 for block in blocks):
+        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
+                       "start a new run")  # fmt: skip
     return Plan(workload, content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"]))
 
 

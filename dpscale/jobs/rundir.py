@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,10 +68,19 @@ class RunDirectory:
                 )
             return found
         _refuse_foreign(place)
-        place.mkdir(parents=True, exist_ok=True)
-        write_atomic(place / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
-        write_atomic(place / "job.toml", tomli_w.dumps(job.to_dict()).encode())
-        write_atomic(place / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
+        place = place.absolute()
+        draft = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
+        draft.mkdir(parents=True)
+        write_atomic(draft / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
+        write_atomic(draft / "job.toml", tomli_w.dumps(job.to_dict()).encode())
+        write_atomic(draft / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
+        try:
+            os.rename(draft, place)  # whole or not at all, and one of two processes wins
+        except OSError:
+            shutil.rmtree(draft)
+            if not (place / "manifest.json").exists():
+                raise
+            return cls.create(job, place)  # another process was first
         return cls(place)
 
     @property

@@ -26,7 +26,7 @@ from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.select import Plan, plan
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes, Dropped, empty_table
-from dpscale.tables.snapshot import snapshot
+from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import row_bound
 
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -70,8 +70,9 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
         run.measurements_path.mkdir(exist_ok=True)
         table = _open_table(run, made)
         _hold_secret(run)
+        seen = stamps(table)
         measurements = _measurements(run, made, _snapshot(run, table, engine))
-        _measure_missing(run, engine, table, measurements)
+        _measure_missing(run, engine, table, measurements, seen)
         _publish(run, measurements)
 
 
@@ -125,13 +126,12 @@ def _snapshot(run: RunDirectory, table: Table, engine: Engine) -> str:
     if begun is None:
         run.update(snapshot=found)
     elif begun != found:
-        raise DataError(
-            "data.path",
-            "the files changed since this release was begun",
-            "the same files",
-            "restore them, or start a new run",
-        )
+        raise _changed("the files changed since this release was begun")
     return found
+
+
+def _changed(got: str) -> DataError:
+    return DataError("data.path", got, "the same files", "restore them, or start a new run")
 
 
 def _hold_secret(run: RunDirectory) -> None:
@@ -154,7 +154,7 @@ def _check_secret(run: RunDirectory) -> None:
                        "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
 
 
-def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements) -> None:
+def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements, seen: Stamps) -> None:
     missing = measurements.missing()
     if not missing:
         return
@@ -166,6 +166,8 @@ def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measuremen
     sets = list(dict.fromkeys(order.source for order in orders))
     for number, one in enumerate(plan_passes(run.domain, sets, run.job.engine.bytes, engine.workers)):
         handles = run_pass(engine, one, groups, [] if number else _columns(measurements.plan), dropped)
+        if stamps(table) != seen:
+            raise _changed("the files changed while they were read")
         if number == 0:
             if not any(engine.map(_any_row, [(handles[0],)], "check")):
                 raise empty_table(run.job.data.path)

@@ -26,6 +26,11 @@ def make_secret(path: Path, seed: int | None = None) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
+    folder = os.open(path.parent, os.O_RDONLY)  # a draw must never outlive its secret, not in a power cut either
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_secret(path: Path) -> bytes:

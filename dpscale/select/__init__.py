@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dpscale.errors import JobError
 from dpscale.names import nearest
+from dpscale.select.auto import best_plan
 from dpscale.select.identity import plan_identity
 from dpscale.select.plan import Block, Each, Plan
 from dpscale.select.query_smasher import plan_query_smasher
@@ -22,7 +23,9 @@ METHODS: dict[str, Callable[[Workload, Each], Plan]] = {
     "identity": plan_identity,
 }
 
-__all__ = ["METHODS", "Block", "Plan", "plan"]
+AUTO = "auto"
+
+__all__ = ["AUTO", "METHODS", "Block", "Plan", "plan"]
 
 
 def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map) -> Plan:
@@ -30,8 +33,9 @@ def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map)
 
     Raises JobError for an unknown mechanism or an empty workload, PlanError where the mechanism cannot take it.
     """
-    if mechanism not in METHODS:
-        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(METHODS), nearest(mechanism, METHODS))
+    known = [*METHODS, AUTO]
+    if mechanism not in known:
+        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(known), nearest(mechanism, known))
     if workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
-    return METHODS[mechanism](workload, each)
+    return best_plan(METHODS, workload, each) if mechanism == AUTO else METHODS[mechanism](workload, each)

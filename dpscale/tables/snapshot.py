@@ -18,6 +18,7 @@ from dpscale.tables.files import is_csv
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
+Stamps = list[tuple[str, int, int, int]]
 Each = Callable[[Callable[..., list[Fingerprint]], Iterable[Sequence[str]]], Iterable[list[Fingerprint]]]
 MOST_TASKS = 1000
 TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
@@ -63,3 +64,15 @@ def snapshot(table: Table, footers: bool = False, each: Each = _each) -> str:
     for name, size, content in named:
         digest.update(name + f"\0{size}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def stamps(table: Table) -> Stamps:
+    """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten."""
+    found = []
+    for path in table.files:
+        try:
+            status = os.stat(path)
+        except OSError:
+            raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None
+        found.append((path, status.st_size, status.st_mtime_ns, status.st_ino))
+    return found

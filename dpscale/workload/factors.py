@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -95,9 +96,16 @@ def _make_piece(
     weight = float((pieces**2).sum())
     if weight <= NEGLIGIBLE * float((weighted**2).sum()) or not len(queries):
         return None, 0.0
+    rows = compressed(pieces / np.sqrt(weight))
     name = f"{part.key(attributes)}@{','.join(map(str, keep))}"
     basis = _integer_basis(part.basis(attributes), keep) if keep else None
-    return GramFactor(name, compressed(pieces / np.sqrt(weight)), basis), weight
+    return GramFactor(_content_key(rows) if len(keep) == 1 else name, rows, basis), weight
+
+
+def _content_key(rows: Array) -> str:
+    """A key by content: what affine leaves on its first axis and on its second is the same where the sizes are."""
+    gram = np.round(rows.T @ rows, 11) + 0.0  # no negative zeros
+    return f"cells/{hashlib.sha256(gram.tobytes()).hexdigest()}"
 
 
 def _integer_basis(basis: Array | None, keep: tuple[int, ...]) -> Array | None:

@@ -203,7 +203,6 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
         assert path.is_dir() or plain.encode() not in path.read_bytes()
 
 
-@pytest.mark.xfail(strict=True, reason="known limit (docs/privacy.md): files that change while a run reads them")
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)

@@ -80,10 +80,20 @@ def test_answer_files_hold_the_contracts_columns(place):
     assert set(marginal.income.dropna()) == {"[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]"}
 
 
+OTHERS = [
+    {"family": "circular", "attributes": [["age", "code"]]},
+    {"family": "affine", "degree": 2},
+    {"family": "abs", "attributes": [["age", "income"]]},
+    {"family": "random", "attributes": [["sex", "code"]], "p": 0.4, "seed": 2},
+    {"family": "hybrid", "degree": 2, "numeric": ["age", "income"]},
+]
+
+
+@pytest.mark.parametrize("workload", [MIXED, OTHERS], ids=["mixed", "others"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_reported_error_is_that_of_its_query(place, mechanism):
+def test_every_reported_error_is_that_of_its_query(place, mechanism, workload):
     """Closed-form standard errors of whole families against one query at a time."""
-    release = dp.run(write_job(place, workload=MIXED, mechanism={"name": mechanism}), place / "run")
+    release = dp.run(write_job(place, workload=workload, mechanism={"name": mechanism}), place / "run")
     estimates = release._estimates
     for part in release.plan.workload.parts:
         for attributes in part.sets[:2]:

@@ -133,6 +133,12 @@ def test_json_commands_print_one_object(place):
         assert isinstance(json.loads(result.stdout), dict)
 
 
+def test_selftest_passes_here():
+    result = CliRunner().invoke(main, ["selftest", "--json"])
+    assert result.exit_code == 0, result.output
+    assert all(row["passed"] for row in json.loads(result.stdout))
+
+
 def test_texts_for_people(place):
     path = write_job(place)
     result = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(place / "run")])

@@ -145,6 +145,33 @@ def test_unknown_mechanism_and_empty_workload():
         plan(Workload(Domain({"a": 2})))
 
 
+def test_auto_keeps_the_best_and_says_why():
+    workload = workloads()["all together"]
+    made = plan(workload, "auto")
+    assert made.error == min(plan(workload, name).error for name in METHODS)
+    assert made.mechanism == "query-smasher"
+    for name in METHODS:
+        assert name in made.notes[0]
+
+
+def test_auto_passes_over_a_method_that_refuses(monkeypatch):
+    def refuses(workload, each=map):
+        raise PlanError("workload", "too much", "less", "ask less")
+
+    monkeypatch.setitem(METHODS, "query-smasher", refuses)
+    made = plan(workloads()["prefix"], "auto")
+    assert made.mechanism == "residual-planner"
+    assert "query-smasher does not take it" in made.notes[0]
+
+
+def test_sizes_that_agree_share_the_pieces_of_a_joint_family():
+    """What affine leaves on either axis is one problem, though an attribute stands first here and second there."""
+    from dpscale.workload import decompose
+
+    subs = decompose(Workload(Domain({f"x{i}": 9 for i in range(5)})).add("affine", degree=2))
+    assert len({sub.signature() for sub in subs if len(sub.attributes) == 1}) == 1
+
+
 def test_equal_problems_are_solved_once():
     solved = []
 
