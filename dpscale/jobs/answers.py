@@ -132,8 +132,6 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # a repeated task must not write into another's file
     coded: Any = [*columns, "std_error"]
-    with open(partial, "wb") as file:
-        pq.write_table(table, file, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
-        file.flush()
-        os.fsync(file.fileno())
+    # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
+    pq.write_table(table, partial, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
     os.replace(partial, path)

@@ -73,7 +73,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
 def _describe(factor: Factor) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
     if factor.matrix is not None:
-        described["sha256"] = hashlib.sha256(np.ascontiguousarray(factor.matrix).tobytes()).hexdigest()
+        described["sha256"] = factor.digest
     return described
 
 

@@ -77,12 +77,7 @@ class Measurements:
 
 def strategy_digest(block: Block) -> str:
     """SHA-256 of the block's integer strategy."""
-    digest = hashlib.sha256()
-    for factor in block.factors:
-        digest.update(f"{factor.kind}{factor.shape}".encode())
-        if factor.matrix is not None:
-            digest.update(np.ascontiguousarray(factor.matrix).tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256("".join(factor.digest for factor in block.factors).encode()).hexdigest()
 
 
 def record_digest(record: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from dpscale.select.allocation import allocate
-from dpscale.select.lattice import Factor
+from dpscale.select.lattice import identity_factor
 from dpscale.select.plan import Block, Each, Plan
 from dpscale.workload import Part, ProductPart, Workload, decompose
 from dpscale.workload.parts import Attributes
@@ -23,7 +23,7 @@ def plan_identity(workload: Workload, each: Each = map) -> Plan:
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()))
     blocks = tuple(
-        Block(names, tuple(Factor("identity", (n,)) for n in workload.domain.shape(names)), share, whole=True)
+        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, whole=True)
         for names, share in zip(energies, shares, strict=True)
     )
     draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)

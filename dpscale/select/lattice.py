@@ -8,10 +8,11 @@ space, K is a whole combination of integer rows that span the same. Sensitivity 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,12 @@ class Factor:
     def rows(self) -> int:
         return self.cells if self.matrix is None else len(self.matrix)
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the strategy, in hexadecimal."""
+        content = b"" if self.matrix is None else np.ascontiguousarray(self.matrix).tobytes()
+        return hashlib.sha256(f"{self.kind}{self.shape}".encode() + content).hexdigest()
+
     @property
     def spans_all(self) -> bool:
         """Whether the strategy tells of the whole centred space."""
@@ -82,6 +89,8 @@ class Factor:
     @cached_property
     def covariance(self) -> Array:
         """(KᵀK)⁺ on the centred space, (cells, cells): covariance of the estimated residual at unit noise variance."""
+        if self.matrix is None:
+            return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
 
     def spans(self, pieces: Array) -> bool:
@@ -99,9 +108,16 @@ class Factor:
         return eye if self.kind == "identity" else self.cells * eye - 1
 
 
+@lru_cache(maxsize=4096)
 def center_factor(size: int) -> Factor:
     """The marginal's own residual strategy: exact, nothing rounded."""
     return Factor("center", (size,))
+
+
+@lru_cache(maxsize=4096)
+def identity_factor(size: int) -> Factor:
+    """Every cell once: for measurements of a marginal itself."""
+    return Factor("identity", (size,))
 
 
 def worth(factor: Factor, rows: Array) -> float:

@@ -23,17 +23,19 @@ def plan_residual_planner(workload: Workload, each: Each = map) -> Plan:
     coefficients = [sub.scale * math.prod((n - 1) / n for n in sub.sizes) for sub in subs]
     shares, error = allocate(coefficients)
     blocks = tuple(
-        Block(sub.attributes, tuple(center_factor(n) for n in sub.sizes), share)
+        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share)
         for sub, share in zip(subs, shares, strict=True)
     )
-    bound = math.fsum(math.sqrt(_uniform_dual(sub)) for sub in subs) ** 2
+    roots: dict[str, float] = {}
+    bound = math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2
     return Plan(workload, "residual-planner", blocks, error, bound)
 
 
-def _uniform_dual(sub: Subworkload) -> float:
-    return math.fsum(
-        weight * math.prod(_root_trace(sub.factors[factor]) ** 2 for factor in key) for key, weight in sub.terms.items()
-    )
+def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
+    for key, factor in sub.factors.items():
+        if key not in roots:
+            roots[key] = _root_trace(factor)
+    return math.fsum(weight * math.prod(roots[factor] ** 2 for factor in key) for key, weight in sub.terms.items())
 
 
 def _root_trace(factor: GramFactor) -> float:
