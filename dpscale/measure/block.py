@@ -1,7 +1,8 @@
 """One measurement: an integer strategy applied to exact counts, plus keyed discrete Gaussian noise.
 
 Integers until the noise is in. The product may not fit 64 bits (a fine strategy on a large table), so where it might
-not, it is carried in two limbs, high · 2^24 + low. Only the noisy sum becomes a float, rounded once.
+not, it is carried in two limbs, high · 2^24 + low, and where these might not hold it, in Python's own integers. Only
+the noisy sum becomes a float, rounded once.
 """
 
 from __future__ import annotations
@@ -38,14 +39,25 @@ def measure_block(
     size = math.prod(block.rows)
     noise = discrete_gaussian(open_stream(secret, "noise", record), draw.variance, size).reshape(block.rows)
     largest = math.prod(factor.largest for factor in block.factors) * draw.multiplier * int(counts.sum() + 1)
-    if largest < SAFE and draw.variance < SAFE:
+    if largest < SAFE:
         return (_product(block, counts) * draw.multiplier + noise).astype(np.float64)
+    limbs = _limb_product(block, draw.multiplier, counts)
+    if limbs is None:
+        return (_product(block, counts.astype(object)) * draw.multiplier + noise).astype(np.float64)
+    high, low = _carry(limbs[0].reshape(block.rows) + (noise >> LIMB), limbs[1].reshape(block.rows) + (noise & MASK))
+    return np.ldexp(high.astype(np.float64), LIMB) + low
+
+
+def _limb_product(block: Block, multiplier: int, counts: Integers) -> tuple[Integers, Integers] | None:
+    """multiplier · K · counts in two limbs; None where a limb might not hold it (Python's integers then do)."""
     high, low = _carry(np.zeros_like(counts), counts)
     for axis, factor in _axes(block):
+        if factor.reach * max(1 << LIMB, int(np.abs(high).max(initial=0))) >= SAFE:
+            return None
         high, low = _carry(_apply(factor, high, axis), _apply(factor, low, axis))
-    high, low = _carry(high * draw.multiplier, low * draw.multiplier)
-    high, low = _carry(high.reshape(block.rows) + (noise >> LIMB), low.reshape(block.rows) + (noise & MASK))
-    return np.ldexp(high.astype(np.float64), LIMB) + low
+    if multiplier * max(1 << LIMB, int(np.abs(high).max(initial=0))) >= SAFE:
+        return None
+    return _carry(high * multiplier, low * multiplier)
 
 
 def project(marginal: ExactMarginal, block: Block) -> Integers:

@@ -78,6 +78,13 @@ class Factor:
         return 1 if self.kind == "identity" else self.cells - 1
 
     @cached_property
+    def reach(self) -> int:
+        """Largest sum of absolute entries in a row of K: how far it can enlarge a number."""
+        if self.matrix is not None:
+            return int(np.abs(self.matrix).sum(axis=1).max())
+        return 1 if self.kind == "identity" else 2 * (self.cells - 1)
+
+    @cached_property
     def inverse(self) -> Array:
         """K⁺ on the centred space, (cells, rows): measurement to residual."""
         n = self.cells

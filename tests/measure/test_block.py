@@ -1,13 +1,16 @@
 """Measurements against Python's own integers: no limb, multiplier or order of axes changes a single unit."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from dpscale import Domain, Workload, plan
+from dpscale.measure import Draw, make_schedule, measure_block
 from dpscale.measure import block as block_module
-from dpscale.measure import make_schedule, measure_block
 from dpscale.privacy.noise import discrete_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
+from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block
 from dpscale.tables import ExactMarginal
 
@@ -33,6 +36,7 @@ def plans():
     return {
         "product": plan(Workload(DOMAIN).add("prefix", degree=3)),
         "joint": plan(Workload(DOMAIN).add("prefix", degree=2).add("marginal", degree=2)),
+        "low rank": plan(Workload(DOMAIN).add("affine", degree=2)),
         "center": plan(Workload(DOMAIN).add("marginal", degree=3), "residual-planner"),
         "whole": plan(Workload(DOMAIN).add("marginal", degree=2), "identity"),
     }
@@ -51,6 +55,20 @@ def test_values_are_exact(name, largest):
         expected = in_python(block, marginal.counts) * draw.multiplier + noise.astype(object)
         exact = np.array([float(int(v)) for v in np.asarray(expected).reshape(-1)]).reshape(block.rows)
         np.testing.assert_array_equal(values, exact)
+
+
+@pytest.mark.parametrize("entry", [2**30, 2**37, 2**40])
+def test_strategies_too_fine_for_two_limbs_are_exact(entry):
+    """Wide rows of large entries on large counts: beyond 64 bits even in limbs."""
+    rng = np.random.default_rng(0)
+    half = rng.integers(-entry, entry, (3, 60))
+    factor = Factor("matrix", (5, 6, 4), np.concatenate([half, -half], axis=1))
+    block = Block(DOMAIN.names, (factor,), 1.0)
+    counts = counts_of(2**36)
+    values = measure_block(block, Draw(1, 1 << 60, Fraction(1)), ExactMarginal(DOMAIN.names, counts), SECRET, {})
+    noise = discrete_gaussian(open_stream(SECRET, "noise", {}), 1 << 60, 3)
+    exact = [float(int(v) + int(z)) for v, z in zip(in_python(block, counts), noise, strict=True)]
+    np.testing.assert_allclose(values, exact, rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", plans())
