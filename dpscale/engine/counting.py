@@ -37,6 +37,24 @@ def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers
     return [Pass(_shards(domain, group)) for group in _fill(domain, sets, limit)]
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What counting and measuring some sets will take: readings of the table, tasks, and bytes held at the most."""
+
+    passes: int
+    tasks: int
+    memory: int
+
+
+def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> Effort:
+    """The effort under a memory setting, known before any data is read (with at least as many files as workers)."""
+    passes = plan_passes(domain, sets, memory, workers)
+    shards = [len(one.shards) for one in passes]
+    tasks = sum(workers + count * (workers + 2) for count in shards)
+    cells = max(sum(int(layout.offsets[-1]) for layout in one.shards) for one in passes)
+    return Effort(len(passes), tasks, COUNTER_BYTES * (workers + FACTOR) * cells)
+
+
 def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[Attributes]]:
     groups: list[list[Attributes]] = [[]]
     held = 0

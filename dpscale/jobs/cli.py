@@ -84,6 +84,7 @@ def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
 def plan(job: str, run_dir: str | None, scheduler: str | None, as_json: bool) -> None:
     """Plan a job: reads no data, spends nothing."""
     from dpscale.engine import resolve
+    from dpscale.engine.counting import effort
     from dpscale.jobs.release import run_stages
     from dpscale.jobs.rundir import RunDirectory
     from dpscale.jobs.spec import Job
@@ -95,15 +96,16 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, as_json: bool) ->
         directory = RunDirectory.create(read, run_dir)
         run_stages(directory, scheduler=scheduler, only="plan")
         made = directory.plan()
-    else:
-        engine = resolve(scheduler=scheduler or read.engine.scheduler)
+    engine = resolve(scheduler=scheduler or read.engine.scheduler)
+    if run_dir is None:
         made = make(read.build_workload(read.read_domain()), read.mechanism.name, engine.each("solve"))
         check_memory(made, read.engine.bytes, engine.workers)
-        engine.close()
-    _tell_plan(made, read.privacy.cost, as_json)
+    needs = effort(made.domain, made.counted, read.engine.bytes, engine.workers)
+    engine.close()
+    _tell_plan(made, read.privacy.cost, needs, as_json)
 
 
-def _tell_plan(made: Any, cost: float, as_json: bool) -> None:
+def _tell_plan(made: Any, cost: float, needs: Any, as_json: bool) -> None:
     gap = made.optimality_gap
     told = {
         "mechanism": made.mechanism,
@@ -113,7 +115,9 @@ def _tell_plan(made: Any, cost: float, as_json: bool) -> None:
         "privacy_cost": cost,
         "rmse": made.rmse(cost),
         "optimality_gap": gap if math.isfinite(gap) else None,
-        "memory_bytes": made.memory,
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
         "notes": list(made.notes),
     }
     if as_json:

@@ -205,9 +205,14 @@ class Plan:
         return max(self.counted, key=self.domain.cells)
 
     @property
+    def tasks(self) -> int:
+        """How many independent tasks counting and measuring fall into at the finest: one for each counted set."""
+        return len(self.counted)
+
+    @property
     def memory(self) -> int:
-        """Bytes that the largest measurement takes: counts, partial counts, the measured numbers and their noise."""
-        return 6 * 8 * self.domain.cells(self.largest)
+        """Bytes that the largest of them takes on one worker: counts, partial sums, measured numbers and noise."""
+        return 5 * 8 * self.domain.cells(self.largest)
 
 
 def _out_of_span(kept: Attributes) -> PlanError:

@@ -147,5 +147,6 @@ def test_texts_for_people(place):
     assert "small" in shown.stdout
     assert "released" in shown.stdout
     planned = CliRunner().invoke(main, ["plan", str(path)])
-    assert "rmse" in planned.stdout
+    for told in ("rmse", "tasks", "memory bytes", "passes over the data"):
+        assert told in planned.stdout
     assert not list(place.glob("*/measurements/*.partial"))
