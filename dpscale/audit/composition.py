@@ -73,8 +73,9 @@ def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], int]:
     for attributes, keys, *_ in plan["blocks"]:
         digest, product = hashlib.sha256(), 1
         for described, matrix in (factors[key] for key in keys):
-            digest.update(f"{described['kind']}{tuple(described['shape'])}".encode())
-            digest.update(b"" if matrix is None else np.ascontiguousarray(matrix).tobytes())
+            content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
+            own = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
+            digest.update(own.hexdigest().encode())
             product *= _largest_column(described, matrix)
         found[tuple(attributes), digest.hexdigest()] = product
     return found
