@@ -102,10 +102,10 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, as_json: bool) ->
         check_memory(made, read.engine.bytes, engine.workers)
     needs = effort(made.domain, made.counted, read.engine.bytes, engine.workers)
     engine.close()
-    _tell_plan(made, read.privacy.cost, needs, as_json)
+    _tell_plan(made, read.privacy.cost, read.data.max_rows_per_unit or 1, needs, as_json)
 
 
-def _tell_plan(made: Any, cost: float, needs: Any, as_json: bool) -> None:
+def _tell_plan(made: Any, cost: float, rows_per_unit: int, needs: Any, as_json: bool) -> None:
     gap = made.optimality_gap
     told = {
         "mechanism": made.mechanism,
@@ -113,7 +113,7 @@ def _tell_plan(made: Any, cost: float, needs: Any, as_json: bool) -> None:
         "measurements": len(made.blocks),
         "counted_sets": len(made.counted),
         "privacy_cost": cost,
-        "rmse": made.rmse(cost),
+        "rmse": rows_per_unit * made.rmse(cost),
         "optimality_gap": gap if math.isfinite(gap) else None,
         "passes_over_the_data": needs.passes,
         "tasks": needs.tasks,

@@ -33,6 +33,12 @@ from dpscale.select import Plan
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
 VERSION = 1
+LEAVES = {
+    "plan": "plan/plan.json",
+    "measure": "measurements",
+    "reconstruct": "answers/index.json",
+    "report": "report.html",
+}
 
 
 class RunDirectory:
@@ -49,6 +55,13 @@ class RunDirectory:
             )
         self.job = Job.read(self.path / "job.toml")
         self.domain = Domain.read(self.path / "domain.toml")
+        if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
+            raise JobError(
+                "run directory",
+                f"job.toml or domain.toml in {self.path} was edited",
+                "the files as the run wrote them (memory and scheduler may change)",
+                "restore them, or start a new run with your job",
+            )
 
     @classmethod
     def create(cls, job: Job, path: str | Path | None = None) -> RunDirectory:
@@ -70,7 +83,13 @@ class RunDirectory:
         _refuse_foreign(place)
         place = place.absolute()
         draft = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
-        draft.mkdir(parents=True)
+        try:
+            draft.mkdir(parents=True)
+        except OSError as error:
+            reason = error.strerror or "not possible"
+            raise JobError(
+                "run directory", f"cannot make {place} ({reason})", "a place to write", "choose another --run-dir"
+            ) from None
         write_atomic(draft / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
         write_atomic(draft / "job.toml", tomli_w.dumps(job.to_dict()).encode())
         write_atomic(draft / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
@@ -104,7 +123,8 @@ class RunDirectory:
         return read_plan(self.path / "plan", self.job.build_workload(self.domain))
 
     def done(self, stage: str) -> bool:
-        return self.manifest["stages"].get(stage, {}).get("state") == "done"
+        """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
+        return self.manifest["stages"].get(stage, {}).get("state") == "done" and (self.path / LEAVES[stage]).exists()
 
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""

@@ -29,7 +29,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Data(_Section):
@@ -223,7 +223,8 @@ def _add_predicates(workload: Workload, part: Part) -> None:
 def _sentence(error: ValidationError) -> JobError:
     """The first fault of a job as one sentence."""
     fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"]) or "job"
+    named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]
+    where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":
         known = _keys(fault["loc"][:-1])
         return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))

@@ -38,4 +38,6 @@ def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map)
         raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(known), nearest(mechanism, known))
     if workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
+    if not workload.weighs:
+        raise JobError("workload.weight", "0 for every query", "a weight above 0", "weigh what should be answered")
     return best_plan(METHODS, workload, each) if mechanism == AUTO else METHODS[mechanism](workload, each)

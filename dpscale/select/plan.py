@@ -105,7 +105,7 @@ class ResidualEstimator:
         return all(factor.spans_all for factor in self.factors)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """What is going to be measured. Immutable; made by `dpscale.plan`.
 
@@ -119,6 +119,9 @@ class Plan:
     error: float
     bound: float
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"
 
     @property
     def domain(self) -> Domain:

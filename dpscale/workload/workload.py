@@ -82,6 +82,15 @@ class Workload:
         return sum(part.count(attributes) for part in self.parts for attributes in part.sets)
 
     @property
+    def weighs(self) -> bool:
+        """Whether any query has a weight above 0: the others are not planned for."""
+        each = (
+            part.each.max(initial=0) if isinstance(part, ExplicitPart) else max(part.weights, default=0)
+            for part in self.parts
+        )
+        return any(weight > 0 for weight in each)
+
+    @property
     def sets(self) -> tuple[Attributes, ...]:
         """The distinct attribute sets asked, in the order asked."""
         return tuple(dict.fromkeys(attributes for part in self.parts for attributes in part.sets))

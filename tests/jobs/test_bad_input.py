@@ -64,6 +64,11 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"epsilon": 1.0}}, ["delta"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-9, "rho": 1.0}}, ["rho"]),
         ({"privacy": {"dataset": "d"}}, ["epsilon"]),
+        ({"workload": [MARGINAL | {"weight": 0.0}]}, ["workload.weight", "0 for every query"]),
+        ({"workload": [MARGINAL | {"weight": "much"}]}, ["workload.0.weight"]),
+        ({"workload": [{"family": "marginal", "degree": True}]}, ["degree", "True"]),
+        ({"privacy": {"epsilon": "1.0", "delta": 1e-9}}, ["privacy.epsilon", "'1.0'"]),
+        ({"privacy": {"epsilon": True, "delta": 1e-9}}, ["privacy.epsilon", "True"]),
         ({"engine": {"memory": "lots"}}, ["engine.memory", "lots", "4GiB"]),
         ({"engine": {"scheduler": "dragons"}}, ["engine.scheduler", "dragons", "threads"]),
         ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
@@ -153,6 +158,24 @@ def test_a_folder_that_is_no_run_directory(place):
     assert result.exit_code == 2
     assert "no run directory" in result.stderr
     assert call("measure", place / "data").exit_code == 2
+
+
+def test_a_place_where_no_run_directory_can_be(place):
+    result = call("run", write_job(place), "--run-dir", "/proc/nowhere/run")
+    assert result.exit_code == 2
+    assert "cannot make" in result.stderr
+
+
+def test_a_job_edited_inside_its_run_directory(place):
+    path = write_job(place)
+    assert call("plan", path, "--run-dir", place / "run").exit_code == 0
+    inside = place / "run" / "job.toml"
+    inside.write_text(inside.read_text().replace("epsilon = 1.0", "epsilon = 5.0"))
+    for arguments in (["measure", place / "run"], ["run", path, "--run-dir", place / "run"]):
+        result = call(*arguments)
+        assert result.exit_code == 2
+        assert "was edited" in result.stderr
+    assert not (place / "ledger.sqlite").exists()
 
 
 def test_a_stage_before_its_time(place):

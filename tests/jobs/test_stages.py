@@ -1,6 +1,7 @@
 """Stage by stage, on every scheduler, in any partitioning: the same bytes, and one charge."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -90,7 +91,7 @@ def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monk
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
         monkeypatch.setattr("dpscale.jobs.rundir.job_digest", lambda *_: "the same job, elsewhere")
-        dp.run(path, place / "run")
+        dp.run(path, place / "run", scheduler="threads")
         found.append(bytes_of(place / "run"))
     assert found[0] == found[1] == found[2]
 
@@ -131,6 +132,27 @@ def test_json_commands_print_one_object(place):
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == 0, result.output
         assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_what_was_removed_is_made_again(place):
+    path = write_job(place, engine=SEEDED)
+    dp.run(path, place / "run")
+    before = answers_of(place / "run")
+    shutil.rmtree(place / "run" / "answers")
+    dp.run(path, place / "run")
+    assert answers_of(place / "run") == before
+    assert len(releases(place)) == 1
+
+
+def test_the_expected_error_is_that_of_the_units(place):
+    """What plan tells before is what the answers carry after, also where a unit may hold several rows."""
+    told = []
+    for name, more in (("row", {}), ("unit", {"privacy_unit": "person", "max_rows_per_unit": 4})):
+        path = write_job(place, f"{name}.toml", data={"path": "data", "domain": "domain.toml", **more})
+        told.append(json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)["rmse"])
+        dp.run(path, place / name)
+        assert f"{told[-1]:,.4g}" in (place / name / "report.html").read_text()
+    assert told[1] == pytest.approx(4 * told[0])
 
 
 def test_selftest_passes_here():
