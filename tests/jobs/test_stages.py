@@ -9,8 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.engine import LocalEngine
 from dpscale.jobs.cli import main
 from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from dpscale.jobs.stages import run_measure, run_plan
 from dpscale.privacy.ledger import Ledger
 from tests.jobs.small import table, write_job, write_table
 
@@ -55,6 +58,17 @@ def test_schedulers_give_the_same_bytes(place, scheduler):
     dp.run(path, place / "two", scheduler=scheduler)
     assert bytes_of(place / "one") == bytes_of(place / "two")
     assert answers_of(place / "one") == answers_of(place / "two")
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_number_of_workers_changes_no_byte(place, workers):
+    path = write_job(place, engine=SEEDED)
+    dp.run(path, place / "one", scheduler="synchronous")
+    run = RunDirectory.create(Job.read(path), place / "two")
+    engine = LocalEngine("threads", workers=workers)
+    run_plan(run, engine)
+    run_measure(run, engine)
+    assert bytes_of(place / "one") == bytes_of(place / "two")
 
 
 def test_a_real_cluster_gives_the_same_bytes(place, cluster):
@@ -114,7 +128,7 @@ def test_changed_data_never_meets_an_old_stream(place):
 
 def test_data_that_changed_in_mid_run_is_refused(place):
     path = write_job(place)
-    directory = RunDirectory.create(dp.jobs.spec.Job.read(path), place / "run")
+    directory = RunDirectory.create(Job.read(path), place / "run")
     directory.update(snapshot="0" * 64)
     with pytest.raises(dp.DataError, match="changed since"):
         dp.run(path, place / "run")
