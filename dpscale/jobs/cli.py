@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dpscale.errors import DpscaleError
+from dpscale.errors import DpscaleError, TransientError
 from dpscale.jobs.progress import Bars
 
 
@@ -27,6 +27,9 @@ class _Group(click.Group):
         except DpscaleError as error:
             click.echo(f"dpscale: {error}", err=True)
             context.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("dpscale: stopped; the same command goes on where it left, and spends nothing twice", err=True)
+            context.exit(TransientError.exit_code)
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")

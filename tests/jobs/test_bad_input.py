@@ -160,6 +160,18 @@ def test_a_folder_that_is_no_run_directory(place):
     assert call("measure", place / "data").exit_code == 2
 
 
+def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpscale.jobs.stages.run_pass", stopped)
+        result = call("run", write_job(place), "--run-dir", place / "run")
+    assert result.exit_code == 75
+    assert "goes on where it left" in result.stderr
+    assert call("run", place / "job.toml", "--run-dir", place / "run").exit_code == 0
+
+
 def test_a_place_where_no_run_directory_can_be(place):
     result = call("run", write_job(place), "--run-dir", "/proc/nowhere/run")
     assert result.exit_code == 2
