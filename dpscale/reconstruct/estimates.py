@@ -38,7 +38,7 @@ class Estimates:
         shape = self.plan.domain.shape(ordered)
         total = np.zeros(shape)
         for kept in subsets(ordered):
-            if kept not in self.plan.residuals:
+            if kept not in self.plan.residuals or not self.plan.residuals[kept].spans_all:
                 raise PlanError(
                     "attributes",
                     f"{', '.join(ordered)} was not measured",

@@ -84,6 +84,11 @@ class ResidualEstimator:
     def joint(self) -> bool:
         return len(self.factors) < len(self.attributes)
 
+    @property
+    def spans_all(self) -> bool:
+        """Whether every piece can be told, and so every cell of the residual."""
+        return all(factor.spans_all for factor in self.factors)
+
     def variance(self, query_piece: Array) -> float:
         """Variance, at privacy cost 1, of a query's piece on this residual."""
         return float(self.variances(query_piece[None])[0])
@@ -102,7 +107,7 @@ class ResidualEstimator:
         """Whether a query's piece can be told from the sources."""
         if self.joint or len(self.factors) == 1:
             return self.factors[0].spans(query_piece.reshape(1, -1))
-        return all(factor.spans_all for factor in self.factors)
+        return self.spans_all
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -134,6 +134,19 @@ def test_predicates_from_a_file(place):
     assert list(found.columns) == ["query", "estimate", "std_error", "low", "high"]
 
 
+def test_a_marginal_that_was_not_measured_whole_is_refused(place):
+    """affine alone tells of the sums x + y, not of every cell: half an answer would be a wrong one."""
+    release = dp.run(
+        write_job(place, workload=[{"family": "affine", "attributes": [["age", "income"]]}]), place / "run"
+    )
+    level = np.add.outer(np.arange(8), np.arange(5))
+    assert release.answer(("age", "income"), (level <= 4).astype(float))[1] > 0
+    with pytest.raises(dp.PlanError):
+        release.marginal(("age", "income"))
+    with pytest.raises(dp.PlanError):
+        release.answer(("age", "income"), np.eye(8, 5))
+
+
 def test_a_weight_of_zero_asks_nothing(place):
     """Such sets are not planned for, so no file claims to answer them; queries of an array get no number."""
     np.save(place / "queries.npy", np.eye(8)[:3])
