@@ -23,7 +23,7 @@ from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure.store import LARGE_PAGES
 from dpscale.reconstruct import Estimates
-from dpscale.workload import Part, ProductPart
+from dpscale.workload import ExplicitPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
 
 NORMAL_95 = 1.959963984540054
@@ -86,6 +86,8 @@ def _columns(run: RunDirectory, part: Part, attributes: Attributes) -> dict[str,
     """What identifies each query: a column for every attribute and parameter, row-major."""
     import pyarrow as pa
 
+    if isinstance(part, ExplicitPart) and part.family is not None:
+        part = part.family
     if not isinstance(part, ProductPart):
         return {"query": pa.array(np.arange(part.count(attributes)))}
     pairs = zip(part.families(attributes), run.domain.shape(attributes), strict=True)

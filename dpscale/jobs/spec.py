@@ -83,7 +83,7 @@ class Part(_Section):
     family: str
     degree: int | None = None
     attributes: list[list[str]] | None = None
-    weight: Weight | list[Weight] = 1.0
+    weight: Weight | list[Weight | list[Any]] = 1.0
     file: str | None = None
     p: float | None = None
     seed: int | None = None
@@ -91,7 +91,15 @@ class Part(_Section):
 
 
 class Mechanism(_Section):
+    """The mechanism and its own options, which it checks itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
     name: str = "query-smasher"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class Reconstruct(_Section):

@@ -43,7 +43,8 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
 
 def make_plan(run: RunDirectory, engine: Engine) -> Plan:
     """The plan of a run's job, refused where it cannot fit the memory setting."""
-    made = plan(run.job.build_workload(run.domain), run.job.mechanism.name, engine.each("solve"))
+    mechanism = run.job.mechanism
+    made = plan(run.job.build_workload(run.domain), mechanism.name, engine.each("solve"), **mechanism.options)
     check_memory(made, run.job.engine.bytes, engine.workers)
     return made
 

@@ -1,25 +1,31 @@
 """Data-independent strategies: one module a method, each returning the same kind of Plan.
 
-A method is a function `(workload, each) -> Plan` in METHODS, where `each(function, items)` maps over independent
+A method is a function `(workload, setting) -> Plan` in METHODS. `setting.each(function, items)` maps over independent
 problems: the builtin `map` in a plain loop, Dask tasks when the engine plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dpscale.errors import JobError
 from dpscale.names import nearest
 from dpscale.select.auto import best_plan
+from dpscale.select.blas import one_thread
 from dpscale.select.identity import plan_identity
-from dpscale.select.plan import Block, Each, Plan
+from dpscale.select.plan import Block, Plan
 from dpscale.select.query_smasher import plan_query_smasher
 from dpscale.select.residual_planner import plan_residual_planner
+from dpscale.select.setting import Each, Setting
+from dpscale.select.store import user_store
+from dpscale.select.weighted_fourier import plan_weighted_fourier
 from dpscale.workload import Workload
 
-METHODS: dict[str, Callable[[Workload, Each], Plan]] = {
+METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
     "query-smasher": plan_query_smasher,
     "residual-planner": plan_residual_planner,
+    "weighted-fourier": plan_weighted_fourier,
     "identity": plan_identity,
 }
 
@@ -28,10 +34,11 @@ AUTO = "auto"
 __all__ = ["AUTO", "METHODS", "Block", "Plan", "plan"]
 
 
-def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map) -> Plan:
-    """Plan a workload with a mechanism; reads no data and spends nothing.
+def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map, **options: Any) -> Plan:
+    """Plan a workload with a mechanism and its options; reads no data and spends nothing.
 
-    Raises JobError for an unknown mechanism or an empty workload, PlanError where the mechanism cannot take it.
+    Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
+    it. What was solved before on this machine is taken from the store (`dpscale.select.store`).
     """
     known = [*METHODS, AUTO]
     if mechanism not in known:
@@ -40,4 +47,6 @@ def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map)
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not workload.weighs:
         raise JobError("workload.weight", "0 for every query", "a weight above 0", "weigh what should be answered")
-    return best_plan(METHODS, workload, each) if mechanism == AUTO else METHODS[mechanism](workload, each)
+    setting = Setting(each, options, user_store())
+    with one_thread():
+        return best_plan(METHODS, workload, setting) if mechanism == AUTO else METHODS[mechanism](workload, setting)

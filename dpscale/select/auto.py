@@ -9,19 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dpscale.errors import PlanError
-from dpscale.select.plan import Each, Plan
+from dpscale.select.plan import Plan
+from dpscale.select.setting import Setting
 from dpscale.workload import Workload
 
-Method = Callable[[Workload, Each], Plan]
+Method = Callable[[Workload, Setting], Plan]
 
 
-def best_plan(methods: Mapping[str, Method], workload: Workload, each: Each = map) -> Plan:
+def best_plan(methods: Mapping[str, Method], workload: Workload, setting: Setting) -> Plan:
     """The plan of least error; PlanError where no method takes the workload."""
+    setting.taking("auto")
     plans: dict[str, Plan] = {}
     refused: dict[str, PlanError] = {}
     for name, method in methods.items():
         try:
-            plans[name] = method(workload, each)
+            plans[name] = method(workload, setting)
         except PlanError as error:
             refused[name] = error
     if not plans:

@@ -8,6 +8,9 @@ and a primal-dual Newton step for μ_i s_i = t solves (H + diag(s/μ)) dμ = X_i
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,8 +66,8 @@ class Point:
         return total
 
 
-def polish(start: Point, tolerance: float) -> Point:
-    """Take a point to the tolerance: Newton on the cells that can carry weight, with those added that turn out to.
+def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
+    """Take a point to the tolerance, or as far as the deadline lets: Newton on the cells that can carry weight.
 
     A cell can carry weight when its leverage is near the largest; few can, and the certificate is taken on all cells.
     """
@@ -74,18 +77,18 @@ def polish(start: Point, tolerance: float) -> Point:
         point = Point(start.blocks, weights)
         chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
         orbits = np.flatnonzero(chosen)
-        found = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2)
+        found = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
         weights = np.zeros(len(weights))
         weights[orbits] = found.weights
         point = Point(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
-        if best.ratio - 1 <= tolerance or chosen.all():
+        if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
             break
         weights = point.weights + MIXED * weights.mean()
     return best
 
 
-def interior_point(start: Point, tolerance: float) -> Point:
+def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
     """Newton steps from a good point until the certificate is within the tolerance; the best point met, normalised."""
     weights = start.weights / start.weights.sum()
     point = Point(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
@@ -100,7 +103,7 @@ def interior_point(start: Point, tolerance: float) -> Point:
         slack = slack + length * slack_step
         point = Point(point.blocks, point.weights + length * step)
         best = point if point.ratio < best.ratio else best
-        if best.ratio - 1 <= tolerance:
+        if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
     return best.normal()
 

@@ -12,6 +12,8 @@ where the optimum leaves cells out, an interior point method (`barrier`) takes o
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,48 +32,63 @@ STEPS = 80
 
 @dataclass(frozen=True)
 class Optimum:
-    """The strategy B (rows × cells, largest column norm 1) with its primal value and the dual bound."""
+    """The strategy B (rows × cells, largest column norm 1) with its primal value and the dual bound.
+
+    `weights`: μ, from which all three follow; a warm start for the next time. `ended`: what stopped the search, "gap"
+    (the tolerance is met), "time" or "steps".
+    """
 
     root: Array
     primal: float
     dual: float
+    weights: Array
+    ended: str = "gap"
 
     @property
     def gap(self) -> float:
         return self.primal / self.dual - 1
 
 
-def optimise(rows: Array, shape: tuple[int, ...] | None = None, tolerance: float = TOLERANCE) -> Optimum:
+def optimise(
+    rows: Array,
+    shape: tuple[int, ...] | None = None,
+    tolerance: float = TOLERANCE,
+    seconds: float = math.inf,
+    start: Array | None = None,
+) -> Optimum:
     """Solve the problem for one Gram matrix G = FᵀF, given by its rows F, (r, n).
 
-    `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries.
+    `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries. The search
+    ends at the gap `tolerance`, or after about `seconds`. `start`: the weights of an earlier optimum of this problem.
     """
-    blocks = split(rows, shape or (rows.shape[1],))
-    best = fixed_point(blocks, tolerance)
-    if best.ratio - 1 > tolerance:
-        best = polish(best, tolerance)
-    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2)
+    blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
+    best = fixed_point(blocks, tolerance, deadline, start)
+    if best.ratio - 1 > tolerance and time.monotonic() < deadline:
+        best = polish(best, tolerance, deadline)
+    ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
+    return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
 
 
-def fixed_point(blocks: Blocks, tolerance: float) -> Point:
-    """Anderson-mixed fixed point from uniform weights; the best point met."""
+def fixed_point(blocks: Blocks, tolerance: float, deadline: float = math.inf, start: Array | None = None) -> Point:
+    """Anderson-mixed fixed point from uniform weights, or those given; the best point met."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
-    log_weights = np.log(sizes / sizes.sum())
-    mixing, best = _Anderson(), None
-    for _ in range(STEPS):
+    if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
+        start = sizes / sizes.sum()
+    best = Point(blocks, start)
+    log_weights = np.log(np.maximum(best.weights, 1e-300))
+    mixing = Mixing()
+    for step in range(STEPS):
         weights = np.exp(log_weights - log_weights.max())
-        weights /= weights.sum()
-        point = Point(blocks, weights)
-        best = point if best is None or point.ratio < best.ratio else best
-        if best.ratio - 1 <= tolerance:
+        point = Point(blocks, weights / weights.sum()) if step else best
+        best = point if point.ratio < best.ratio else best
+        if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
         change = POWER * np.log(np.maximum(point.leverage / point.trace, 1e-300))
-        log_weights = mixing.next(np.log(np.maximum(weights, 1e-300)), change, point.trace)
-    assert best is not None
+        log_weights = mixing.next(np.log(np.maximum(point.weights, 1e-300)), change, point.trace)
     return best
 
 
-class _Anderson:
+class Mixing:
     """Anderson mixing of a fixed-point iteration; falls back to the plain step when the dual drops."""
 
     def __init__(self) -> None:

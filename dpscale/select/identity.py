@@ -13,13 +13,15 @@ import numpy as np
 
 from dpscale.select.allocation import allocate
 from dpscale.select.lattice import identity_factor
-from dpscale.select.plan import Block, Each, Plan
+from dpscale.select.plan import Block, Plan
+from dpscale.select.setting import Setting
 from dpscale.workload import Part, ProductPart, Workload, decompose
 from dpscale.workload.parts import Attributes
 
 
-def plan_identity(workload: Workload, each: Each = map) -> Plan:
+def plan_identity(workload: Workload, setting: Setting) -> Plan:
     """Plan the identity strategy on every asked set."""
+    setting.taking("identity")
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()))
     blocks = tuple(

@@ -10,7 +10,7 @@ its pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,6 @@ from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
-Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 SHOWN_CELLS = 4096
 
 

@@ -2,7 +2,8 @@
 
 X ∝ C is the optimum where the workload is made of marginals; for other families it is a valid, unoptimised strategy.
 The bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms,
-which the dual function allows since it is superadditive.
+which the dual function allows since it is superadditive. Option `objective`: "sum" of the variances, or the "max" over
+the cells of all marginals (`max_variance`).
 """
 
 from __future__ import annotations
@@ -11,24 +12,36 @@ import math
 
 import numpy as np
 
-from dpscale.select.allocation import allocate
+from dpscale.errors import JobError
+from dpscale.select.allocation import allocate, total_error
 from dpscale.select.lattice import center_factor
-from dpscale.select.plan import Block, Each, Plan
+from dpscale.select.max_variance import least_maximum
+from dpscale.select.plan import Block, Plan
+from dpscale.select.setting import Setting
 from dpscale.workload import GramFactor, Subworkload, Workload, decompose
 
+NAME = "residual-planner"
 
-def plan_residual_planner(workload: Workload, each: Each = map) -> Plan:
-    """Plan every residual with the centring strategy and closed-form shares."""
+
+def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
+    """Plan every residual with the centring strategy, and shares for the objective."""
+    objective = setting.taking(NAME, "objective").get("objective", "sum")
+    if objective not in ("sum", "max"):
+        raise JobError("mechanism.objective", f"{objective!r}", "sum or max", "mend it, or leave it out")
     subs = decompose(workload)
     coefficients = [sub.scale * math.prod((n - 1) / n for n in sub.sizes) for sub in subs]
-    shares, error = allocate(coefficients)
+    shares, _ = allocate(coefficients)
+    notes: tuple[str, ...] = ()
+    if objective == "max":
+        shares, note = least_maximum(workload, [sub.attributes for sub in subs])
+        notes = (note,)
     blocks = tuple(
         Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share)
         for sub, share in zip(subs, shares, strict=True)
     )
     roots: dict[str, float] = {}
     bound = math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2
-    return Plan(workload, "residual-planner", blocks, error, bound)
+    return Plan(workload, NAME, blocks, total_error(coefficients, shares), bound, notes)
 
 
 def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:

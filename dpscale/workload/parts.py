@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from dpscale.domain import Domain
+from dpscale.errors import JobError
+from dpscale.residual import kron
 from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Array, Family
 from dpscale.workload.joint import JOINT, joint_queries, levels
 
 Attributes = tuple[str, ...]
+MOST_ENTRIES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,22 @@ class JointPart:
 
 @dataclass(frozen=True, eq=False)
 class ExplicitPart:
-    """Any linear queries over one attribute set: an array of shape (m, n_a, n_b, …), one weight each."""
+    """Any linear queries over one attribute set: an array of shape (m, n_a, n_b, …), one weight each.
+
+    `family`: the family that they are all queries of, where they are one with weights of its own.
+    """
 
     domain: Domain
     attributes: Attributes
     array: Array
     each: Array
+    family: ProductPart | JointPart | None = None
 
-    name = "array"
     weights = (1.0,)
+
+    @property
+    def name(self) -> str:
+        return "array" if self.family is None else self.family.name
 
     @property
     def sets(self) -> tuple[Attributes, ...]:
@@ -145,3 +155,20 @@ class ExplicitPart:
 
 
 Part = ProductPart | JointPart | ExplicitPart
+
+
+def weighted(part: ProductPart | JointPart, each: Array) -> ExplicitPart:
+    """A family over one set as explicit queries with a weight each, in the order of its answers."""
+    (attributes,) = part.sets
+    count, cells = part.count(attributes), part.domain.cells(attributes)
+    if each.shape != (count,):
+        got = f"{each.size} weights for {', '.join(attributes)}"
+        raise JobError("workload.weight", got, f"one for each of its {count} queries", "mend it")
+    if count * cells > MOST_ENTRIES:
+        raise JobError("workload.weight", f"a weight each for {count} queries on {cells} cells",
+                       f"at most {MOST_ENTRIES} entries", "give one weight for the set")  # fmt: skip
+    if isinstance(part, JointPart):
+        return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
+    pairs = zip(part.families(attributes), part.domain.shape(attributes), strict=True)
+    array = kron([family.matrix(size) for family, size in pairs])
+    return ExplicitPart(part.domain, attributes, array.reshape(-1, *part.domain.shape(attributes)), each, part)

@@ -14,9 +14,9 @@ import numpy as np
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
-from dpscale.workload.families import FAMILIES
+from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
-from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, Part, ProductPart
+from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, Part, ProductPart, weighted
 
 NAMES = (*FAMILIES, *JOINT, "hybrid")
 
@@ -37,27 +37,43 @@ class Workload:
         family: str,
         degree: int | None = None,
         attributes: Iterable[Sequence[str]] | None = None,
-        weight: float | Sequence[float] = 1.0,
+        weight: float | Sequence[Any] = 1.0,
         p: float | None = None,
         seed: int | None = None,
         numeric: Sequence[str] | None = None,
     ) -> Workload:
         """Add a family over all attribute sets of a degree, or over the sets given. Returns itself.
 
-        `weight`: of every query, or one for each attribute set. `p` and `seed`: for random. `numeric`: for hybrid.
+        `weight`: of every query; or one for each attribute set; or there an array, one for each query of the set (such
+        a set becomes a part of its own). `p` and `seed`: for random. `numeric`: for hybrid.
         """
         if family not in NAMES:
             raise JobError("workload.family", f"{family!r}", ", ".join(NAMES), nearest(family, NAMES))
         _only_for(family, p=(p, "random"), seed=(seed, "random"), numeric=(numeric, "hybrid"))
         sets = self._sets(degree, attributes)
         weights = _weights(weight, len(sets))
+        whole = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
+        if whole or not sets:
+            named, values = (tuple(part) for part in zip(*whole, strict=True)) if whole else ((), ())
+            self.parts.append(self._family(family, named, values, p, seed, numeric))
+        for names, value in zip(sets, weights, strict=True):
+            if not isinstance(value, float):
+                self.parts.append(weighted(self._family(family, (names,), (1.0,), p, seed, numeric), value))
+        return self
+
+    def _family(
+        self,
+        family: str,
+        sets: tuple[Attributes, ...],
+        weights: tuple[float, ...],
+        p: float | None,
+        seed: int | None,
+        numeric: Sequence[str] | None,
+    ) -> ProductPart | JointPart:
         if family in JOINT:
             _check_joint(family, sets)
-            self.parts.append(JointPart(self.domain, family, sets, weights, _probability(p), seed or 0))
-            return self
-        named = frozenset(self.domain.ordered(numeric or ()))
-        self.parts.append(ProductPart(self.domain, family, sets, weights, named))
-        return self
+            return JointPart(self.domain, family, sets, weights, _probability(p), seed or 0)
+        return ProductPart(self.domain, family, sets, weights, frozenset(self.domain.ordered(numeric or ())))
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
         """Add linear queries over one attribute set: an array of shape (m, n_a, n_b, …). Returns itself."""
@@ -128,13 +144,24 @@ def _weight(weight: float) -> float:
     return float(weight)
 
 
-def _weights(weight: float | Sequence[float], sets: int) -> tuple[float, ...]:
-    """One weight for each attribute set."""
+def _weights(weight: float | Sequence[Any], sets: int) -> tuple[float | Array, ...]:
+    """One weight for each attribute set, or an array of them where the queries of a set have their own."""
     if isinstance(weight, int | float):
         return (_weight(weight),) * sets
     if len(weight) != sets:
         raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
-    return tuple(_weight(value) for value in weight)
+    return tuple(_weight(value) if isinstance(value, int | float) else _each(value) for value in weight)
+
+
+def _each(values: Any) -> Array:
+    """Weights of single queries, flat."""
+    try:
+        array = np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise JobError("workload.weight", "no numbers", "one weight for each query", "mend it") from None
+    for value in array:
+        _weight(float(value))
+    return array
 
 
 def _probability(p: float | None) -> float:

@@ -72,7 +72,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"engine": {"memory": "lots"}}, ["engine.memory", "lots", "4GiB"]),
         ({"engine": {"scheduler": "dragons"}}, ["engine.scheduler", "dragons", "threads"]),
         ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
-        ({"privacy": {"privacy_cost": 1e-30}}, ["budget"]),
+        ({"privacy": {"privacy_cost": 1e-70}}, ["budget"]),
         ({"data": DATA | {"path": "nowhere/*.parquet"}}, ["data.path", "nowhere"]),
         ({"data": DATA | {"domain": "nothing.toml"}}, ["domain", "nothing.toml"]),
         ({"data": DATA | {"privacy_unit": "persn", "max_rows_per_unit": 1}}, ["persn", "'person'"]),

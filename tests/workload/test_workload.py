@@ -95,3 +95,33 @@ def test_too_large_an_array_is_refused():
 def test_unknown_family_is_a_job_error():
     with pytest.raises(JobError):
         Workload(DOMAIN).add("nothing", degree=1)
+
+
+@pytest.mark.parametrize("family", ["prefix", "hybrid", "affine", "random"])
+def test_a_weight_for_each_query_is_that_of_the_brute_force_gram(family):
+
+    settings = {"numeric": ["a"]} if family == "hybrid" else {}
+    domain = Domain({"a": 3, "b": 4})
+    each = np.random.default_rng(0).integers(0, 5, Workload(domain).add(family, degree=2, **settings).query_count)
+    weighted = Workload(domain).add(family, degree=2, weight=[each], **settings)
+    queries = Workload(domain).add(family, degree=2, **settings).parts[0]
+    cells = np.eye(12).reshape(12, 3, 4)
+    rows = np.stack([queries.answers(("a", "b"), cell).reshape(-1) for cell in cells], axis=1)
+    centred = np.kron(np.eye(3) - 1 / 3, np.eye(4) - 1 / 4)
+    expected = centred @ (rows.T * each) @ rows @ centred
+    found = next(sub for sub in decompose(weighted) if sub.attributes == ("a", "b")).gram()
+    np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
+    assert weighted.parts[0].name == family
+
+
+def test_sets_with_and_without_weights_for_each_query_stand_together():
+    domain = Domain({"a": 3, "b": 4, "c": 2})
+    asked = Workload(domain).add("prefix", degree=1, weight=[2.0, [1, 0, 0, 3], 1.0])
+    assert [part.sets for part in asked.parts] == [(("a",), ("c",)), (("b",),)]
+    assert asked.query_count == 9
+
+
+@pytest.mark.parametrize("weight", [[[1, 2], 1.0, 1.0], [[1, "x", 1], 1.0, 1.0], [[1, -1, 1], 1.0, 1.0]])
+def test_wrong_weights_for_each_query_are_refused(weight):
+    with pytest.raises(JobError, match="weight"):
+        Workload(Domain({"a": 3, "b": 4, "c": 2})).add("prefix", degree=1, weight=weight)

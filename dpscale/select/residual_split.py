@@ -1,0 +1,180 @@
+"""What mechanisms that split a workload by residual spaces share: the problems, and the plan of their solutions.
+
+A subworkload whose Gram is one Kronecker term has the product of its factors' optima as its optimum, and the product
+of their dual bounds as its certificate; a small one with several terms is solved whole; a large one in product form
+(`product_form`). Equal problems are solved once, and once for all times where there is a store. A mechanism is the
+function that solves one problem: to the optimum (`query_smasher`) or within a restricted form (`weighted_fourier`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.residual import kron
+from dpscale.select.allocation import allocate
+from dpscale.select.blas import one_thread
+from dpscale.select.convex import Optimum
+from dpscale.select.lattice import BASIS_BITS, Factor, bits_for, center_factor, round_strategy, worth
+from dpscale.select.plan import Block, Plan
+from dpscale.select.product_form import solve_product
+from dpscale.select.setting import Setting
+from dpscale.select.solution import Solution, Solve
+from dpscale.workload import GramFactor, Subworkload, Workload, decompose, root_of
+from dpscale.workload.factors import compressed
+
+Array = NDArray[np.float64]
+
+JOINT_CELLS = 2600
+RIDGE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span."""
+
+    key: str
+    shape: tuple[int, ...]
+    rows: Array
+    basis: Array | None
+
+
+def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve, based: bool = True) -> Plan:
+    """The plan of a mechanism that solves every subworkload by `solve`.
+
+    `based`: whether its strategies stay in the span of the queries, so that an integer basis of that span can be used.
+    """
+    subs = decompose(workload)
+    signatures = [sub.signature() for sub in subs]
+    distinct = dict(zip(signatures, subs, strict=True))
+    problems = {key: problems_of(sub, based) for key, sub in distinct.items()}
+    single = {problem.key: problem for found in problems.values() for problem in found}
+    rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
+    tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
+             *(partial(_product, solve, sub) for sub in rest.values())]  # fmt: skip
+    found = list(setting.each(_run, tasks))
+    optima = dict(zip(single, found, strict=False))
+    solved = dict(zip(rest, found[len(single) :], strict=True))
+    rounded: dict[tuple[str, int], Factor] = {}
+    for key, parts in problems.items():
+        if key not in solved:
+            solved[key] = _assemble(parts, optima, rounded)
+    solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs, strict=True)]
+    return _plan(workload, name, subs, solutions, _remarks(list(optima.values())))
+
+
+def _run(task: Callable[[], Optimum | Solution]) -> Optimum | Solution:
+    with one_thread():
+        return task()
+
+
+def _solved(solve: Solve, problem: Problem) -> Optimum:
+    return solve(problem.key, problem.rows, problem.shape)
+
+
+def _product(solve: Solve, sub: Subworkload) -> Solution:
+    return solve_product(sub, solve)
+
+
+def _plan(
+    workload: Workload, name: str, subs: list[Subworkload], solutions: list[Solution], notes: tuple[str, ...]
+) -> Plan:
+    shares, error = allocate([solution.coefficient for solution in solutions])
+    blocks = tuple(
+        Block(sub.attributes, solution.factors, share)
+        for sub, solution, share in zip(subs, solutions, shares, strict=True)
+    )
+    bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2
+    return Plan(workload, name, blocks, error, bound, notes)
+
+
+def _remarks(optima: list[Optimum]) -> tuple[str, ...]:
+    """What the reader should know of solves that did not end at their tolerance."""
+    late = [optimum for optimum in optima if optimum.ended != "gap"]
+    if not late:
+        return ()
+    worst = max(optimum.gap for optimum in late)
+    ends = " or ".join(sorted({optimum.ended for optimum in late}))
+    return (f"{len(late)} of {len(optima)} problems ended by {ends} before their gap was met; largest gap {worst:.1e}",)
+
+
+def _scaled(solution: Solution, scale: float) -> Solution:
+    return Solution(solution.factors, solution.coefficient * scale, solution.bound * scale)
+
+
+def problems_of(sub: Subworkload, based: bool = True) -> tuple[Problem, ...]:
+    """The problems whose product solves a subworkload: one a factor, or one for all cells; none where too large."""
+    only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
+    if only and not sub.is_joint(only):
+        pairs = zip(only, sub.sizes, strict=True)
+        return tuple(_problem_of(sub.factors[key], (n,), based) for key, n in pairs)
+    if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
+        return ()
+    if only:
+        return (_problem_of(sub.factors[only[0]], sub.sizes, based),)
+    rows = sub.rows() / math.sqrt(sub.scale)
+    return (_problem(sub.signature(), sub.sizes, rows, _common_basis(sub) if based else None),)
+
+
+def _problem_of(factor: GramFactor, shape: tuple[int, ...], based: bool) -> Problem:
+    return _problem(factor.key, shape, factor.rows, factor.basis if based else None)
+
+
+def _problem(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None) -> Problem:
+    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added.
+
+    The addition is a trace, so that rounding the strategy cannot leave the span of the queries.
+    """
+    rows = compressed(rows)
+    full = math.prod(n - 1 for n in shape)
+    if basis is not None and len(rows) < full:
+        return Problem(key, shape, rows, basis)
+    if len(rows) < full:
+        gram = rows.T @ rows
+        centring = kron([np.eye(n) - 1 / n for n in shape])
+        rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
+    return Problem(key, shape, rows, None)
+
+
+def _common_basis(sub: Subworkload) -> Array | None:
+    """An integer basis of a sum of joint terms that all have one."""
+    bases = [sub.factors[key[0]].basis if sub.is_joint(key) else None for key in sub.terms]
+    known = [basis for basis in bases if basis is not None]
+    return np.concatenate(known) if len(known) == len(bases) else None
+
+
+def _assemble(
+    problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: dict[tuple[str, int], Factor]
+) -> Solution:
+    """The product of the problems' rounded optima; the solution of a Gram of trace 1."""
+    bits = bits_for(sum(not _is_center(problem) for problem in problems))
+    factors, coefficient, bound = [], 1.0, 1.0
+    for problem in problems:
+        if (problem.key, bits) not in rounded:
+            rounded[problem.key, bits] = _factor(problem, optima[problem.key], bits)
+        factors.append(rounded[problem.key, bits])
+        coefficient *= worth(factors[-1], problem.rows)
+        bound *= optima[problem.key].dual
+    return Solution(tuple(factors), coefficient, min(bound, coefficient))
+
+
+def _factor(problem: Problem, optimum: Optimum, bits: int) -> Factor:
+    if _is_center(problem):
+        return center_factor(problem.shape[0])
+    if problem.basis is not None:
+        return round_strategy(problem.rows, optimum.root, problem.shape, BASIS_BITS, problem.basis)
+    return round_strategy(problem.rows, optimum.root, problem.shape, bits)
+
+
+def _is_center(problem: Problem) -> bool:
+    """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
+    n = problem.rows.shape[1]
+    if len(problem.shape) != 1 or len(problem.rows) != n - 1:
+        return False
+    gram = problem.rows.T @ problem.rows
+    return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))

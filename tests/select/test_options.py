@@ -1,0 +1,88 @@
+"""Options of mechanisms: what ends a search, which objective, and what an unknown one is told."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, JobError, PlanError, Workload, plan
+from dpscale.select.max_variance import _spread, minimise_maximum
+
+
+def prefixes(size: int = 60) -> Workload:
+    return Workload(Domain({"a": size, "b": size})).add("prefix", degree=1).add("abs", degree=2)
+
+
+def test_a_requested_gap_and_a_time_limit_end_the_search(monkeypatch):
+    monkeypatch.setenv("DPSCALE_STORE", "off")
+    fine, coarse = plan(prefixes(24)), plan(prefixes(24), gap=1e-2)
+    assert fine.error <= coarse.error <= fine.error * 1.02
+    assert not fine.notes
+    late = plan(prefixes(24), seconds=1e-9)
+    assert "ended by time" in late.notes[0]
+    assert late.error > fine.error
+    assert late.bound < fine.bound  # an early end is told, not hidden
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "field"),
+    [
+        ("query-smasher", {"gap": 0}, "mechanism.gap"),
+        ("query-smasher", {"gaps": 1e-3}, "mechanism.gaps"),
+        ("query-smasher", {"seconds": "ten"}, "mechanism.seconds"),
+        ("residual-planner", {"objective": "least"}, "mechanism.objective"),
+        ("identity", {"gap": 1e-3}, "mechanism.gap"),
+        ("auto", {"gap": 1e-3}, "mechanism.gap"),
+    ],
+)
+def test_a_wrong_option_is_named(mechanism, options, field):
+    with pytest.raises(JobError) as caught:
+        plan(prefixes(3), mechanism, **options)
+    assert caught.value.field == field
+
+
+def marginals() -> Workload:
+    domain = Domain({"a": 2, "b": 5, "c": 9, "d": 3})
+    return Workload(domain).add("marginal", degree=2, weight=[1, 2, 1, 1, 3, 1]).add("marginal", degree=1)
+
+
+def test_max_objective_meets_clarabel():
+    import cvxpy as cp
+
+    asked = marginals()
+    residuals = [block.attributes for block in plan(asked, "residual-planner").blocks]
+    spread = _spread(asked, residuals)
+    _, worst, bound = minimise_maximum(spread)
+    shares, most = cp.Variable(len(residuals)), cp.Variable()
+    sums = spread.toarray() @ cp.inv_pos(shares)
+    problem = cp.Problem(cp.Minimize(most), [sums <= most, cp.sum(shares) <= 1])
+    assert worst == pytest.approx(problem.solve(solver=cp.CLARABEL), rel=1e-5)
+    assert 1 <= worst / bound <= 1 + 1e-7
+
+
+def test_max_objective_is_the_largest_variance_of_a_cell():
+    asked = marginals()
+    least, usual = (plan(asked, "residual-planner", objective=which) for which in ("max", "sum"))
+
+    def largest(made):
+        cells = {
+            (names, weight): made.variance(names, np.eye(1, math.prod(asked.domain.shape(names))).reshape(
+                asked.domain.shape(names)))
+            for part in asked.parts for names, weight in zip(part.sets, part.weights, strict=True)
+        }  # fmt: skip
+        return max(weight * value for (_, weight), value in cells.items())
+
+    assert f"{math.sqrt(largest(least)):.6g}" in least.notes[0]
+    assert largest(least) < largest(usual)
+    assert usual.error < least.error
+
+
+def test_max_objective_takes_marginals_only():
+    with pytest.raises(PlanError, match="prefix"):
+        plan(prefixes(4), "residual-planner", objective="max")
+
+
+def test_max_objective_at_size():
+    asked = Workload(Domain({f"x{i}": 2 + i for i in range(20)})).add("marginal", degree=3)
+    made = plan(asked, "residual-planner", objective="max")
+    assert float(made.notes[0].split("gap ")[1][:-1]) < 1e-4
