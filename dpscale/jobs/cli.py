@@ -83,26 +83,26 @@ def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
 @scheduler_option
+@quiet_option
 @json_option
-def plan(job: str, run_dir: str | None, scheduler: str | None, as_json: bool) -> None:
+def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Plan a job: reads no data, spends nothing."""
     from dpscale.engine import resolve
     from dpscale.engine.counting import effort
     from dpscale.jobs.release import run_stages
     from dpscale.jobs.rundir import RunDirectory
     from dpscale.jobs.spec import Job
-    from dpscale.jobs.stages import check_memory
-    from dpscale.select import plan as make
+    from dpscale.jobs.stages import make_plan
 
     read = Job.read(job)
-    if run_dir is not None:
-        directory = RunDirectory.create(read, run_dir)
-        run_stages(directory, scheduler=scheduler, only="plan")
-        made = directory.plan()
-    engine = resolve(scheduler=scheduler or read.engine.scheduler)
-    if run_dir is None:
-        made = make(read.build_workload(read.read_domain()), read.mechanism.name, engine.each("solve"))
-        check_memory(made, read.engine.bytes, engine.workers)
+    with Bars(quiet) as progress:
+        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+        if run_dir is not None:
+            directory = RunDirectory.create(read, run_dir)
+            run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
+            made = directory.plan()
+        else:
+            made = make_plan(read, read.read_domain(), engine)
     needs = effort(made.domain, made.counted, read.engine.bytes, engine.workers)
     engine.close()
     _tell_plan(made, read.privacy.cost, read.data.max_rows_per_unit or 1, needs, as_json)

@@ -31,7 +31,7 @@ def write_plan(folder: Path, plan: Plan) -> str:
         "notes": list(plan.notes),
         "factors": {key: _describe(factor) for key, factor in factors.values()},
         "blocks": [
-            [list(b.attributes), [factors[id(factor)][0] for factor in b.factors], b.share, b.whole]
+            [list(b.attributes), [factors[id(factor)][0] for factor in b.factors], b.share, b.whole, b.noise]
             for b in plan.blocks
         ],
     }
@@ -61,8 +61,8 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
             "start a new run",
         )
     blocks = tuple(
-        Block(tuple(names), tuple(factors[key] for key in keys), share, whole)
-        for names, keys, share, whole in content["blocks"]
+        Block(tuple(names), tuple(factors[key] for key in keys), share, whole, noise)
+        for names, keys, share, whole, noise in content["blocks"]
     )
     if not all(0 < block.share <= 1 for block in blocks):
         raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",

@@ -12,12 +12,14 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.bounding import rows_beyond
 from dpscale.engine.counting import FACTOR, Pass, partition_groups, plan_passes, run_pass
 from dpscale.errors import DataError, JobError, PlanError
 from dpscale.jobs.planfile import write_plan
 from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
 from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
 from dpscale.measure.tags import secret_tag, snapshot_tag
 from dpscale.privacy.accounting import Cost
@@ -37,15 +39,15 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
     if run.done("plan"):
         return
     with run.stage("plan", "plan"):
-        made = make_plan(run, engine)
+        made = make_plan(run.job, run.domain, engine)
         write_plan(run.path / "plan", made)
 
 
-def make_plan(run: RunDirectory, engine: Engine) -> Plan:
-    """The plan of a run's job, refused where it cannot fit the memory setting."""
-    mechanism = run.job.mechanism
-    made = plan(run.job.build_workload(run.domain), mechanism.name, engine.each("solve"), **mechanism.options)
-    check_memory(made, run.job.engine.bytes, engine.workers)
+def make_plan(job: Job, domain: Domain, engine: Engine) -> Plan:
+    """The plan of a job, refused where it cannot fit the memory setting."""
+    name, options = job.mechanism.name, job.mechanism.options
+    made = plan(job.build_workload(domain), name, engine.each("solve"), **options)
+    check_memory(made, job.engine.bytes, engine.workers)
     return made
 
 

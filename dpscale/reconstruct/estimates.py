@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.residual import piece, residual_of, smear, subsets
+from dpscale.select import coupled
 from dpscale.select.lattice import Factor
-from dpscale.select.plan import Plan, ResidualEstimator
+from dpscale.select.plan import Block, Plan, ResidualEstimator
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
 
@@ -30,6 +31,7 @@ class Estimates:
         self.plan, self._variances, self._read = plan, variances, read
         self._residuals: OrderedDict[Attributes, Array] = OrderedDict()
         self._held = 0
+        self._marginal: tuple[int, Array] | None = None
         self._quadratics: dict[tuple[tuple[str, ...], int], Array] = {}
 
     def marginal(self, attributes: Sequence[str]) -> Array:
@@ -52,7 +54,10 @@ class Estimates:
         """Estimate and standard error of one linear query, an array over the attributes' cells."""
         pieces = self.plan.pieces(attributes, query)
         estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in pieces)
-        variance = math.fsum(self.estimator(kept).variance(part) for kept, part in pieces)
+        if self.plan.coupled:
+            variance = float(coupled.variances(self.plan, self._variances, *self.plan.aligned(attributes, query))[0])
+        else:
+            variance = math.fsum(self.estimator(kept).variance(part) for kept, part in pieces)
         return estimate, math.sqrt(variance)
 
     def part_answers(self, part: Part, attributes: Attributes) -> tuple[Array, Array]:
@@ -64,6 +69,8 @@ class Estimates:
 
     def part_variances(self, part: Part, attributes: Attributes) -> Array:
         """Variances of all queries of a part over one set, in closed form by family."""
+        if self.plan.coupled:
+            return coupled.part_variances(self.plan, self._variances, part, attributes)
         if not isinstance(part, ProductPart):
             return self._array_variances(part, attributes)
         families = part.families(attributes)
@@ -96,15 +103,31 @@ class Estimates:
 
     def _told(self, index: int, kept: Attributes) -> Array:
         """What one block says of a residual."""
-        block, values = self.plan.blocks[index], self._read(index)
+        block = self.plan.blocks[index]
         if block.whole:
-            return residual_of(values, [block.attributes.index(name) for name in kept])
+            return residual_of(self._whole(index, block), [block.attributes.index(name) for name in kept])
+        values = self._read(index)
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
         for axis, factor in enumerate(block.factors):
             if factor.kind == "center":
                 values = (values - values.mean(axis=axis, keepdims=True)) / factor.cells
             else:
+                values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
+        return values
+
+    def _whole(self, index: int, block: Block) -> Array:
+        """The marginal as a whole block tells it, kept while its residuals are taken one after the other."""
+        held = self._marginal
+        if held is None or held[0] != index:
+            held = self._marginal = (index, self._whole_of(block, self._read(index)))
+        return held[1]
+
+    def _whole_of(self, block: Block, values: Array) -> Array:
+        if block.joint:
+            return np.asarray((block.factors[0].inverse @ values.reshape(-1)).reshape(block.factors[0].shape))
+        for axis, factor in enumerate(block.factors):
+            if factor.kind == "full":
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
@@ -145,7 +168,7 @@ class Estimates:
         """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
         key = (tuple(family.name for family in families), id(factor))
         if key not in self._quadratics:
-            self._quadratics[key] = joint_quadratic(families, factor)
+            self._quadratics[key] = coupled.joint_quadratic(families, factor.covariance, factor.shape)
         return self._quadratics[key]
 
     def _hold(self, kept: Attributes, value: Array) -> None:
@@ -154,14 +177,3 @@ class Estimates:
         while self._held > CACHE_BYTES and len(self._residuals) > 1:
             _, old = self._residuals.popitem(last=False)
             self._held -= old.nbytes
-
-
-def joint_quadratic(families: tuple[Family, ...], factor: Factor) -> Array:
-    """W S Wᵀ's diagonal for a product W and a covariance S on all cells, axis pair by axis pair."""
-    form = factor.covariance.reshape(*factor.shape, *factor.shape)
-    for axis, (family, size) in enumerate(zip(families, factor.shape, strict=True)):
-        # axes are now: queries so far, rows of S left, columns of S left; the first pair left becomes queries
-        form = np.moveaxis(form, (axis, len(families)), (-2, -1))
-        reduced = np.stack([family.quadratic(matrix) for matrix in form.reshape(-1, size, size)])
-        form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
-    return form

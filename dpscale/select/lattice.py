@@ -35,7 +35,8 @@ class Factor:
     """An integer strategy on one axis, or on several axes at once when `shape` has several sizes.
 
     kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
-    exactly along every axis of `shape`.
+    exactly along every axis of `shape`; "full", K given with linearly independent columns, for measurements of a
+    marginal itself.
     """
 
     kind: str
@@ -59,7 +60,12 @@ class Factor:
     @property
     def spans_all(self) -> bool:
         """Whether the strategy tells of the whole centred space."""
-        return self.matrix is None or len(self.matrix) == math.prod(n - 1 for n in self.shape)
+        return self.kind != "matrix" or self.rows == math.prod(n - 1 for n in self.shape)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether its estimates of a cell's mean and of its centred part are independent."""
+        return self.kind != "full"
 
     @cached_property
     def sensitivity(self) -> int:
@@ -69,6 +75,13 @@ class Factor:
         norms = (self.matrix.astype(np.float64) ** 2).sum(axis=0)
         near = np.flatnonzero(norms >= norms.max() * (1 - 1e-9))  # floats choose the candidates, integers decide
         return max(sum(int(v) ** 2 for v in self.matrix[:, column]) for column in near)
+
+    @cached_property
+    def reach_of_cell(self) -> int:
+        """Largest L1 norm of a column of K, exactly: how far one record moves the measured numbers in all."""
+        if self.matrix is not None:
+            return int(np.abs(self.matrix).sum(axis=0).max())
+        return 1 if self.kind == "identity" else 2 * (self.cells - 1)
 
     @cached_property
     def largest(self) -> int:
@@ -86,16 +99,19 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Array:
-        """K⁺ on the centred space, (cells, rows): measurement to residual."""
+        """K⁺, (cells, rows): measurement to residual, or to marginal where K is full."""
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
+        if self.kind == "full":
+            orthogonal, triangle = np.linalg.qr(self.matrix.astype(np.float64))
+            return np.asarray(np.linalg.solve(triangle, orthogonal.T))
         orthogonal, triangle = np.linalg.qr(self.matrix.T.astype(np.float64))
         return np.asarray(np.linalg.solve(triangle, orthogonal.T).T)
 
     @cached_property
     def covariance(self) -> Array:
-        """(KᵀK)⁺ on the centred space, (cells, cells): covariance of the estimated residual at unit noise variance."""
+        """(KᵀK)⁺, (cells, cells): covariance of the estimated residual (marginal, if full) at unit noise variance."""
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
@@ -176,6 +192,12 @@ def _combined(basis: Array, shape: tuple[int, ...], rank: int) -> Callable[[Arra
         return Factor("matrix", shape, mixed @ chosen.astype(np.int64))
 
     return rounded
+
+
+def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
+    """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
+    whole = np.rint(np.ldexp(root, bits)).astype(np.int64)
+    return Factor("full", shape, np.ascontiguousarray(whole[np.abs(whole).max(axis=1) > 0]))
 
 
 def bits_for(matrices: int) -> int:

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.residual import kron, piece, subsets
+from dpscale.select import coupled
 from dpscale.select.lattice import Factor
 from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHOWN_CELLS = 4096
+GAUSSIAN, LAPLACE = "gaussian", "laplace"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +37,14 @@ class Block:
 
     `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
     of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
-    the others see only the residual of exactly `attributes`.
+    the others see only the residual of exactly `attributes`. `noise`: "gaussian", or "laplace" for pure ε.
     """
 
     attributes: Attributes
     factors: tuple[Factor, ...]
     share: float
     whole: bool = False
+    noise: str = GAUSSIAN
 
     @property
     def joint(self) -> bool:
@@ -53,12 +56,24 @@ class Block:
         return math.prod(factor.sensitivity for factor in self.factors)
 
     @property
+    def reach_of_cell(self) -> int:
+        """Largest L1 norm of a column of the strategy, exactly."""
+        return math.prod(factor.reach_of_cell for factor in self.factors)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether its estimates of different residuals are independent."""
+        return all(factor.commutes for factor in self.factors)
+
+    @property
     def rows(self) -> tuple[int, ...]:
         return tuple(factor.rows for factor in self.factors)
 
     @property
     def unit_variance(self) -> float:
         """Noise variance of one measured number at privacy cost 1, in lattice units."""
+        if self.noise == LAPLACE:
+            return 2 * (self.reach_of_cell / self.share) ** 2
         return self.sensitivity / self.share
 
 
@@ -146,7 +161,11 @@ class Plan:
 
     def variance(self, attributes: Sequence[str], query: Any) -> float:
         """Variance at privacy cost 1 of one linear query, given as an array over the attributes' cells."""
-        return sum(self.residuals[kept].variance(part) for kept, part in self.pieces(attributes, query))
+        pieces = self.pieces(attributes, query)
+        if self.coupled:
+            unit = [block.unit_variance for block in self.blocks]
+            return float(coupled.variances(self, unit, *self.aligned(attributes, query))[0])
+        return sum(self.residuals[kept].variance(part) for kept, part in pieces)
 
     def strategy(self, attributes: Sequence[str]) -> Array:
         """The strategy on an attribute set as a matrix whose largest column norm is 1."""
@@ -160,12 +179,7 @@ class Plan:
 
     def pieces(self, attributes: Sequence[str], query: Any) -> list[tuple[Attributes, Array]]:
         """The query's pieces that are not zero; PlanError where one was not measured (not in the span)."""
-        values = np.asarray(query, dtype=np.float64)
-        if values.shape != self.domain.shape(attributes):
-            takes = f"an array of shape {self.domain.shape(attributes)}"
-            raise PlanError("query", f"shape {values.shape}", takes, "give an axis for every attribute")
-        ordered = self.domain.ordered(attributes)
-        values = values.transpose([list(attributes).index(name) for name in ordered])
+        ordered, (values,) = self.aligned(attributes, query)
         found = []
         for kept in subsets(ordered):
             part = piece(values, [ordered.index(name) for name in kept])
@@ -176,15 +190,34 @@ class Plan:
             found.append((kept, part))
         return found
 
+    def aligned(self, attributes: Sequence[str], query: Any) -> tuple[Attributes, Array]:
+        """The attributes in domain order and the query with its axes in that order, as a batch of one."""
+        values = np.asarray(query, dtype=np.float64)
+        if values.shape != self.domain.shape(attributes):
+            takes = f"an array of shape {self.domain.shape(attributes)}"
+            raise PlanError("query", f"shape {values.shape}", takes, "give an axis for every attribute")
+        ordered = self.domain.ordered(attributes)
+        return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
+
+    @cached_property
+    def coupled(self) -> bool:
+        """Whether a block's estimates of different residuals hang together (`coupled` then has the variances)."""
+        return not all(block.commutes for block in self.blocks)
+
     @cached_property
     def residuals(self) -> dict[Attributes, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
         told: dict[Attributes, list[tuple[int, float]]] = {}
         for index, block in enumerate(self.blocks):
             for kept in subsets(block.attributes) if block.whole else [block.attributes]:
-                summed = math.prod(self.domain[name].size for name in block.attributes if name not in kept)
-                told.setdefault(kept, []).append((index, block.unit_variance * summed))
+                told.setdefault(kept, []).append((index, block.unit_variance * self._spread(block, kept)))
         return {kept: self._estimator(kept, sources) for kept, sources in told.items()}
+
+    def _spread(self, block: Block, kept: Attributes) -> float:
+        """How much larger a residual's variance is than the noise, for lack of the axes that are summed away."""
+        if self.coupled:
+            return coupled.residual_variance(block, kept)
+        return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
 
     def _estimator(self, kept: Attributes, told: list[tuple[int, float]]) -> ResidualEstimator:
         precision = sum(1 / variance for _, variance in told)

@@ -1,0 +1,149 @@
+"""Strategies that mix the residuals: variances against the estimates' own coefficients and against least squares."""
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, Workload
+from dpscale.reconstruct import Estimates
+from dpscale.select.coupled import part_error, total_error
+from dpscale.select.lattice import Factor, identity_factor
+from dpscale.select.plan import Block, Plan
+from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
+
+DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
+SETS = {
+    "one": [("a", "b", "c")],
+    "two that overlap": [("a", "b"), ("b", "c")],
+    "one inside another": [("a", "b", "c"), ("b",)],
+    "three and the total": [("a", "b"), ("a", "c"), ("b", "c"), ()],
+}
+
+
+def workload() -> Workload:
+    rng = np.random.default_rng(5)
+    asked = (
+        Workload(DOMAIN)
+        .add("prefix", attributes=[("a", "b"), ("c",)], weight=[2.0, 1.0])
+        .add("range", attributes=[("b",)])
+    )
+    return asked.add("marginal", attributes=[("b", "c")]).add_queries(("b", "c"), rng.normal(size=(3, 4, 2)), [1, 2, 3])
+
+
+def made(sets, identity: bool = False, noise: str = "gaussian") -> Plan:
+    rng = np.random.default_rng(1)
+
+    def factor(size: int) -> Factor:
+        if identity and size == 4:
+            return identity_factor(size)
+        return Factor("full", (size,), rng.integers(-3, 9, (size + 2, size)))
+
+    shares = rng.random(len(sets))
+    blocks = tuple(
+        Block(names, tuple(map(factor, DOMAIN.shape(names))), share / shares.sum() * 0.99, True, noise)
+        for names, share in zip(sets, shares, strict=True)
+    )
+    return Plan(workload(), "test", blocks, 1.0, 0.0)
+
+
+def joint() -> Plan:
+    rng = np.random.default_rng(2)
+    factor = Factor("full", (3, 4, 2), rng.integers(-3, 9, (30, 24)))
+    return Plan(workload(), "test", (Block(("a", "b", "c"), (factor,), 0.9, True),), 1.0, 0.0)
+
+
+PLANS = {name: made(sets) for name, sets in SETS.items()} | {
+    "with identity": made(SETS["two that overlap"], identity=True),
+    "laplace": made(SETS["two that overlap"], noise="laplace"),
+    "joint": joint(),
+}
+
+
+def estimates(plan: Plan, values) -> Estimates:
+    return Estimates(plan, [block.unit_variance for block in plan.blocks], lambda index: values[index])
+
+
+def by_coefficients(plan: Plan, ask) -> np.ndarray:
+    """Variances of what `ask` gives, from its coefficient for every measured number."""
+    total = 0.0
+    zero = [np.zeros(block.rows) for block in plan.blocks]
+    for index, block in enumerate(plan.blocks):
+        for place in np.ndindex(block.rows):
+            values = [array.copy() for array in zero]
+            values[index][place] = 1.0
+            total = total + block.unit_variance * np.asarray(ask(estimates(plan, values))) ** 2
+    return total
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_variances_are_those_of_the_estimates_coefficients(name):
+    plan = PLANS[name]
+    for part in plan.workload.parts:
+        for attributes in part.sets:
+            if not all(kept in plan.residuals for kept in [attributes]):
+                continue
+            found = estimates(plan, None).part_variances(part, attributes)
+            np.testing.assert_allclose(
+                found, by_coefficients(plan, lambda e, p=part, a=attributes: e._span_answers(p, a)), rtol=1e-9
+            )
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_one_querys_variance(name):
+    plan = PLANS[name]
+    query = np.random.default_rng(0).normal(size=(4, 2) if ("b", "c") in plan.residuals else (4,))
+    attributes = ("b", "c") if query.ndim == 2 else ("b",)
+    expected = by_coefficients(plan, lambda e: e.answer(attributes, query)[0])
+    assert plan.variance(attributes, query) == pytest.approx(float(expected), rel=1e-9)
+    assert estimates(plan, [np.zeros(b.rows) for b in plan.blocks]).answer(attributes, query)[1] ** 2 == pytest.approx(
+        float(expected), rel=1e-9
+    )
+    if query.ndim == 2:
+        assert plan.variance(("c", "b"), query.T) == pytest.approx(float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_estimates_are_unbiased(name):
+    plan = PLANS[name]
+    counts = np.random.default_rng(3).integers(0, 50, (3, 4, 2)).astype(float)
+    values = []
+    for block in plan.blocks:
+        others = tuple(i for i, n in enumerate(DOMAIN.names) if n not in block.attributes)
+        told = counts.sum(axis=others)
+        if block.joint:
+            values.append(block.factors[0].explicit() @ told.reshape(-1))
+            continue
+        for axis, factor in enumerate(block.factors):
+            told = np.moveaxis(np.tensordot(factor.explicit(), told, axes=(1, axis)), 0, axis)
+        values.append(told)
+    for attributes in [("b",), ("b", "c"), ("a", "b")]:
+        if attributes in plan.residuals:
+            others = tuple(i for i, n in enumerate(DOMAIN.names) if n not in attributes)
+            np.testing.assert_allclose(estimates(plan, values).marginal(attributes), counts.sum(axis=others), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["one", "joint"])
+def test_one_block_is_least_squares(name):
+    plan = PLANS[name]
+    queries, weights = explicit_workload(plan.workload)
+    strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
+    expected = least_squares_variances(strategy, queries)
+    found = [
+        estimates(plan, None).part_variances(part, attributes).reshape(-1)
+        for part in plan.workload.parts
+        for attributes in part.sets
+    ]
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-8)
+    if name == "one":
+        assert total_error(plan) == pytest.approx(float(weights @ expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "joint"])
+def test_the_error_is_the_sum_of_the_variances(name):
+    plan = PLANS[name]
+    unit = [block.unit_variance for block in plan.blocks]
+    for part in plan.workload.parts:
+        for attributes in part.sets:
+            if attributes in plan.residuals:
+                each = part.query_weights(attributes) if hasattr(part, "query_weights") else 1.0
+                expected = (estimates(plan, None).part_variances(part, attributes) * each).sum()
+                assert part_error(plan, unit, part, attributes) == pytest.approx(expected, rel=1e-9)
