@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpscale.privacy.noise import discrete_gaussian, discrete_laplace
+from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 
 SCALES = {"100": 100, "2^30": 2**30}
@@ -40,6 +40,7 @@ def dpscale_rates(count: int) -> dict[str, float]:
     for name, scale in SCALES.items():
         rates[f"dpscale Gaussian, sigma {name}"] = rate(lambda s=scale: discrete_gaussian(stream, s * s, count), count)
         rates[f"dpscale Laplace, scale {name}"] = rate(lambda s=scale: discrete_laplace(stream, s, count), count)
+    rates["dpscale Gaussian of 128 bits, sigma 2^85"] = rate(lambda: wide_gaussian(stream, 2**170, count), count)
     rates["dpscale key stream alone, words"] = rate(lambda: stream.words(count), count)
     return rates
 

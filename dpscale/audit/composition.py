@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Audit:
-    """What was drawn and what was paid, as squared Gaussian-DP mu, and what is wrong besides."""
+    """What was drawn and what was paid, as squared Gaussian-DP mu or as pure epsilon, and what is wrong besides."""
 
     drawn: Fraction
     paid: Fraction
@@ -47,9 +47,15 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
         elif key not in sensitivities:
             faults.append(f"{path.name}: a draw that is not in the plan")
         else:
-            cost = Fraction(record["multiplier"] ** 2 * sensitivities[key] * bound**2, int(record["variance"]) - 8)
-            drawn += cost
+            drawn += _cost(record, sensitivities[key], bound)
     return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
+
+
+def _cost(record: dict[str, Any], reach: tuple[int, int], rows: int) -> Fraction:
+    """What one draw costs, by its own record; `reach`: the largest squared L2 and the largest L1 norm of a column."""
+    if "laplace" in record:
+        return Fraction(record["multiplier"] * reach[1] * rows, int(record["laplace"]))
+    return Fraction(record["multiplier"] ** 2 * reach[0] * rows**2, int(record["variance"]) - 8)
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -61,30 +67,33 @@ def record_of(path: Path) -> dict[str, Any]:
 def _paid(ledger: str | Path) -> dict[str, Fraction]:
     with closing(sqlite3.connect(ledger)) as db:
         rows = db.execute("SELECT release, cost FROM releases").fetchall()
-    return {release: Fraction(json.loads(cost)["gaussian"]) for release, cost in rows}
+    costs = {release: json.loads(cost) for release, cost in rows}
+    return {release: Fraction(cost["gaussian"]) or Fraction(cost["pure"]) for release, cost in costs.items()}
 
 
-def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], int]:
-    """Δ² of every block of a plan, by its attributes and the digest of its strategy."""
+def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
+    """Largest column norms (L2 squared, L1) of every block of a plan, by its attributes and its strategy's digest."""
     plan = json.loads((folder / "plan.json").read_text())
     with np.load(folder / "factors.npz") as matrices:
         factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
     found = {}
     for attributes, keys, *_ in plan["blocks"]:
-        digest, product = hashlib.sha256(), 1
+        digest, squared, absolute = hashlib.sha256(), 1, 1
         for described, matrix in (factors[key] for key in keys):
             content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
             own = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
             digest.update(own.hexdigest().encode())
-            product *= _largest_column(described, matrix)
-        found[tuple(attributes), digest.hexdigest()] = product
+            norms = _largest_column(described, matrix)
+            squared, absolute = squared * norms[0], absolute * norms[1]
+        found[tuple(attributes), digest.hexdigest()] = (squared, absolute)
     return found
 
 
-def _largest_column(described: dict[str, Any], matrix: Any) -> int:
+def _largest_column(described: dict[str, Any], matrix: Any) -> tuple[int, int]:
     if matrix is None:
         cells = int(np.prod(described["shape"]))
         matrix = np.eye(cells, dtype=np.int64)
         if described["kind"] == "center":
             matrix = matrix * cells - 1
-    return max(sum(int(value) ** 2 for value in column) for column in matrix.T)
+    columns = [[int(value) for value in column] for column in matrix.T]
+    return max(sum(v**2 for v in column) for column in columns), max(sum(map(abs, column)) for column in columns)

@@ -1,7 +1,7 @@
 """Releases of a tiny table by the real measuring code: what the audits look at.
 
 A `Release` here is all the numbers of one plan, block after block, as `measure_block` gives them. The claim under test
-is the schedule's: its cost is the squared Gaussian-DP mu of everything that is drawn.
+is the schedule's: its cost is the squared Gaussian-DP mu of everything that is drawn, or its pure epsilon.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.measure import measure_block
-from dpscale.measure.schedule import Draw, Schedule, make_schedule
+from dpscale.measure.schedule import AnyDraw, Schedule, make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.select import plan
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
+from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan
 from dpscale.tables import ExactMarginal
 from dpscale.workload import Workload
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
-Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Values]
+Measure = Callable[[Block, AnyDraw, ExactMarginal, bytes, dict[str, Any]], Values]
 MECHANISMS = ("query-smasher", "residual-planner", "identity")
 
 
@@ -48,21 +50,55 @@ class Case:
             yield self.measure(block, draw, marginal, secret, record_of(index, block, draw))
 
     @property
+    def pure(self) -> bool:
+        """Whether the claim is a pure epsilon."""
+        return self.plan.noise == LAPLACE
+
+    def exact(self, counts: Counts) -> Values:
+        """The numbers before the noise, by explicit matrices: slow, and independent of the measuring code."""
+        parts = []
+        for block, draw in zip(self.plan.blocks, self.schedule.draws, strict=True):
+            others = tuple(i for i, name in enumerate(self.plan.domain.names) if name not in block.attributes)
+            parts.append(applied(block.factors, counts.sum(axis=others)) * draw.multiplier)
+        return np.concatenate(parts)
+
+    @property
     def deviations(self) -> Values:
         """The standard deviation that the schedule gives each number."""
         parts = zip(self.plan.blocks, self.schedule.draws, strict=True)
         return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
 
 
-def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
+def record_of(index: int, block: Block, draw: AnyDraw) -> dict[str, Any]:
     """A record that no two measurements of a case share."""
-    return {"index": index, "attributes": list(block.attributes), "variance": str(draw.variance)}
+    return {"index": index, "attributes": list(block.attributes), **draw.law}
 
 
-def case_of(mechanism: str, sizes: Sequence[int] = (2, 3), cost: float = 1.0, rows_per_unit: int = 1) -> Case:
-    """An honest case: prefixes and marginals of a small domain."""
+def applied(factors: tuple[Factor, ...], counts: Counts) -> Values:
+    """A strategy as one explicit integer matrix, times the counts of its own attributes."""
+    matrix = np.ones((1, 1), dtype=np.int64)
+    for factor in factors:
+        matrix = np.kron(matrix, factor.explicit())
+    return np.asarray(matrix.astype(object) @ counts.reshape(-1), dtype=np.float64)
+
+
+def case_of(
+    mechanism: str,
+    sizes: Sequence[int] = (2, 3),
+    cost: float = 1.0,
+    rows_per_unit: int = 1,
+    noise: str = GAUSSIAN,
+) -> Case:
+    """An honest case: prefixes and marginals of a small domain; of a single attribute, the total alone.
+
+    For one number with Laplace noise the claim is reached by an event of probability ½, so that attacks have power.
+    """
     domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
-    made = plan(Workload(domain).add("prefix", degree=2).add("marginal", degree=1), mechanism)
+    asked = Workload(domain)
+    asked = (
+        asked.add("prefix", degree=2).add("marginal", degree=1) if len(sizes) > 1 else asked.add("marginal", degree=0)
+    )
+    made = plan(asked, mechanism, noise=noise)
     schedule = make_schedule(made, cost, rows_per_unit)
     return Case(made, schedule, float(schedule.cost))
 

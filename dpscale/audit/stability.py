@@ -2,7 +2,8 @@
 
 The strategies are taken as they are *applied*: the same table is measured with and without the record under the same
 key, so that the noise cancels and the difference is multiplier · K · record. The squared distance in units of the
-noise, summed over the blocks, is the squared Gaussian-DP mu of that record, and may not exceed the claim.
+noise, summed over the blocks, is the squared Gaussian-DP mu of that record, and may not exceed the claim. Under Laplace
+noise the L1 distance in units of the scale is its epsilon.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.audit.releases import Case, Counts, one_more
-from dpscale.measure.schedule import SMOOTHING
+from dpscale.measure.schedule import SMOOTHING, AnyDraw, LaplaceDraw
 
 Tables = Iterable[Counts]
 
 
-def squared_distance(case: Case, one: Counts, other: Counts) -> Fraction:
-    """Σ over blocks of |K x − K x'|² m² / (v − 8), exactly."""
+def distance(case: Case, one: Counts, other: Counts) -> Fraction:
+    """Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
     moved = case.release(one, seed=0) - case.release(other, seed=0)
     total, start = Fraction(0), 0
     for block, draw in zip(case.plan.blocks, case.schedule.draws, strict=True):
@@ -29,13 +30,19 @@ def squared_distance(case: Case, one: Counts, other: Counts) -> Fraction:
         start += len(part)
         if not (part == np.rint(part)).all():
             raise ValueError("the measured difference is no integer")
-        total += Fraction(sum(int(value) ** 2 for value in part), draw.variance - SMOOTHING)
+        total += _moved([int(value) for value in part], draw)
     return total
 
 
+def _moved(part: list[int], draw: AnyDraw) -> Fraction:
+    if isinstance(draw, LaplaceDraw):
+        return Fraction(sum(map(abs, part)), draw.scale)
+    return Fraction(sum(value**2 for value in part), draw.variance - SMOOTHING)
+
+
 def worst_record(case: Case, counts: Counts) -> Fraction:
-    """The largest squared distance over every record that may be added to (or, turned round, removed from) a table."""
-    return max(squared_distance(case, counts, more) for _, more in one_more(counts))
+    """The largest distance over every record that may be added to (or, turned round, removed from) a table."""
+    return max(distance(case, counts, more) for _, more in one_more(counts))
 
 
 def worst_neighbour(case: Case, counts: Counts, neighbours: Tables) -> Fraction | float:
@@ -44,7 +51,7 @@ def worst_neighbour(case: Case, counts: Counts, neighbours: Tables) -> Fraction 
     for other in neighbours:
         if other.shape != counts.shape:
             return math.inf
-        worst = max(worst, squared_distance(case, counts, other))
+        worst = max(worst, distance(case, counts, other))
     return worst
 
 

@@ -23,10 +23,11 @@ from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure.store import LARGE_PAGES
 from dpscale.reconstruct import Estimates
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import ExplicitPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
 
-NORMAL_95 = 1.959963984540054
+HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 TASKS_PER_WORKER = 8
 RESERVED = ("estimate", "std_error", "low", "high")
 
@@ -73,7 +74,8 @@ def _answer_set(run: RunDirectory, estimates: Estimates, number: int, part: Part
         return row | {"file": None, "rms_error": None}
     answers, errors = estimates.part_answers(part, attributes)
     name = f"{number:02d}-{part.name}/{index:05d}-{safe_name(attributes)}.parquet"
-    _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors)
+    half = HALF_WIDTH_95[estimates.plan.noise] * errors
+    _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors, half)
     return row | {"file": name, "rms_error": math.sqrt(float(np.nanmean(errors**2)))}
 
 
@@ -121,12 +123,11 @@ def _labelled(attribute: Attribute, cells: np.ndarray) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(cells, mask=null), pa.array(labels))
 
 
-def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.ndarray) -> None:
+def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.ndarray, widths: np.ndarray) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    estimate, error = answers.reshape(-1), errors.reshape(-1)
-    half = NORMAL_95 * error
+    estimate, error, half = (values.reshape(-1) for values in (answers, errors, widths))
     figures = {"estimate": estimate, "std_error": error, "low": estimate - half, "high": estimate + half}
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in figures]

@@ -105,18 +105,19 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
             made = make_plan(read, read.read_domain(), engine)
     needs = effort(made.domain, made.counted, read.engine.bytes, engine.workers)
     engine.close()
-    _tell_plan(made, read.privacy.cost, read.data.max_rows_per_unit or 1, needs, as_json)
+    _tell_plan(made, read.privacy, read.data.max_rows_per_unit or 1, needs, as_json)
 
 
-def _tell_plan(made: Any, cost: float, rows_per_unit: int, needs: Any, as_json: bool) -> None:
+def _tell_plan(made: Any, privacy: Any, rows_per_unit: int, needs: Any, as_json: bool) -> None:
     gap = made.optimality_gap
     told = {
         "mechanism": made.mechanism,
         "queries": made.query_count,
         "measurements": len(made.blocks),
         "counted_sets": len(made.counted),
-        "privacy_cost": cost,
-        "rmse": rows_per_unit * made.rmse(cost),
+        "noise": made.noise,
+        "privacy_cost": privacy.budget,
+        "rmse": rows_per_unit * made.rmse(privacy.cost),
         "optimality_gap": gap if math.isfinite(gap) else None,
         "passes_over_the_data": needs.passes,
         "tasks": needs.tasks,

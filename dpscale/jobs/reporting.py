@@ -11,7 +11,6 @@ from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure import Measurements
-from dpscale.privacy.accounting import Cost
 from dpscale.report import error_plot, render, share_plot
 
 SHOWN = 40
@@ -55,8 +54,8 @@ def answered(run: RunDirectory) -> list[dict[str, Any]]:
 
 def _epsilon(run: RunDirectory, measurements: Measurements) -> list[tuple[float, float]]:
     """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
-    cost = Cost(gaussian=measurements.schedule.cost)
-    own = [run.job.privacy.delta] if run.job.privacy.delta else []
+    cost = measurements.schedule.spent
+    own = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*own, 1e-6, 1e-9])]
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import NAMES, Workload
 
 MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
@@ -62,19 +63,28 @@ class Privacy(_Section):
     def _one(self) -> Privacy:
         given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
-            raise ValueError("give epsilon with delta, or rho, or privacy_cost")
-        if self.epsilon is not None and self.delta is None:
-            raise ValueError("epsilon alone means pure differential privacy, which no mechanism here offers; add delta")
+            raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
         return self
 
     @property
-    def cost(self) -> float:
-        """The privacy cost: squared Gaussian-DP μ."""
+    def noise(self) -> str:
+        """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
+        return LAPLACE if self.epsilon is not None and self.delta is None else GAUSSIAN
+
+    @property
+    def budget(self) -> float:
+        """What the draws may come to: squared Gaussian-DP μ, or ε of pure differential privacy."""
         from dpscale.privacy.accounting import gdp_mu
 
-        if self.epsilon is not None and self.delta is not None:
-            return gdp_mu(self.epsilon, self.delta) ** 2 * (1 - 1e-15)
+        if self.epsilon is not None:
+            pure = self.delta is None
+            return self.epsilon if pure else gdp_mu(self.epsilon, self.delta or 0.0) ** 2 * (1 - 1e-15)
         return 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0)
+
+    @property
+    def cost(self) -> float:
+        """What a plan's errors are divided by: squared Gaussian-DP μ, or ε²."""
+        return self.budget**2 if self.noise == LAPLACE else self.budget
 
 
 class Part(_Section):

@@ -46,7 +46,7 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
 def make_plan(job: Job, domain: Domain, engine: Engine) -> Plan:
     """The plan of a job, refused where it cannot fit the memory setting."""
     name, options = job.mechanism.name, job.mechanism.options
-    made = plan(job.build_workload(domain), name, engine.each("solve"), **options)
+    made = plan(job.build_workload(domain), name, engine.each("solve"), job.privacy.noise, **options)
     check_memory(made, job.engine.bytes, engine.workers)
     return made
 
@@ -99,7 +99,7 @@ def measured(run: RunDirectory) -> Measurements:
 
 def _measurements(run: RunDirectory, made: Plan, snapshot_id: str) -> Measurements:
     bound = run.job.data.max_rows_per_unit or 1
-    schedule = make_schedule(made, run.job.privacy.cost, bound)
+    schedule = make_schedule(made, run.job.privacy.budget, bound)
     return Measurements(run.measurements_path, run.manifest["release"], snapshot_id, made, schedule)
 
 
@@ -198,7 +198,7 @@ def _charge(run: RunDirectory, measurements: Measurements, reserve: bool = True)
 
     With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
     """
-    cost, privacy = Cost(gaussian=measurements.schedule.cost), run.job.privacy
+    cost, privacy = measurements.schedule.spent, run.job.privacy
     drawn = _drawn(run, measurements)
     with Ledger.open(privacy.ledger) as ledger:
         state = ledger.charge(
@@ -215,7 +215,7 @@ def _drawn(run: RunDirectory, measurements: Measurements) -> str:
     With it the ledger refuses a second draw under a release id, as from a copy of a planned run directory.
     """
     plan_digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
-    draws = [[draw.multiplier, draw.variance] for draw in measurements.schedule.draws]
+    draws = [[draw.multiplier, draw.law] for draw in measurements.schedule.draws]
     content = [plan_digest, measurements.plan.domain.digest, draws, run.manifest["secret_tag"]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

@@ -1,8 +1,8 @@
-"""One measurement: an integer strategy applied to exact counts, plus keyed discrete Gaussian noise.
+"""One measurement: an integer strategy applied to exact counts, plus keyed discrete noise.
 
-Integers until the noise is in. The product may not fit 64 bits (a fine strategy on a large table), so where it might
-not, it is carried in two limbs, high · 2^24 + low, and where these might not hold it, in Python's own integers. Only
-the noisy sum becomes a float, rounded once.
+Integers until the noise is in. Where all fits 64 bits they are numpy's; where it does not, or where matrices are large,
+`wide` has them in limbs up to 126 bits; beyond that they are Python's own. Only the noisy sum becomes a float, rounded
+once, so the bytes do not depend on the way.
 """
 
 from __future__ import annotations
@@ -14,50 +14,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.measure.schedule import Draw
-from dpscale.privacy.noise import discrete_gaussian
-from dpscale.privacy.streams import open_stream
+from dpscale.measure.schedule import AnyDraw
+from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block
 from dpscale.tables import ExactMarginal
 
 Integers = NDArray[np.int64]
-LIMB = 24
-MASK = (1 << LIMB) - 1
 SAFE = 1 << 61
+MOST_COUNTS = 1 << 62
+MOST_WIDE = 1 << 126
+LARGE = 1 << 17  # from so many multiplications on limbs are faster, measured on one core
 
 
 def measure_block(
-    block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: Mapping[str, Any]
+    block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """The noisy values of a block, of the shape `block.rows`, in units of multiplier · K · marginal.
 
     `marginal` covers the block's attributes at least; `record` names the measurement and, with the secret of the
     release, fixes its noise.
     """
-    counts = project(marginal, block)
-    size = math.prod(block.rows)
-    noise = discrete_gaussian(open_stream(secret, "noise", record), draw.variance, size).reshape(block.rows)
-    largest = math.prod(factor.largest for factor in block.factors) * draw.multiplier * int(counts.sum() + 1)
-    if largest < SAFE:
-        return (_product(block, counts) * draw.multiplier + noise).astype(np.float64)
-    limbs = _limb_product(block, draw.multiplier, counts)
-    if limbs is None:
-        return (_product(block, counts.astype(object)) * draw.multiplier + noise).astype(np.float64)
-    high, low = _carry(limbs[0].reshape(block.rows) + (noise >> LIMB), limbs[1].reshape(block.rows) + (noise & MASK))
-    return np.ldexp(high.astype(np.float64), LIMB) + low
+    counts, stream = project(marginal, block), open_stream(secret, "noise", record)
+    total = draw.multiplier * int(counts.sum() + 1)
+    largest = math.prod(factor.largest for factor in block.factors) * total
+    if largest < SAFE and draw.fits_words and _multiplications(block) < LARGE:
+        return _in_words(block, draw, counts, stream)
+    if largest < MOST_WIDE and total < MOST_COUNTS:
+        return _in_limbs(block, draw, counts, stream)
+    return _unbounded(block, draw, counts, stream)
 
 
-def _limb_product(block: Block, multiplier: int, counts: Integers) -> tuple[Integers, Integers] | None:
-    """multiplier · K · counts in two limbs; None where a limb might not hold it (Python's integers then do)."""
-    high, low = _carry(np.zeros_like(counts), counts)
-    for axis, factor in _axes(block):
-        if factor.reach * max(1 << LIMB, int(np.abs(high).max(initial=0))) >= SAFE:
-            return None
-        high, low = _carry(_apply(factor, high, axis), _apply(factor, low, axis))
-    if multiplier * max(1 << LIMB, int(np.abs(high).max(initial=0))) >= SAFE:
-        return None
-    return _carry(high * multiplier, low * multiplier)
+def _in_words(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+    noise = draw.words(stream, math.prod(block.rows)).reshape(block.rows)
+    return (_product(block, counts) * draw.multiplier + noise).astype(np.float64)
+
+
+def _in_limbs(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+    from dpscale.measure import wide  # as late as the noise loads its loops: it brings numba
+
+    limbs, bits = wide.limb_product(block.factors, counts * draw.multiplier)
+    high, low = draw.halves(stream, math.prod(block.rows))
+    out = np.empty(block.rows)
+    wide.noisy_floats(limbs, np.uint64(bits), high, low, out.reshape(-1))
+    return out
+
+
+def _unbounded(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+    high, low = draw.halves(stream, math.prod(block.rows))
+    noise = (high.astype(object) * 2**64 + low.astype(object)).reshape(block.rows)
+    return np.asarray(_product(block, counts.astype(object)) * draw.multiplier + noise, dtype=np.float64)
+
+
+def _multiplications(block: Block) -> int:
+    """Of 64 bit integers that `_product` makes with matrices; numpy has no fast way for them."""
+    done, left, number = 1, math.prod(factor.cells for factor in block.factors), 0
+    for factor in block.factors:
+        number += done * left * factor.rows * (factor.kind not in ("center", "identity"))
+        done, left = done * factor.rows, left // factor.cells
+    return number
 
 
 def project(marginal: ExactMarginal, block: Block) -> Integers:
@@ -85,7 +100,3 @@ def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
     if factor.kind == "center":
         return values * factor.cells - values.sum(axis=axis, keepdims=True)
     return np.moveaxis(np.tensordot(factor.explicit(), values, axes=(1, axis)), 0, axis)
-
-
-def _carry(high: Integers, low: Integers) -> tuple[Integers, Integers]:
-    return high + (low >> LIMB), low & MASK

@@ -48,7 +48,7 @@ class Measurements:
             "attributes": list(block.attributes),
             "strategy": strategy_digest(block),
             "multiplier": draw.multiplier,
-            "variance": str(draw.variance),
+            **draw.law,
             "version": MECHANISM_VERSION,
             "round": 0,
         }

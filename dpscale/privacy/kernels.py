@@ -18,6 +18,8 @@ ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 WORD = np.uint64(64)
 OFFSET_ERROR = np.uint64(4)
+# An offset known to 32 of its bits is y short by less than 2^32, and x, whose slope in y is below 1/4, by 2^30 more.
+HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
 SERIES_TERMS = 14
 
 
@@ -148,5 +150,63 @@ def draw_wide_steps(
             continue
         sign = np.int64(negative)
         out[filled] = (np.int64(bucket << log_width | offset) ^ -sign) + sign
+        filled += 1
+    return done, filled
+
+
+@compiled(
+    "UniTuple(int64, 2)(uint64[::1], int64, uint64[:, ::1], int64, uint64[::1], uint16[::1], uint64, uint64,"
+    " uint64, uint64, uint64, uint64, uint64)"
+)
+def draw_widest_steps(
+    words: NDArray[np.uint64],
+    done: int,
+    out: NDArray[np.uint64],
+    filled: int,
+    edges: NDArray[np.uint64],
+    guide: NDArray[np.uint16],
+    guide_shift: np.uint64,
+    slack: np.uint64,
+    log_width: np.uint64,
+    base: np.uint64,
+    step: np.uint64,
+    curve: np.uint64,
+    series_error: np.uint64,
+) -> tuple[int, int]:
+    """`draw_wide_steps` for a width of 2^47 to 2^95: three words a candidate, values of 128 bits.
+
+    Only the second word, 32 bits of offset and 32 of acceptance, decides; the third has the offset's other bits, which
+    here change the value and nothing else. A value is out[0] 2^64 + out[1] as a number in two's complement.
+    """
+    last = uint64(len(edges) - 1)
+    low_bits = log_width - HEAD_BITS
+    other_bits = WORD - low_bits
+    candidates = len(words) // 3
+    while done < candidates:
+        word, second, third = words[3 * done], words[3 * done + 1], words[3 * done + 2]
+        u, negative = word >> ONE, word & ONE
+        bucket = find_bucket(u, edges, guide, guide_shift)
+        if bucket == last or (bucket > uint64(0) and u - edges[bucket - ONE] < slack):
+            return done, filled
+        v = second << HEAD_BITS
+        slope = base + step * bucket
+        if v < slope + curve + bucket + TWO + series_error:
+            y = second >> HEAD_BITS << HEAD_BITS
+            x = high_product(slope + high_product(curve, y), y)
+            reject = rejection_probability(x)
+            if v < reject + series_error + bucket + HEAD_ERROR:
+                if v + HEAD_UNIT + series_error > reject:
+                    return done, filled
+                done += 1
+                continue
+        done += 1
+        head = bucket << HEAD_BITS | second >> HEAD_BITS
+        high, low = head >> other_bits, head << low_bits | third >> other_bits
+        if negative:
+            if high | low == uint64(0):
+                continue
+            low = ~low + ONE
+            high = ~high + uint64(low == uint64(0))
+        out[0, filled], out[1, filled] = high, low
         filled += 1
     return done, filled

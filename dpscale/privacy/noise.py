@@ -4,7 +4,10 @@ The laws are those of Canonne, Kamath, Steinke 2020, "The Discrete Gaussian for 
 P(x) proportional to exp(-x^2 / (2 variance)) (definition 1), or to exp(-|x| / scale). The samplers differ from the
 paper's but are as exact: given uniform words, the distance to the law is zero, and no float decides an outcome. A draw
 is a step of a `staircase`, found in a table of 64 bit thresholds. The few words (about 2^-52 of them, and 2^-20 at the
-largest scales) that fall too close to a threshold go to exact arithmetic on longer numbers.
+largest scales of 64 bit values) that fall too close to a threshold go to exact arithmetic on longer numbers.
+
+`discrete_gaussian` and `discrete_laplace` give 64 bit values. `wide_gaussian` and `wide_laplace` give 128 bit
+ones, high 2^64 + low, for strategies so fine that sigma or the scale is above 2^50.
 
 Values depend on the stream and the parameter alone: a candidate owns a fixed share of words, so neither the size of the
 blocks nor a split of the draws over several calls changes them. Running time does depend on the values, slightly.
@@ -15,15 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.privacy.staircase import Staircase, bucket_edges, exact_candidate
+from dpscale.privacy.staircase import HEAD_BITS, WORD_BITS, Staircase, bucket_edges, exact_candidate
 from dpscale.privacy.streams import KeyedStream
 
 MAX_VARIANCE = 2**100
 MAX_SCALE = 2**50
+MAX_WIDE_VARIANCE = 2**200
+MAX_WIDE_SCALE = 2**99
 BUCKET_BITS = 63
 GUIDE_BITS = 12
 BLOCK_CANDIDATES = 2**14
@@ -38,6 +44,31 @@ def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) 
     draws of a + b.
     """
     return _draw(stream, _tabulated(gaussian_staircase(_exact("variance", variance, MAX_VARIANCE))), size)
+
+
+def wide_gaussian(
+    stream: KeyedStream, variance: int | Fraction, size: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """`size` draws of N_Z(0, variance) for 0 < variance <= 2^200: (high, low), each (size,), value = high 2^64 + low.
+
+    High and low are the halves of a two's complement number of 128 bits, so low is in 0 ... 2^64 - 1 and high has the
+    sign. Up to variance 2^100 the values are those of `discrete_gaussian`. Raises as it does.
+    """
+    return _halves(_draw(stream, _tabulated(gaussian_staircase(_exact("variance", variance, MAX_WIDE_VARIANCE))), size))
+
+
+def wide_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """`size` draws of the discrete Laplace law for 0 < scale <= 2^99, in the form of `wide_gaussian`.
+
+    Up to scale 2^50 the values are those of `discrete_laplace`. Raises as it does.
+    """
+    return _halves(_draw(stream, _tabulated(laplace_staircase(_exact("scale", scale, MAX_WIDE_SCALE))), size))
+
+
+def _halves(drawn: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    if drawn.dtype == np.int64:
+        return drawn >> 63, drawn.view(np.uint64)
+    return drawn[0].view(np.int64), drawn[1]
 
 
 def discrete_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> NDArray[np.int64]:
@@ -92,7 +123,8 @@ def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES
     cells = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(BUCKET_BITS - GUIDE_BITS)
     guide = np.searchsorted(edges, cells, side="right").astype(np.uint16)
     curve = law.square * law.width**2
-    # The loops' series needs x <= 1/4; the widths above see to it (x <= 0.17).
+    # The loops' series needs x <= 1/4; the widths above see to it (x <= 0.17). Its shifts are below a word.
+    assert law.log_width < HEAD_BITS + WORD_BITS
     assert law.log_width == 0 or law.linear * law.width + 2 * curve * len(edges) < Fraction(1, 4)
     parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
     base, step, bend = (np.uint64(int(part * 2**64)) for part in parts)
@@ -104,10 +136,12 @@ def _tabulated(law: Staircase) -> Table:
     return tabulate(law)
 
 
-def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[np.int64]:
+def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
+    """The values: int64, (size,); where a candidate owns three words, the halves of 128 bits: uint64, (2, size)."""
     if size < 0:
         raise ValueError(f"size: got {size}; it takes a number of draws >= 0")
-    out = np.empty(size, dtype=np.int64)
+    wide = table.law.share == 3
+    out: NDArray[Any] = np.empty((2, size), dtype=np.uint64) if wide else np.empty(size, dtype=np.int64)
     filled = 0
     while filled < size:
         # Never more candidates than values that lack: so none is read in vain, and the last one read is used.
@@ -115,9 +149,9 @@ def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDI
     return out
 
 
-def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[np.int64], filled: int) -> int:
-    """Read `candidates` candidates, put what they give into out[filled:], and return the new `filled`."""
-    share = 2 if table.law.log_width else 1
+def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[Any], filled: int) -> int:
+    """Read `candidates` candidates, put what they give into out[..., filled:], and return the new `filled`."""
+    share = table.law.share
     position = stream.position
     words = stream.words(share * candidates)
     done, filled = _decide(table, words, 0, out, filled)
@@ -125,13 +159,13 @@ def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[np.in
         own = words[share * done : share * (done + 1)].tolist()
         value = exact_candidate(table.law, own, stream.continuation(position + share * done))
         if value is not None:
-            out[filled] = value
+            out[..., filled] = value if share < 3 else divmod(value % 2**128, 2**64)
             filled += 1
         done, filled = _decide(table, words, done + 1, out, filled)
     return filled
 
 
-def _decide(table: Table, words: NDArray[np.uint64], done: int, out: NDArray[np.int64], filled: int) -> tuple[int, int]:
+def _decide(table: Table, words: NDArray[np.uint64], done: int, out: NDArray[Any], filled: int) -> tuple[int, int]:
     """Run the compiled loop from candidate `done` to the end or the first undecided candidate."""
     from dpscale.privacy import kernels
 
@@ -141,4 +175,5 @@ def _decide(table: Table, words: NDArray[np.uint64], done: int, out: NDArray[np.
         end = kernels.draw_unit_steps(words, done, out, filled, *find)
         return end, filled + end - done
     accept = (np.uint64(table.law.log_width), table.base, table.step, table.curve, table.series_error)
-    return kernels.draw_wide_steps(words, done, out, filled, *find, *accept)
+    loop = kernels.draw_wide_steps if table.law.share == 2 else kernels.draw_widest_steps
+    return loop(words, done, out, filled, *find, *accept)

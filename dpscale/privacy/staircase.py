@@ -9,6 +9,14 @@ linear = 0, square = 1 / (2 variance); discrete Laplace: linear = 1 / scale, squ
 All numbers are integers in fixed point with an error that is bounded, never guessed: `x` stands for some real number in
 [x, x + error] units of 2^-bits. A uniform number is a prefix of bits, and stands for all reals that begin so. Where an
 interval of the one meets an interval of the other, both get longer until they part. So no error reaches the outcome.
+
+The words of a candidate. The first: 63 bits of the bucket's uniform number, then the sign. Widths up to 2^46 have their
+offset in the top bits of a second word, and the bits below begin the acceptance's uniform number. Greater widths have
+32 bits of either in the second word, and the rest of either in a third. Every bit has one use, so bucket, sign, offset
+and acceptance are independent and uniform, which is all that the law asks for: each magnitude is proposed with the
+probability of its bucket, over 2 w, and either sign, and is accepted as above; minus zero, one proposal, is rejected
+(which needs the whole offset: that its first 32 bits are zero says nothing). A compiled loop that looks at the second
+word only, and takes an outcome where all third words and all continuations agree on it, therefore changes no law.
 """
 
 from __future__ import annotations
@@ -23,6 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD_BITS = 64
+HEAD_BITS = 32
+TWO_WORDS_LOG_WIDTH = 46
 
 
 class Words(Protocol):
@@ -42,6 +52,11 @@ class Staircase:
     @property
     def width(self) -> int:
         return 1 << self.log_width
+
+    @property
+    def share(self) -> int:
+        """How many words a candidate owns."""
+        return 1 if self.log_width == 0 else 2 if self.log_width <= TWO_WORDS_LOG_WIDTH else 3
 
     def energy(self, magnitude: int) -> Fraction:
         """-log of the unnormalised probability of `magnitude`."""
@@ -162,17 +177,25 @@ def _extended(prefix: int, bits: int, more: Words) -> tuple[int, int]:
 def exact_candidate(law: Staircase, words: list[int], more: Words) -> int | None:
     """The signed value that a candidate's words stand for, or None if it is rejected.
 
-    words: one word at width 1, else two. The first is 63 bits of the bucket's uniform number and the sign; the second
-    is `log_width` bits of offset, then the bits of the acceptance's uniform number.
+    words: as many as `law.share`, laid out as the head of this module says.
     """
     negative = words[0] & 1
     bucket = exact_bucket(law, words[0] >> 1, WORD_BITS - 1, more)
     offset = 0
     if law.log_width:
-        bits = WORD_BITS - law.log_width
-        offset, prefix = divmod(words[1], 1 << bits)
+        offset, prefix, bits = offset_and_acceptance(law, words[1:])
         minus_zero = negative and bucket == 0 and offset == 0
         if minus_zero or not exact_acceptance(law, bucket, offset, prefix, bits, more):
             return None
     magnitude = bucket * law.width + offset
     return -magnitude if negative else magnitude
+
+
+def offset_and_acceptance(law: Staircase, words: list[int]) -> tuple[int, int, int]:
+    """The offset, and the prefix of the acceptance's uniform number with its bits, from the words after the first."""
+    if len(words) == 1:
+        bits = WORD_BITS - law.log_width
+        return *divmod(words[0], 1 << bits), bits
+    (offset, prefix), bits = divmod(words[0], 1 << HEAD_BITS), WORD_BITS + HEAD_BITS - law.log_width
+    low_offset, low_prefix = divmod(words[1], 1 << bits)
+    return offset << (WORD_BITS - bits) | low_offset, prefix << bits | low_prefix, HEAD_BITS + bits

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpscale.errors import JobError
 from dpscale.names import nearest
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.auto import best_plan
 from dpscale.select.blas import one_thread
 from dpscale.select.identity import plan_identity
@@ -34,19 +35,24 @@ AUTO = "auto"
 __all__ = ["AUTO", "METHODS", "Block", "Plan", "plan"]
 
 
-def plan(workload: Workload, mechanism: str = "query-smasher", each: Each = map, **options: Any) -> Plan:
+def plan(
+    workload: Workload, mechanism: str = "query-smasher", each: Each = map, noise: str = GAUSSIAN, **options: Any
+) -> Plan:
     """Plan a workload with a mechanism and its options; reads no data and spends nothing.
 
+    `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.select.allocation`).
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
     it. What was solved before on this machine is taken from the store (`dpscale.select.store`).
     """
     known = [*METHODS, AUTO]
     if mechanism not in known:
         raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(known), nearest(mechanism, known))
+    if noise not in (GAUSSIAN, LAPLACE):
+        raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
     if workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not workload.weighs:
         raise JobError("workload.weight", "0 for every query", "a weight above 0", "weigh what should be answered")
-    setting = Setting(each, options, user_store())
+    setting = Setting(each, options, user_store(), noise)
     with one_thread():
         return best_plan(METHODS, workload, setting) if mechanism == AUTO else METHODS[mechanism](workload, setting)

@@ -23,9 +23,9 @@ def plan_identity(workload: Workload, setting: Setting) -> Plan:
     """Plan the identity strategy on every asked set."""
     setting.taking("identity")
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
-    shares, _ = allocate(list(energies.values()))
+    shares, _ = allocate(list(energies.values()), setting.noise)
     blocks = tuple(
-        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, whole=True)
+        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, setting.noise)
         for names, share in zip(energies, shares, strict=True)
     )
     draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)

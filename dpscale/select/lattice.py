@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TOTAL_BITS = 38
+TOTAL_BITS = 75
 LARGEST_BITS = 25
 TRIES = 8
 TRIED_CELLS = 200
@@ -82,6 +83,10 @@ class Factor:
         if self.matrix is not None:
             return int(np.abs(self.matrix).sum(axis=0).max())
         return 1 if self.kind == "identity" else 2 * (self.cells - 1)
+
+    def squared_reach(self, noise: str) -> int:
+        """Δ²: how far one record moves the measured numbers, squared, in the norm that the noise goes by."""
+        return self.reach_of_cell**2 if noise == LAPLACE else self.sensitivity
 
     @cached_property
     def largest(self) -> int:
@@ -143,10 +148,10 @@ def identity_factor(size: int) -> Factor:
     return Factor("identity", (size,))
 
 
-def worth(factor: Factor, rows: Array) -> float:
+def worth(factor: Factor, rows: Array, noise: str = GAUSSIAN) -> float:
     """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
     try:
-        return float(((rows @ factor.inverse) ** 2).sum()) * factor.sensitivity
+        return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_reach(noise)
     except np.linalg.LinAlgError:
         return np.inf
 

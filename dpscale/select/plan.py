@@ -2,9 +2,10 @@
 
 A plan is scale-free: it says which *share* of the privacy cost β each block takes. Block b measures K_b·marginal with
 noise of variance Δ_b² / (share_b · β), where Δ_b² is the largest squared column norm of K_b, so that the block costs
-share_b · β (notes on β: QuerySmasher, section 3). Every block tells something of one or several residual spaces; the
-estimate of each residual is the inverse-variance average of what tells of it, and a query's variance is the sum over
-its pieces.
+share_b · β (notes on β: QuerySmasher, section 3). Under Laplace noise of scale Δ_b / (share_b · ε), Δ_b the largest L1
+norm, it costs share_b · ε, and a "privacy cost" is ε². Every block tells something of one or several residual spaces;
+the estimate of each residual is the inverse-variance average of what tells of it, and a query's variance is the sum
+over its pieces (but see `coupled`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.residual import kron, piece, subsets
 from dpscale.select import coupled
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.lattice import Factor
 from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHOWN_CELLS = 4096
-GAUSSIAN, LAPLACE = "gaussian", "laplace"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +156,13 @@ class Plan:
         """Certified: error / bound − 1; inf where no bound is known."""
         return max(self.error / self.bound - 1, 0.0) if self.bound > 0 else math.inf
 
+    @property
+    def noise(self) -> str:
+        """The kind of noise of all blocks."""
+        return self.blocks[0].noise
+
     def rmse(self, privacy_cost: float = 1.0) -> float:
-        """Root of the sum of weight · variance over the number of queries."""
+        """Root of the sum of weight · variance over the number of queries; under Laplace noise the cost is ε²."""
         return math.sqrt(self.error / privacy_cost / self.query_count)
 
     def variance(self, attributes: Sequence[str], query: Any) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.select.allocation import variance_factor
 from dpscale.select.lattice import bits_for, round_strategy, worth
 from dpscale.select.solution import Solution, Solve
 from dpscale.workload import Subworkload, root_of
@@ -23,7 +24,7 @@ Terms = list[tuple[tuple[str, ...], float]]
 Costs = dict[tuple[str, ...], list[float]]
 
 
-def solve_product(sub: Subworkload, solve: Solve) -> Solution:
+def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
     """A product strategy for a large sum of Kronecker terms; coefficient and bound are for a Gram of trace 1."""
     if any(sub.is_joint(key) for key in sub.terms):
         names = ", ".join(sub.attributes)
@@ -47,7 +48,7 @@ def solve_product(sub: Subworkload, solve: Solve) -> Solution:
             break
     rows = [root_of(_surrogate(sub, terms, cost, axis)) for axis in range(len(roots))]
     duals = {name: solve(name, factor.rows, factor.rows.shape[1:]).dual for name, factor in sub.factors.items()}
-    return _rounded_product(sub, terms, rows, roots, duals)
+    return _rounded_product(sub, terms, rows, roots, duals, noise)
 
 
 def _surrogate(sub: Subworkload, terms: Terms, cost: Costs, axis: int) -> Array:
@@ -65,12 +66,13 @@ def _price(sub: Subworkload, terms: Terms, cost: Costs, axis: int, root: Array) 
 
 
 def _rounded_product(
-    sub: Subworkload, terms: Terms, rows: list[Array], roots: list[Array], duals: dict[str, float]
+    sub: Subworkload, terms: Terms, rows: list[Array], roots: list[Array], duals: dict[str, float], noise: str
 ) -> Solution:
     bits = bits_for(len(roots))
     factors = tuple(round_strategy(r, root, (n,), bits) for r, root, n in zip(rows, roots, sub.sizes, strict=True))
-    coefficient = sum(
-        weight * math.prod(worth(factor, sub.factors[axis].rows) for factor, axis in zip(factors, key, strict=True))
+    coefficient = variance_factor(noise) * sum(
+        weight
+        * math.prod(worth(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True))
         for key, weight in terms
     )
     bound = sum(weight * math.prod(duals[axis] for axis in key) for key, weight in terms)

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from dpscale.errors import JobError
-from dpscale.select.allocation import allocate, total_error
+from dpscale.select.allocation import GAUSSIAN, allocate, total_error, variance_factor
 from dpscale.select.lattice import center_factor
 from dpscale.select.max_variance import least_maximum
 from dpscale.select.plan import Block, Plan
@@ -29,19 +29,27 @@ def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
     if objective not in ("sum", "max"):
         raise JobError("mechanism.objective", f"{objective!r}", "sum or max", "mend it, or leave it out")
     subs = decompose(workload)
-    coefficients = [sub.scale * math.prod((n - 1) / n for n in sub.sizes) for sub in subs]
-    shares, _ = allocate(coefficients)
+    coefficients = [_coefficient(sub, setting.noise) for sub in subs]
+    shares, _ = allocate(coefficients, setting.noise)
     notes: tuple[str, ...] = ()
     if objective == "max":
+        if setting.noise != GAUSSIAN:
+            raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
         shares, note = least_maximum(workload, [sub.attributes for sub in subs])
         notes = (note,)
     blocks = tuple(
-        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share)
+        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=setting.noise)
         for sub, share in zip(subs, shares, strict=True)
     )
     roots: dict[str, float] = {}
-    bound = math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2
-    return Plan(workload, NAME, blocks, total_error(coefficients, shares), bound, notes)
+    bound = math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2 if setting.noise == GAUSSIAN else 0.0
+    return Plan(workload, NAME, blocks, total_error(coefficients, shares, setting.noise), bound, notes)
+
+
+def _coefficient(sub: Subworkload, noise: str) -> float:
+    """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
+    reach = math.prod(center_factor(n).squared_reach(noise) / n**2 for n in sub.sizes)
+    return variance_factor(noise) * sub.scale * reach
 
 
 def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:

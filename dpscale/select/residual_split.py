@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.residual import kron
-from dpscale.select.allocation import allocate
+from dpscale.select.allocation import GAUSSIAN, allocate, variance_factor
 from dpscale.select.blas import one_thread
 from dpscale.select.convex import Optimum
 from dpscale.select.lattice import BASIS_BITS, Factor, bits_for, center_factor, round_strategy, worth
@@ -56,16 +56,16 @@ def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve
     single = {problem.key: problem for found in problems.values() for problem in found}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
-             *(partial(_product, solve, sub) for sub in rest.values())]  # fmt: skip
+             *(partial(_product, solve, setting.noise, sub) for sub in rest.values())]  # fmt: skip
     found = list(setting.each(_run, tasks))
     optima = dict(zip(single, found, strict=False))
     solved = dict(zip(rest, found[len(single) :], strict=True))
     rounded: dict[tuple[str, int], Factor] = {}
     for key, parts in problems.items():
         if key not in solved:
-            solved[key] = _assemble(parts, optima, rounded)
+            solved[key] = _assemble(parts, optima, rounded, setting.noise)
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs, strict=True)]
-    return _plan(workload, name, subs, solutions, _remarks(list(optima.values())))
+    return _plan(workload, name, setting.noise, subs, solutions, _remarks(list(optima.values())))
 
 
 def _run(task: Callable[[], Optimum | Solution]) -> Optimum | Solution:
@@ -77,19 +77,24 @@ def _solved(solve: Solve, problem: Problem) -> Optimum:
     return solve(problem.key, problem.rows, problem.shape)
 
 
-def _product(solve: Solve, sub: Subworkload) -> Solution:
-    return solve_product(sub, solve)
+def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
+    return solve_product(sub, solve, noise)
 
 
 def _plan(
-    workload: Workload, name: str, subs: list[Subworkload], solutions: list[Solution], notes: tuple[str, ...]
+    workload: Workload,
+    name: str,
+    noise: str,
+    subs: list[Subworkload],
+    solutions: list[Solution],
+    notes: tuple[str, ...],
 ) -> Plan:
-    shares, error = allocate([solution.coefficient for solution in solutions])
+    shares, error = allocate([solution.coefficient for solution in solutions], noise)
     blocks = tuple(
-        Block(sub.attributes, solution.factors, share)
+        Block(sub.attributes, solution.factors, share, noise=noise)
         for sub, solution, share in zip(subs, solutions, shares, strict=True)
     )
-    bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2
+    bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2 if noise == GAUSSIAN else 0.0
     return Plan(workload, name, blocks, error, bound, notes)
 
 
@@ -149,16 +154,16 @@ def _common_basis(sub: Subworkload) -> Array | None:
 
 
 def _assemble(
-    problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: dict[tuple[str, int], Factor]
+    problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: dict[tuple[str, int], Factor], noise: str
 ) -> Solution:
     """The product of the problems' rounded optima; the solution of a Gram of trace 1."""
     bits = bits_for(sum(not _is_center(problem) for problem in problems))
-    factors, coefficient, bound = [], 1.0, 1.0
+    factors, coefficient, bound = [], float(variance_factor(noise)), 1.0
     for problem in problems:
         if (problem.key, bits) not in rounded:
             rounded[problem.key, bits] = _factor(problem, optima[problem.key], bits)
         factors.append(rounded[problem.key, bits])
-        coefficient *= worth(factors[-1], problem.rows)
+        coefficient *= worth(factors[-1], problem.rows, noise)
         bound *= optima[problem.key].dual
     return Solution(tuple(factors), coefficient, min(bound, coefficient))
 

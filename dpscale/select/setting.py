@@ -8,6 +8,7 @@ from typing import Any
 
 from dpscale.errors import JobError
 from dpscale.names import nearest
+from dpscale.select.allocation import GAUSSIAN
 from dpscale.select.store import Store
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -17,12 +18,13 @@ Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 class Setting:
     """`each` maps over independent problems: the builtin `map` in a plain loop, Dask tasks when the engine plans.
 
-    `options`: the mechanism's own, by name. `store`: where solved problems are kept, or None.
+    `options`: the mechanism's own, by name. `store`: where solved problems are kept, or None. `noise`: the kind.
     """
 
     each: Each = map
     options: Mapping[str, Any] = field(default_factory=dict)
     store: Store | None = None
+    noise: str = GAUSSIAN
 
     def taking(self, mechanism: str, *known: str) -> Mapping[str, Any]:
         """The options, all of them known; JobError for one that the mechanism does not take."""

@@ -1,5 +1,7 @@
 """The ledger covers what a run drew, recomputed from the run's files by code that shares nothing with the run."""
 
+from fractions import Fraction
+
 import pytest
 
 import dpscale as dp
@@ -8,14 +10,15 @@ from dpscale.audit.releases import MECHANISMS
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure.store import record_digest, write_values
+from dpscale.privacy.ledger import Ledger
 from tests.audit.small import write
 
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
 ROW = {"path": "data", "domain": "domain.toml"}
 
 
-def a_run(place, mechanism="identity", data=ROW):
-    path = write(place, mechanism={"name": mechanism}, data=data,
+def a_run(place, mechanism="identity", data=ROW, **settings):
+    path = write(place, mechanism={"name": mechanism}, data=data, **settings,
                  workload=[{"family": "prefix", "degree": 2}, {"family": "marginal", "degree": 1}])  # fmt: skip
     dp.run(path, place / "run")
     return place / "run", place / "ledger.sqlite"
@@ -27,6 +30,19 @@ def test_the_ledger_covers_what_was_drawn(tmp_path, mechanism, data):
     found = audit_run(*a_run(tmp_path, mechanism, data))
     assert found.sound
     assert found.drawn > found.paid * 999 / 1000
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
+def test_the_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, data):
+    run, ledger = a_run(tmp_path, mechanism, data, privacy={"epsilon": 0.7, "dataset": "pure"})
+    found = audit_run(run, ledger)
+    assert found.sound
+    assert 0.7 * 999 / 1000 < found.drawn <= 0.7
+    with Ledger.open(ledger) as opened:
+        spent = opened.summary()["datasets"]["pure"]["spent"]["cost"]
+    assert spent["gaussian"] == "0"
+    assert found.drawn <= Fraction(spent["pure"]) <= 0.7
 
 
 def test_a_planted_uncharged_draw_is_found(tmp_path):

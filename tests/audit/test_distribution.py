@@ -13,8 +13,8 @@ from scipy import stats
 import dpscale as dp
 from dpscale.audit.laws import faults, low_bits_p, scale_p, shape_p
 from dpscale.audit.planted import noise_on_floats, noise_scaled
-from dpscale.audit.releases import MECHANISMS, case_of
-from dpscale.audit.selftest import applied, noise_of
+from dpscale.audit.releases import MECHANISMS, applied, case_of
+from dpscale.audit.selftest import noise_of
 from dpscale.jobs.stages import measured
 from dpscale.tables import Table
 from dpscale.tables.count import count_marginals
@@ -34,16 +34,17 @@ def place(tmp_path_factory):
     return folder
 
 
-def noise_of_run(place, mechanism, **privacy):
+def noise_of_run(place, mechanism, noise):
     """Measured minus exact, block by block, from the files of a whole run, and the scheduled deviations."""
     import tomli_w
 
-    path = write(place, f"{mechanism}.toml", mechanism={"name": mechanism},
+    budget = {"privacy_cost": 0.5} if noise == "gaussian" else {"epsilon": 0.5}
+    path = write(place, f"{mechanism}-{noise}.toml", mechanism={"name": mechanism},
                  workload=[{"family": "prefix", "degree": 2}, {"family": "marginal", "degree": 1}],
-                 privacy={"privacy_cost": 0.5, "dataset": "law"})  # fmt: skip
+                 privacy=budget | {"dataset": "law"})  # fmt: skip
     attributes = {name: {"kind": "coded", "size": n} for name, n in SIZES.items()}
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
-    release = dp.run(path, place / f"run-{mechanism}")
+    release = dp.run(path, place / f"run-{mechanism}-{noise}")
     table = Table.open(place / "data", release.domain)
     found = measured(release._run)
     parts = []
@@ -54,21 +55,26 @@ def noise_of_run(place, mechanism, **privacy):
     return parts, [math.sqrt(draw.variance) for draw in found.schedule.draws]
 
 
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_run_has_the_law_it_was_charged_for(place, mechanism):
-    parts, deviations = noise_of_run(place, mechanism)
+def test_a_run_has_the_law_it_was_charged_for(place, mechanism, noise):
+    pure = noise == "laplace"
+    parts, deviations = noise_of_run(place, mechanism, noise)
     assert sum(map(len, parts)) > 1000
-    assert faults(parts, deviations) == []
+    assert faults(parts, deviations, pure) == []
+    assert "shape" in faults(parts, deviations, not pure)
     for wrong in (0.7, 1.3):
-        noise = np.concatenate(parts)
+        together = np.concatenate(parts)
         scales = np.concatenate([np.full(len(p), d * wrong) for p, d in zip(parts, deviations, strict=True)])
-        assert scale_p(noise, scales) < 1e-9
+        assert scale_p(together, scales, pure) < 1e-9
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_planted_scales_are_found(mechanism, factor):
-    assert "scale" in faults(*noise_of(noise_scaled(case_of(mechanism, (30, 40)), factor)))
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_planted_scales_are_found(mechanism, factor, noise):
+    case = noise_scaled(case_of(mechanism, (30, 40), noise=noise), factor)
+    assert "scale" in faults(*noise_of(case), case.pure)
 
 
 def test_planted_float_noise_is_found():

@@ -12,7 +12,7 @@ import pytest
 from dpscale.audit.attacks import attack, clopper_pearson
 from dpscale.audit.planted import PLANTED, noise_scaled
 from dpscale.audit.releases import MECHANISMS, case_of
-from dpscale.audit.selftest import NEEDED, selftest, worst_pair
+from dpscale.audit.selftest import NEEDED, PURE, WEAKER, selftest, worst_pair
 
 DELTA = 1e-3
 
@@ -34,6 +34,21 @@ def test_an_honest_release_is_not_refuted(mechanism):
     found = attack(case, *worst_pair(case), releases=2000, delta=DELTA)
     assert 0.5 < found.mu <= case.claimed**0.5
     assert found.epsilon <= case_epsilon(case)
+
+
+@pytest.mark.parametrize(("mechanism", "sizes"), [*((name, (2, 3)) for name in MECHANISMS), ("identity", (2,))])
+def test_an_honest_pure_release_is_not_refuted(mechanism, sizes):
+    case = case_of(mechanism, sizes, noise="laplace")
+    found = attack(case, *worst_pair(case), releases=2000, delta=0.0)
+    assert 0 < found.epsilon <= case.claimed
+    assert found.epsilon > 0.4 or len(sizes) > 1
+
+
+@pytest.mark.parametrize("name", WEAKER)
+def test_a_planted_violation_of_pure_epsilon_is_refuted(name):
+    case = case_of("identity", (2,), noise="laplace")
+    found = attack(PLANTED[name](case), *worst_pair(case), releases=PURE, delta=0.0)
+    assert found.epsilon > case.claimed
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -11,7 +11,7 @@ import pytest
 from dpscale import Domain, Table
 from dpscale.audit.planted import domain_of_the_data, sensitivity_off
 from dpscale.audit.releases import MECHANISMS, case_of, small_table
-from dpscale.audit.stability import squared_distance, without_each, worst_neighbour, worst_record
+from dpscale.audit.stability import distance, without_each, worst_neighbour, worst_record
 from dpscale.engine import resolve
 from dpscale.engine.bounding import rows_beyond
 from dpscale.tables.count import Layout, count
@@ -126,4 +126,4 @@ def test_a_unit_is_one_unit_in_files_of_several_types(tmp_path, kinds):
 def test_exact_fractions_and_not_floats_decide():
     case = case_of("identity", SIZES)
     counts = small_table(case.plan.domain)
-    assert squared_distance(case, counts, counts) == 0
+    assert distance(case, counts, counts) == 0

@@ -61,7 +61,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"epsilon": -1.0, "delta": 1e-9}}, ["privacy.epsilon", "-1.0"]),
         ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, ["privacy.delta", "0.0"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1.0}}, ["privacy.delta", "1.0"]),
-        ({"privacy": {"epsilon": 1.0}}, ["delta"]),
+        ({"privacy": {"rho": 1.0, "delta": 1e-9}}, ["delta", "epsilon alone"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-9, "rho": 1.0}}, ["rho"]),
         ({"privacy": {"dataset": "d"}}, ["epsilon"]),
         ({"workload": [MARGINAL | {"weight": 0.0}]}, ["workload.weight", "0 for every query"]),

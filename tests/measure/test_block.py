@@ -8,7 +8,7 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.measure import Draw, make_schedule, measure_block
 from dpscale.measure import block as block_module
-from dpscale.privacy.noise import discrete_gaussian
+from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block
@@ -51,15 +51,16 @@ def test_values_are_exact(name, largest):
         record = {"attributes": list(block.attributes)}
         values = measure_block(block, draw, marginal, SECRET, record)
         size = int(np.prod(block.rows, dtype=int))
-        noise = discrete_gaussian(open_stream(SECRET, "noise", record), draw.variance, size).reshape(block.rows)
-        expected = in_python(block, marginal.counts) * draw.multiplier + noise.astype(object)
+        high, low = wide_gaussian(open_stream(SECRET, "noise", record), draw.variance, size)
+        noise = (high.astype(object) * 2**64 + low).reshape(block.rows)
+        expected = in_python(block, marginal.counts) * draw.multiplier + noise
         exact = np.array([float(int(v)) for v in np.asarray(expected).reshape(-1)]).reshape(block.rows)
         np.testing.assert_array_equal(values, exact)
 
 
-@pytest.mark.parametrize("entry", [2**30, 2**37, 2**40])
-def test_strategies_too_fine_for_two_limbs_are_exact(entry):
-    """Wide rows of large entries on large counts: beyond 64 bits even in limbs."""
+@pytest.mark.parametrize("entry", [2**30, 2**37, 2**40, 2**52])
+def test_strategies_too_fine_for_64_bits_are_exact(entry):
+    """Wide rows of large entries on large counts."""
     rng = np.random.default_rng(0)
     half = rng.integers(-entry, entry, (3, 60))
     factor = Factor("matrix", (5, 6, 4), np.concatenate([half, -half], axis=1))
@@ -68,7 +69,7 @@ def test_strategies_too_fine_for_two_limbs_are_exact(entry):
     values = measure_block(block, Draw(1, 1 << 60, Fraction(1)), ExactMarginal(DOMAIN.names, counts), SECRET, {})
     noise = discrete_gaussian(open_stream(SECRET, "noise", {}), 1 << 60, 3)
     exact = [float(int(v) + int(z)) for v, z in zip(in_python(block, counts), noise, strict=True)]
-    np.testing.assert_allclose(values, exact, rtol=1e-15)
+    np.testing.assert_array_equal(values, exact)
 
 
 @pytest.mark.parametrize("name", plans())
@@ -76,10 +77,15 @@ def test_limbs_and_plain_integers_are_the_same_bytes(name, monkeypatch):
     made = plans()[name]
     marginal = ExactMarginal(DOMAIN.names, counts_of(1000))
     draws = make_schedule(made, 1.0).draws
-    plain = [measure_block(b, d, marginal, SECRET, {}) for b, d in zip(made.blocks, draws, strict=True)]
+
+    def measured():
+        return [measure_block(b, d, marginal, SECRET, {}).tobytes() for b, d in zip(made.blocks, draws, strict=True)]
+
+    as_ever = measured()
     monkeypatch.setattr(block_module, "SAFE", 0)
-    for values, block, draw in zip(plain, made.blocks, draws, strict=True):
-        assert values.tobytes() == measure_block(block, draw, marginal, SECRET, {}).tobytes()
+    assert measured() == as_ever
+    monkeypatch.setattr(block_module, "MOST_WIDE", 0)
+    assert measured() == as_ever
 
 
 def test_exact_counts_do_not_show():

@@ -49,5 +49,35 @@ def test_a_planted_sensitivity_is_caught():
 
 
 def test_a_budget_too_small_is_refused():
-    with pytest.raises(PlanError, match="budget"):
-        make_schedule(PLANS["query-smasher"], 1e-28)
+    with pytest.raises(PlanError, match=r"budget.*2\^99"):
+        make_schedule(PLANS["query-smasher"], 1e-60)
+
+
+def test_noise_beyond_64_bits_is_scheduled():
+    schedule = make_schedule(PLANS["query-smasher"], 1e-28)
+    assert max(draw.variance for draw in schedule.draws) > 2**100
+    assert schedule.cost <= Fraction(1e-28)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 20.0])
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_laplace_is_paid_by_the_column_sums_of_what_is_applied(name, epsilon, rows):
+    made = plan(WORKLOAD, name, noise="laplace")
+    schedule = make_schedule(made, epsilon, rows)
+    total = Fraction(0)
+    for block, draw in zip(made.blocks, schedule.draws, strict=True):
+        matrix = np.ones((1, 1), dtype=object)
+        for factor in block.factors:
+            matrix = np.kron(matrix, factor.explicit().astype(object))
+        total += Fraction(draw.multiplier * rows * int(np.abs(matrix).sum(axis=0).max()), draw.scale)
+    assert total <= schedule.cost <= Fraction(epsilon)
+    assert float(total) > epsilon * (1 - 1e-6)
+    assert schedule.spent.epsilon(0.0) == pytest.approx(epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 7, 100])
+def test_the_variance_of_discrete_laplace(scale):
+    values = np.arange(-5000, 5001)
+    weights = np.exp(-np.abs(values) / scale)
+    assert LaplaceDraw(1, scale, Fraction(1)).variance == pytest.approx((weights * values**2).sum() / weights.sum())

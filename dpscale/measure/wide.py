@@ -1,0 +1,166 @@
+"""Integers beyond 64 bits, fast: an integer strategy applied to counts, plus wide noise, rounded once.
+
+A number is a little-endian row of limbs, Σ limb_k 2^(bits k): all in 0 … 2^bits − 1 but the last, which has the sign.
+A factor is applied limb by limb with float64 matrix products, which are exact here: operands are whole numbers, and
+the limbs are so narrow that no sum of absolute products in a row exceeds 2^53, whatever the order in which BLAS adds.
+A matrix whose entries leave no room for that is itself cut into digits. Between two products all is int64 again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numba import uint64
+from numpy.typing import NDArray
+
+from dpscale.privacy.kernels import compiled
+from dpscale.select.lattice import Factor
+
+Integers = NDArray[np.int64]
+Limbs = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Term = Callable[[Floats], Floats]
+
+EXACT = 1 << 53
+WIDTHS = range(30, 11, -1)
+CHUNK = 1 << 16
+ONE_THREAD = 1 << 18
+FEW_COLUMNS = 24
+
+ONE, WORD = np.uint64(1), np.uint64(64)
+
+
+def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Limbs, int]:
+    """K · counts for counts >= 0 of sum below 2^62: limbs (n, cells), in the order of K's rows, and the bits of a limb.
+
+    A factor takes the leading axis and leaves its rows as the last; after all of them the axes are in order again.
+    """
+    bound = int(counts.sum())
+    bits = limb_bits(factors, bound)
+    places = np.arange(limb_count(bound, bits))[:, None] * bits
+    limbs = (counts.reshape(-1) >> places & (1 << bits) - 1).astype(np.int32)
+    for factor in factors:
+        bound *= factor.largest
+        limbs = _applied(factor, limbs, bits, limb_count(bound, bits))
+    return limbs, bits
+
+
+def limb_count(bound: int, bits: int) -> int:
+    """Limbs of a number of absolute value <= bound; its last limb, with the sign, is in −2^bits … 2^bits."""
+    return max(1, -(-bound.bit_length() // bits))
+
+
+def limb_bits(factors: Sequence[Factor], total: int) -> int:
+    """The width with the fewest matrix products. The largest entry times the total bounds what a factor gives."""
+
+    def products(bits: int) -> float:
+        bound, number = total, 0.0
+        for factor in factors:
+            number += digit_count(factor, bits) * limb_count(bound, bits)
+            bound *= factor.largest
+        return number
+
+    return min(WIDTHS, key=products)
+
+
+def digit_count(factor: Factor, bits: int) -> float:
+    """Digits into which K is cut for limbs of so many bits: 1 where it need not be, inf where no cut is fine enough."""
+    if factor.reach << bits <= EXACT:
+        return 1
+    if factor.cells * ((1 << (bits - 1)) + 1) << bits > EXACT:
+        return math.inf
+    return -(-(factor.largest.bit_length() + 1) // bits)
+
+
+def digits(matrix: Integers, bits: int, number: int) -> list[Floats]:
+    """K = Σ digit_i 2^(bits i), with |digit| <= 2^(bits−1), or one more for the last, which has what is left."""
+    half, parts = 1 << (bits - 1), []
+    for _ in range(number - 1):
+        parts.append((matrix + half & (2 * half - 1)) - half)
+        matrix = (matrix - parts[-1]) >> bits
+    return [part.astype(np.float64) for part in (*parts, matrix)]
+
+
+def _terms(factor: Factor, bits: int) -> list[Term]:
+    """What takes limbs (cells, rest) to limbs (rest, rows); the i-th one's result is in units of 2^(bits i)."""
+    if factor.kind == "identity":
+        return [lambda part: part.T]
+    if factor.kind == "center":
+        return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
+    parts = digits(factor.explicit(), bits, int(digit_count(factor, bits)))
+    return [lambda part, digit=digit: part.T @ digit.T for digit in parts]  # type: ignore[misc]
+
+
+def _applied(factor: Factor, limbs: Limbs, bits: int, number: int) -> Limbs:
+    """The factor on the leading axis of limbs (n, cells · rest), a chunk of columns at a time."""
+    terms, columns = _terms(factor, bits), limbs.reshape(len(limbs), factor.cells, -1)
+    rest = columns.shape[2]
+    out = np.empty((max(number, len(limbs) + len(terms) - 1), rest, factor.rows), dtype=np.int32)
+    step = _chunk_columns(factor)
+    for start in range(0, rest, step):
+        _apply_chunk(terms, columns[:, :, start : start + step], bits, out[:, start : start + step])
+    return out.reshape(len(out), -1)
+
+
+def _chunk_columns(factor: Factor) -> int:
+    """Columns that stay in cache; where that leaves some, few enough for OpenBLAS to use one thread.
+
+    Tasks keep the cores busy as it is: threads of BLAS, unless held, make a block ten times slower.
+    """
+    columns = max(1, CHUNK // max(factor.cells, factor.rows))
+    alone = ONE_THREAD // (factor.cells * factor.rows)
+    return min(columns, alone) if alone >= FEW_COLUMNS else columns
+
+
+def _apply_chunk(terms: list[Term], columns: Limbs, bits: int, out: Limbs) -> None:
+    """The convolution of digits and limbs, carried from limb to limb."""
+    parts = [limb.astype(np.float64) for limb in columns]
+    carry = np.zeros(out.shape[1:], dtype=np.int64)
+    for place in range(len(out)):
+        for index, term in enumerate(terms):
+            if 0 <= place - index < len(parts):
+                carry += term(parts[place - index]).astype(np.int64)
+        out[place] = carry & (1 << bits) - 1 if place < len(out) - 1 else carry
+        carry >>= bits
+
+
+@compiled("float64(uint64, uint64)", inline="always")
+def nearest_float(high: np.uint64, low: np.uint64) -> float:
+    """The float64 nearest to a two's complement number of 128 bits above −2^127; a tie goes to the even one.
+
+    64 bits, the last of which says whether anything is below them, are rounded by the machine's own conversion.
+    """
+    negative = high >> (WORD - ONE)
+    if negative:
+        low = ~low + ONE
+        high = ~high + uint64(low == uint64(0))
+    scale = 1.0
+    if high:
+        length, step = uint64(0), uint64(32)
+        while step:
+            if high >> (length + step):
+                length += step
+            step >>= ONE
+        length += ONE
+        rest = low << (WORD - length)
+        low = high << (WORD - length) | low >> length | uint64(rest != uint64(0))
+        scale = float(ONE << length)
+    value = np.float64(low) * scale
+    return -value if negative else value
+
+
+@compiled("void(int32[:, ::1], uint64, int64[::1], uint64[::1], float64[::1])")
+def noisy_floats(limbs: Limbs, bits: np.uint64, high: Integers, low: NDArray[np.uint64], out: Floats) -> None:
+    """out = limbs + (high 2^64 + low), each exact to 128 bits and rounded once; |limbs| and |noise| are below 2^126."""
+    last = len(limbs) - 1
+    for cell in range(len(out)):
+        top = np.int64(limbs[last, cell])
+        y_low, y_high = uint64(top), uint64(top >> 63)
+        for place in range(last - 1, -1, -1):
+            y_high = y_high << bits | y_low >> (WORD - bits)
+            y_low = y_low << bits | uint64(limbs[place, cell])
+        y_low += low[cell]
+        y_high += uint64(high[cell]) + uint64(y_low < low[cell])
+        out[cell] = nearest_float(y_high, y_low)
