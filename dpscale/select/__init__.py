@@ -18,6 +18,7 @@ from dpscale.select.identity import plan_identity
 from dpscale.select.plan import Block, Plan
 from dpscale.select.query_smasher import plan_query_smasher
 from dpscale.select.residual_planner import plan_residual_planner
+from dpscale.select.residual_planner_plus import plan_residual_planner_plus
 from dpscale.select.setting import Each, Setting
 from dpscale.select.store import user_store
 from dpscale.select.weighted_fourier import plan_weighted_fourier
@@ -26,6 +27,7 @@ from dpscale.workload import Workload
 METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
     "query-smasher": plan_query_smasher,
     "residual-planner": plan_residual_planner,
+    "residual-planner-plus": plan_residual_planner_plus,
     "weighted-fourier": plan_weighted_fourier,
     "identity": plan_identity,
 }

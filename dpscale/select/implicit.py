@@ -105,9 +105,7 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
     return Implicit(names, workload.domain.shape(names), tuple(merged.values()))
 
 
-def explicit_gram(
-    workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False
-) -> tuple[Attributes, Array]:
+def explicit_gram(workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False) -> tuple[Attributes, Array]:
     """The attributes asked and the Gram over all their cells, row-major, for any family; PlanError above the limit."""
     asked = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.names if name in asked)

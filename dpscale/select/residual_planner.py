@@ -41,15 +41,26 @@ def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
         Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=setting.noise)
         for sub, share in zip(subs, shares, strict=True)
     )
-    roots: dict[str, float] = {}
-    bound = math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2 if setting.noise == GAUSSIAN else 0.0
-    return Plan(workload, NAME, blocks, total_error(coefficients, shares, setting.noise), bound, notes)
+    return Plan(
+        workload,
+        NAME,
+        blocks,
+        total_error(coefficients, shares, setting.noise),
+        uniform_bound(subs, setting.noise),
+        notes,
+    )
 
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
     """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
     reach = math.prod(center_factor(n).squared_reach(noise) / n**2 for n in sub.sizes)
     return variance_factor(noise) * sub.scale * reach
+
+
+def uniform_bound(subs: list[Subworkload], noise: str) -> float:
+    """What no strategy of the residuals can go below, by the dual at uniform weights; 0 for Laplace: none is known."""
+    roots: dict[str, float] = {}
+    return math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2 if noise == GAUSSIAN else 0.0
 
 
 def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:

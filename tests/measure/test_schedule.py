@@ -1,12 +1,13 @@
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale import Domain, PlanError, Workload, plan
 from dpscale.measure import make_schedule
-from dpscale.measure.schedule import SMOOTHING
+from dpscale.measure.schedule import SMOOTHING, LaplaceDraw
 
 WORKLOAD = Workload(Domain({"a": 6, "b": 9, "c": 4})).add("prefix", degree=2).add("marginal", degree=3)
 PLANS = {name: plan(WORKLOAD, name) for name in ("query-smasher", "residual-planner", "identity")}

@@ -1,0 +1,120 @@
+"""p-Identity strategies for Laplace noise (HDMM, section 4.3, definitions 13 and 14).
+
+A = [I; Θ] D with Θ ≥ 0, (p, n), and D = diag(1 + 1ᵀΘ)⁻¹, so that every column has L1 norm 1. With S = D⁻¹,
+K = (I + ΘΘᵀ)⁻¹ and P = ΘSG, by Woodbury
+    tr(G (AᵀA)⁻¹) = Σ s_j² G_jj − tr(K P S Θᵀ),
+and its gradient is −2 (KPS − KPSΘᵀ · KΘ) for Θ at fixed S, plus 2 (s_j G_jj − Σ_k Θ_kj (KP)_kj) for each s_j: one
+product of O(pn²) each time. The problem is not convex: several starts, each a little, the most promising to the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize, minimize_scalar
+
+Array = NDArray[np.float64]
+CELLS_PER_QUERY = 16
+SCALES = (1.0, 5.0)
+FIRST_STEPS = 80
+STEPS = 1000
+FLAT = 1e-9
+MOST_STARTS = 24
+START_CELLS = 4096
+FEWEST_STARTS = 4
+SAME = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class PIdentity:
+    """A strategy by its parameters Θ, (p, n), and its error coefficient tr(G (AᵀA)⁻¹)."""
+
+    parameters: Array
+    error: float
+
+    @property
+    def matrix(self) -> Array:
+        """A, (n + p, n): every column of L1 norm 1."""
+        scale = 1 / (1 + self.parameters.sum(axis=0))
+        return np.concatenate([np.diag(scale), self.parameters * scale])
+
+
+def optimise_p_identity(
+    gram: Array, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Array | None = None
+) -> PIdentity:
+    """The best p-Identity strategy found for a Gram (n, n), of several seeded starts; the same for the same seed.
+
+    `p`: queries beside the identity, n/16 unless told. `warm`: parameters of an earlier strategy as one more start.
+    A Gram a·I + b·11ᵀ (marginals) needs one query only, found on a line.
+    """
+    if _is_symmetric(gram):
+        return _on_a_line(gram)
+    n, scale = len(gram), float(np.trace(gram))
+    scaled = gram / scale
+    generator = np.random.default_rng(seed)
+    rows = p or max(1, n // CELLS_PER_QUERY)
+    count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
+    begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
+    first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
+    kept = sorted(first, key=lambda found: found.error)[: max(1, len(first) // FEWEST_STARTS)]
+    best = min((_descend(scaled, one.parameters, STEPS) for one in kept), key=lambda found: found.error)
+    return PIdentity(best.parameters, best.error * scale)
+
+
+def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
+    """tr(G (AᵀA)⁻¹) and its gradient by Θ, (p, n)."""
+    column = 1 + parameters.sum(axis=0)
+    diagonal = np.diagonal(gram)
+    inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
+    turned = inverse @ ((parameters * column) @ gram)
+    scaled = turned * column
+    own = 2 * (column * diagonal - (parameters * turned).sum(axis=0))
+    value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
+    return value, own - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
+
+
+def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
+    """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
+
+    def function(flat: Array) -> tuple[float, Array]:
+        value, gradient = p_identity_error(gram, flat.reshape(start.shape))
+        return value, gradient.reshape(-1)
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
+    bounds = [(0.0, None)] * start.size
+    found = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    parameters = np.asarray(found.x.reshape(start.shape))
+    return PIdentity(parameters, p_identity_error(gram, parameters)[0])
+
+
+def _is_symmetric(gram: Array) -> bool:
+    """Whether the Gram is a·I + b·11ᵀ."""
+    if len(gram) == 1:
+        return True
+    model = np.full(gram.shape, gram[0, 1])
+    np.fill_diagonal(model, gram[0, 0])
+    return bool(np.abs(gram - model).max() <= SAME * gram[0, 0])
+
+
+def _on_a_line(gram: Array) -> PIdentity:
+    """The best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
+
+    Where a = 0, Total alone would be best; it is no p-Identity strategy, but the limit of large c.
+    """
+    n = len(gram)
+    outer = float(gram[0, 1]) if n > 1 else 0.0
+    inner = float(gram[0, 0]) - outer
+
+    def error(c: float) -> float:
+        return (1 + c) ** 2 * (inner * (n - 1) + (inner + outer * n) / (1 + n * c**2))
+
+    grid = [0.0, *np.geomspace(1e-6, 1e6, 241)]
+    best = min(grid, key=error)
+    if best > 0:
+        around = (math.log(best) - 0.2, math.log(best) + 0.2)
+        fine = math.exp(minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x)
+        best = min(best, fine, key=error)
+    return PIdentity(np.full((1, n), best), error(best))
