@@ -13,13 +13,16 @@ from dpscale.errors import JobError
 from dpscale.names import nearest
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.auto import best_plan
+from dpscale.select.baseline_plan import plan_baseline
 from dpscale.select.blas import one_thread
+from dpscale.select.eigen_plan import plan_eigen_design
+from dpscale.select.hdmm import plan_hdmm
 from dpscale.select.identity import plan_identity
 from dpscale.select.plan import Block, Plan
 from dpscale.select.query_smasher import plan_query_smasher
 from dpscale.select.residual_planner import plan_residual_planner
 from dpscale.select.residual_planner_plus import plan_residual_planner_plus
-from dpscale.select.setting import Each, Setting
+from dpscale.select.setting import MOST_CELLS, Each, Setting
 from dpscale.select.store import user_store
 from dpscale.select.weighted_fourier import plan_weighted_fourier
 from dpscale.workload import Workload
@@ -29,7 +32,10 @@ METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
     "residual-planner": plan_residual_planner,
     "residual-planner-plus": plan_residual_planner_plus,
     "weighted-fourier": plan_weighted_fourier,
+    "hdmm": plan_hdmm,
+    "eigen-design": plan_eigen_design,
     "identity": plan_identity,
+    "baseline": plan_baseline,
 }
 
 AUTO = "auto"
@@ -38,11 +44,17 @@ __all__ = ["AUTO", "METHODS", "Block", "Plan", "plan"]
 
 
 def plan(
-    workload: Workload, mechanism: str = "query-smasher", each: Each = map, noise: str = GAUSSIAN, **options: Any
+    workload: Workload,
+    mechanism: str = "query-smasher",
+    each: Each = map,
+    noise: str = GAUSSIAN,
+    most_cells: int = MOST_CELLS,
+    **options: Any,
 ) -> Plan:
     """Plan a workload with a mechanism and its options; reads no data and spends nothing.
 
     `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.select.allocation`).
+    `most_cells`: of a marginal that may be counted and held.
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
     it. What was solved before on this machine is taken from the store (`dpscale.select.store`).
     """
@@ -55,6 +67,8 @@ def plan(
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not workload.weighs:
         raise JobError("workload.weight", "0 for every query", "a weight above 0", "weigh what should be answered")
-    setting = Setting(each, options, user_store(), noise)
+    setting = Setting(each, options, user_store(), noise, most_cells)
     with one_thread():
-        return best_plan(METHODS, workload, setting) if mechanism == AUTO else METHODS[mechanism](workload, setting)
+        if mechanism != AUTO:
+            return METHODS[mechanism](workload, setting)
+        return best_plan({name: method for name, method in METHODS.items() if name != "baseline"}, workload, setting)

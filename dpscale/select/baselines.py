@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dpscale.select.implicit import Implicit
-from dpscale.select.marginal_algebra import asked
+from dpscale.select.marginal_algebra import asked, residual_traces
 from dpscale.select.opt_explicit import Noise, sensitivity
+from dpscale.select.opt_marginals import marginal_error
 from dpscale.workload import root_of
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Interval = tuple[int, int]
-MOST_CHOICES = 60
+BOUNDS = 16
+MANY = 3600
 
 
 def scaled(matrix: Array, noise: Noise) -> Array:
@@ -50,14 +53,15 @@ def wavelet(size: int) -> Array:
     return np.stack(rows)
 
 
-def hierarchical(size: int, branching: int = 2) -> Array:
+def hierarchical(size: int, branching: int = 2, root: bool = True) -> Array:
     """The sums of all intervals of a tree with the cells as leaves (Hay et al., 2010): H2 at branching 2."""
-    return np.stack([_indicator(size, node) for node in _nodes(size, branching)])
+    nodes = list(_nodes(size, branching))
+    return np.stack([_indicator(size, node) for node in (nodes if root or size == 1 else nodes[1:])])
 
 
 def hb(size: int) -> Array:
-    """The hierarchy of the branching factor that range queries on so many cells want (Qardaji et al., 2013)."""
-    return hierarchical(size, hb_branching(size))
+    """The hierarchy without its root, of the branching factor that range queries want (Qardaji et al., 2013)."""
+    return hierarchical(size, hb_branching(size), root=False)
 
 
 def hb_branching(size: int) -> int:
@@ -91,23 +95,28 @@ def fourier(size: int) -> Array:
 
 
 def data_cube(union: Implicit, noise: Noise) -> dict[Attributes, float]:
-    """BMAX (Ding et al., 2011): marginals of equal weight, such that the worst asked marginal is told best by one.
+    """BMAX (Ding et al., 2011): the fewest marginals, of equal weight, such that one of them tells each asked marginal.
 
-    With s marginals measured, one that sums r cells of a measured one has variance r s² (Laplace) or r s (Gaussian).
-    For every bound on r, greedily the fewest marginals that cover all asked ones; the best bound is kept.
+    For every bound on the cells that are summed for it, a greedy cover; of these the one with the least error by least
+    squares, which is what the tables show (the paper's own choice looks at the worst marginal only).
     """
     wanted = np.argwhere(asked(union)).astype(bool)
     sums, candidates = _summed(union, wanted)
     bounds = np.unique(sums[np.isfinite(sums)])
-    bounds = bounds[np.unique(np.linspace(0, len(bounds) - 1, MOST_CHOICES).astype(int))]
-    covers = [(bound, _cover(sums <= bound)) for bound in bounds]
-    power = 2 if noise == "laplace" else 1
-    _, best = min(((bound * len(cover) ** power, cover) for bound, cover in covers), key=lambda one: one[0])
+    bounds = bounds[np.unique(np.linspace(0, len(bounds) - 1, BOUNDS).astype(int))]
+    traces = residual_traces(union)
+
+    def weights(chosen: list[int]) -> Array:
+        found = np.zeros(traces.shape)
+        found[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
+        return found
+
+    own = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
+    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in (own, True)]
+    best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
     weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
-    return {
-        tuple(name for name, kept in zip(union.names, candidates[index], strict=True) if kept): weight
-        for index in best
-    }
+    named = (zip(union.names, candidates[index], strict=True) for index in best)
+    return {tuple(name for name, kept in pairs if kept): weight for pairs in named}
 
 
 def _cuts(low: int, high: int, branching: int) -> list[int]:
@@ -121,7 +130,7 @@ def _nodes(size: int, branching: int) -> Iterator[Interval]:
     while level:
         yield from level
         cuts = [_cuts(low, high, branching) for low, high in level if high - low > 1]
-        level = [pair for cut in cuts for pair in zip(cut, cut[1:], strict=False)]
+        level = [pair for cut in cuts for pair in pairwise(cut)]
 
 
 def _indicator(size: int, node: Interval) -> Array:
@@ -137,7 +146,9 @@ def _greedy(gram: Array, node: Interval, noise: Noise) -> tuple[Array, Array]:
     if high - low == 1:
         return _indicator(size, node)[None], np.ones((1, 1))
     middle = _cuts(low, high, 2)[1]
-    (left, left_inverse), (right, right_inverse) = (_greedy(gram, half, noise) for half in ((low, middle), (middle, high)))
+    (left, left_inverse), (right, right_inverse) = (
+        _greedy(gram, half, noise) for half in ((low, middle), (middle, high))
+    )
     inverse = np.zeros((high - low,) * 2)
     inverse[: middle - low, : middle - low], inverse[middle - low :, middle - low :] = left_inverse, right_inverse
     own, toward = gram[low:high, low:high], inverse.sum(axis=1)
@@ -173,7 +184,7 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Array, NDArray[
     candidates = wanted
     for _ in range(2):
         pairs = candidates[:, None, :] | wanted[None, :, :]
-        if len(candidates) > MOST_CHOICES**2:
+        if len(candidates) > MANY:
             break
         candidates = np.unique(np.concatenate([candidates, pairs.reshape(-1, wanted.shape[1])]), axis=0)
     tells = ~(wanted[None] & ~candidates[:, None]).any(axis=2)
@@ -183,7 +194,7 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Array, NDArray[
 
 
 def _cover(tells: NDArray[np.bool_]) -> list[int]:
-    """Greedy set cover: rows that together hold every column; those that every candidate could cover come first."""
+    """Greedy set cover: rows that together hold every column."""
     left = np.ones(tells.shape[1], dtype=bool)
     chosen: list[int] = []
     while left.any():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.residual import kron
 from dpscale.select.lattice import Factor
 from dpscale.workload import Family, ProductPart
 from dpscale.workload.parts import Attributes, Part
@@ -77,6 +78,10 @@ def part_error(plan: Plan, unit: Sequence[float], part: Part, attributes: Attrib
     families = dict(zip(attributes, part.families(attributes), strict=True))
     total = 0.0
     for index, block, weights in _tellers(plan, attributes):
+        if block.joint:
+            grams = kron([family.gram(plan.domain[name].size) for name, family in families.items()])
+            total += unit[index] * float((grams * _marginal_covariance(block, attributes)).sum())
+            continue
         own = dict(zip(block.attributes, block.factors, strict=True))
         scale = unit[index] * float(np.prod([_spread(f)[0] for name, f in own.items() if name not in families]))
         tables = [_gram_table(own.get(name), family, plan.domain[name].size) for name, family in families.items()]
@@ -85,7 +90,7 @@ def part_error(plan: Plan, unit: Sequence[float], part: Part, attributes: Attrib
 
 
 def total_error(plan: Plan) -> float:
-    """The plan's error at privacy cost 1, of blocks that are products."""
+    """The plan's error at privacy cost 1."""
     unit = [block.unit_variance for block in plan.blocks]
     return sum(
         weight * part_error(plan, unit, part, attributes)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.residual import kron
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
 from dpscale.workload.parts import Attributes
 
@@ -80,10 +81,7 @@ class Implicit:
         """The whole Gram, (cells, cells), for small domains."""
         total = np.zeros((self.cells,) * 2)
         for product in self.products:
-            factors = np.ones((1, 1))
-            for axis in product.axes:
-                factors = np.kron(factors, axis.gram)
-            total += product.weight * factors
+            total += product.weight * kron([axis.gram for axis in product.axes])
         return total
 
 
@@ -150,9 +148,7 @@ def _set_gram(
 ) -> Array:
     """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
     if isinstance(part, ProductPart):
-        total = np.ones((1, 1))
-        for axis in _axes(part, attributes, relative):
-            total = np.kron(total, axis.gram)
+        total = kron([axis.gram for axis in _axes(part, attributes, relative)])
     else:
         total = _rows_gram(part, attributes, relative)
     return np.asarray(total * (part.domain.cells(attributes) / cells if relative else 1.0))

@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 Noise = Literal["gaussian", "laplace"]
 TOLERANCE = 1e-7
 RANK = 1e-12
+SPAN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,5 +76,9 @@ def inverse_gram(matrix: Array) -> Array:
 
 
 def error_of(gram: Array, matrix: Array, noise: Noise) -> float:
-    """tr(G (AᵀA)⁺) Δ² of any strategy matrix with Gram G in its row space."""
-    return float((gram * inverse_gram(matrix)).sum()) * sensitivity(matrix, noise) ** 2
+    """tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf where its rows do not span the workload."""
+    inverse = inverse_gram(matrix)
+    lost = gram - (gram @ inverse) @ (matrix.T @ matrix)
+    if np.abs(lost).max() > SPAN * np.abs(gram).max():
+        return math.inf
+    return float((gram * inverse).sum()) * sensitivity(matrix, noise) ** 2

@@ -5,6 +5,7 @@ K = (I + ΘΘᵀ)⁻¹ and P = ΘSG, by Woodbury
     tr(G (AᵀA)⁻¹) = Σ s_j² G_jj − tr(K P S Θᵀ),
 and its gradient is −2 (KPS − KPSΘᵀ · KΘ) for Θ at fixed S, plus 2 (s_j G_jj − Σ_k Θ_kj (KP)_kj) for each s_j: one
 product of O(pn²) each time. The problem is not convex: several starts, each a little, the most promising to the end.
+Entries of Θ stay below 1,000: far above, the difference in the formula loses its digits and comes out too small.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize, minimize_scalar
 
 Array = NDArray[np.float64]
 CELLS_PER_QUERY = 16
+FEWEST_QUERIES = 4
 SCALES = (1.0, 5.0)
 FIRST_STEPS = 80
-STEPS = 1000
+STEPS = 800
 FLAT = 1e-9
 MOST_STARTS = 24
 START_CELLS = 4096
 FEWEST_STARTS = 4
 SAME = 1e-12
+LARGEST = 1e3  # of Θ: at 10,000 already the two sums of the error cancel in floating point
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +41,10 @@ class PIdentity:
 
     @property
     def matrix(self) -> Array:
-        """A, (n + p, n): every column of L1 norm 1."""
+        """A, (n + p, n) or fewer rows where some would be zero: every column of L1 norm 1."""
         scale = 1 / (1 + self.parameters.sum(axis=0))
-        return np.concatenate([np.diag(scale), self.parameters * scale])
+        asked = self.parameters[self.parameters.any(axis=1)]
+        return np.concatenate([np.diag(scale), asked * scale])
 
 
 def optimise_p_identity(
@@ -47,21 +52,21 @@ def optimise_p_identity(
 ) -> PIdentity:
     """The best p-Identity strategy found for a Gram (n, n), of several seeded starts; the same for the same seed.
 
-    `p`: queries beside the identity, n/16 unless told. `warm`: parameters of an earlier strategy as one more start.
-    A Gram a·I + b·11ᵀ (marginals) needs one query only, found on a line.
+    `p`: queries beside the identity; n/16, at least 4, unless told. `warm`: an earlier strategy's parameters as
+    one more start. A Gram a·I + b·11ᵀ (marginals) needs one query only, found on a line.
     """
     if _is_symmetric(gram):
         return _on_a_line(gram)
-    n, scale = len(gram), float(np.trace(gram))
-    scaled = gram / scale
+    n, scaled = len(gram), gram / np.trace(gram)
     generator = np.random.default_rng(seed)
-    rows = p or max(1, n // CELLS_PER_QUERY)
+    rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
     begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
     first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
     kept = sorted(first, key=lambda found: found.error)[: max(1, len(first) // FEWEST_STARTS)]
-    best = min((_descend(scaled, one.parameters, STEPS) for one in kept), key=lambda found: found.error)
-    return PIdentity(best.parameters, best.error * scale)
+    ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in kept)]
+    best = min(ends, key=lambda found: found.error)
+    return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 
 
 def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
@@ -76,6 +81,11 @@ def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
     return value, own - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
 
 
+def _to_the_last_digit(gram: Array, matrix: Array) -> float:
+    """tr(G (AᵀA)⁻¹) without the difference of large sums, once at the end: O(n³)."""
+    return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
+
+
 def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
     """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
 
@@ -84,7 +94,7 @@ def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
         return value, gradient.reshape(-1)
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
-    bounds = [(0.0, None)] * start.size
+    bounds = [(0.0, LARGEST)] * start.size
     found = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     parameters = np.asarray(found.x.reshape(start.shape))
     return PIdentity(parameters, p_identity_error(gram, parameters)[0])
@@ -111,10 +121,10 @@ def _on_a_line(gram: Array) -> PIdentity:
     def error(c: float) -> float:
         return (1 + c) ** 2 * (inner * (n - 1) + (inner + outer * n) / (1 + n * c**2))
 
-    grid = [0.0, *np.geomspace(1e-6, 1e6, 241)]
+    grid = [0.0, *np.geomspace(1e-6, LARGEST, 181)]
     best = min(grid, key=error)
     if best > 0:
-        around = (math.log(best) - 0.2, math.log(best) + 0.2)
+        around = (math.log(best) - 0.2, min(math.log(best) + 0.2, math.log(LARGEST)))
         fine = math.exp(minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x)
         best = min(best, fine, key=error)
     return PIdentity(np.full((1, n), best), error(best))

@@ -11,6 +11,7 @@ from dpscale.names import nearest
 from dpscale.select.allocation import GAUSSIAN
 from dpscale.select.store import Store
 
+MOST_CELLS = 1 << 27
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
@@ -19,12 +20,14 @@ class Setting:
     """`each` maps over independent problems: the builtin `map` in a plain loop, Dask tasks when the engine plans.
 
     `options`: the mechanism's own, by name. `store`: where solved problems are kept, or None. `noise`: the kind.
+    `most_cells`: how many cells a marginal may have to be held.
     """
 
     each: Each = map
     options: Mapping[str, Any] = field(default_factory=dict)
     store: Store | None = None
     noise: str = GAUSSIAN
+    most_cells: int = MOST_CELLS
 
     def taking(self, mechanism: str, *known: str) -> Mapping[str, Any]:
         """The options, all of them known; JobError for one that the mechanism does not take."""

@@ -94,7 +94,9 @@ def test_joint_families_only_where_the_domain_is_small():
 
 
 def test_any_family_over_one_attribute_is_a_product():
-    workload = Workload(DOMAIN).add("random", attributes=[["b"]]).add("prefix", attributes=[["b"]], weight=[[1, 2, 0, 4]])
+    workload = (
+        Workload(DOMAIN).add("random", attributes=[["b"]]).add("prefix", attributes=[["b"]], weight=[[1, 2, 0, 4]])
+    )
     workload.add_queries(["a"], np.array([[1.0, 0, 2], [0, 1, 1]]), [1.0, 3.0])
     expected = rows(workload, ("a", "b"))
     np.testing.assert_allclose(implicit(workload).gram(), expected.T @ expected, atol=1e-9)

@@ -35,24 +35,49 @@ def workloads() -> dict[str, Workload]:
     }
 
 
+RESIDUAL = ("query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier")
+JOINT = (
+    "array",
+    "low rank",
+    "affine and abs",
+    "affine alone",
+    "abs of equal sizes",
+    "abs on pairs",
+    "random",
+    "all together",
+)
+
+
+def planned(name: str, mechanism: str, noise: str = "gaussian"):
+    """The plan, or None where the mechanism says that it does not take the workload; which it may say of few."""
+    pure = mechanism == "eigen-design" and noise == "laplace"
+    if pure or (mechanism == "baseline" and name in JOINT):
+        with pytest.raises(PlanError, match="Gaussian" if pure else "no product of one-way families"):
+            plan(workloads()[name], mechanism, noise=noise)
+        return None
+    return plan(workloads()[name], mechanism, noise=noise)
+
+
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("mechanism", METHODS)
 @pytest.mark.parametrize("name", workloads())
 def test_plan_figures_are_those_of_brute_force(name, mechanism, noise):
-    workload = workloads()[name]
-    made = plan(workload, mechanism, noise=noise)
+    workload, made = workloads()[name], planned(name, mechanism, noise)
+    if made is None:
+        return
     queries, weights = explicit_workload(workload)
     strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
     variances = least_squares_variances(strategy, queries)
     expected = math.sqrt((weights * variances).sum() / len(queries))
-    tolerance = 1e-5 if mechanism == "query-smasher" else 1e-9  # residual estimates against all of least squares
-    if mechanism == "identity":
-        assert made.rmse() >= expected * (1 - 1e-9)
-    else:
+    tolerance = 1e-9 if mechanism.startswith("residual") else 1e-5  # as far as the oracle's inverse is exact
+    if mechanism in RESIDUAL or len(made.blocks) == 1:
         assert made.rmse() == pytest.approx(expected, rel=tolerance)
+    else:
+        assert made.rmse() >= expected * (1 - 1e-9)
     reach = (strategy**2).sum(axis=0) if noise == "gaussian" else np.abs(strategy * math.sqrt(2)).sum(axis=0)
     assert reach.max() <= 1 + 1e-9
     assert made.query_count == len(queries)
+    assert made.bound <= made.error
 
 
 @pytest.mark.parametrize("mechanism", METHODS)
@@ -64,7 +89,8 @@ def test_one_querys_variance_is_that_of_brute_force(mechanism):
     strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
     expected = least_squares_variances(strategy, full)[0]
     found = made.variance(("b", "a"), query)
-    assert found == pytest.approx(expected, rel=1e-6) if mechanism != "identity" else found >= expected * (1 - 1e-9)
+    exact = mechanism in RESIDUAL or len(made.blocks) == 1
+    assert found == pytest.approx(expected, rel=1e-6) if exact else found >= expected * (1 - 1e-9)
 
 
 def test_identity_averages_what_overlaps():
@@ -76,11 +102,10 @@ def test_identity_averages_what_overlaps():
 
 
 @pytest.mark.parametrize("name", workloads())
-def test_query_smasher_is_never_above_the_others(name):
-    workload = workloads()[name]
-    ours = plan(workload, "query-smasher").rmse()
-    for other in set(METHODS) - {"query-smasher"}:
-        assert ours <= plan(workload, other).rmse() * (1 + 2e-5)
+def test_query_smasher_is_never_above_the_restricted_forms(name):
+    ours = plan(workloads()[name], "query-smasher").rmse()
+    for other in set(RESIDUAL) - {"query-smasher"}:
+        assert ours <= plan(workloads()[name], other).rmse() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +214,10 @@ def test_unknown_mechanism_and_empty_workload():
 def test_auto_keeps_the_best_and_says_why():
     workload = workloads()["all together"]
     made = plan(workload, "auto")
-    assert made.error == min(plan(workload, name).error for name in METHODS)
-    assert made.mechanism == "query-smasher"
-    for name in METHODS:
-        assert name in made.notes[0]
+    tried = [name for name in METHODS if name != "baseline"]
+    assert made.error == min(planned("all together", name).error for name in tried)
+    for name in tried:
+        assert name in made.notes[-1]
 
 
 def test_auto_passes_over_a_method_that_refuses(monkeypatch):
@@ -201,8 +226,8 @@ def test_auto_passes_over_a_method_that_refuses(monkeypatch):
 
     monkeypatch.setitem(METHODS, "query-smasher", refuses)
     made = plan(workloads()["prefix"], "auto")
-    assert made.mechanism == "weighted-fourier"
-    assert "query-smasher does not take it" in made.notes[0]
+    assert made.mechanism == "hdmm"
+    assert "query-smasher does not take it" in made.notes[-1]
 
 
 def test_sizes_that_agree_share_the_pieces_of_a_joint_family():
