@@ -28,7 +28,7 @@ from dpscale.workload import Workload
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 Measure = Callable[[Block, AnyDraw, ExactMarginal, bytes, dict[str, Any]], Values]
-MECHANISMS = ("query-smasher", "residual-planner", "identity")
+MECHANISMS = ("query-smasher", "residual-planner", "hdmm", "identity")
 
 
 @dataclass(frozen=True)

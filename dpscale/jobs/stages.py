@@ -46,7 +46,8 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
 def make_plan(job: Job, domain: Domain, engine: Engine) -> Plan:
     """The plan of a job, refused where it cannot fit the memory setting."""
     name, options = job.mechanism.name, job.mechanism.options
-    made = plan(job.build_workload(domain), name, engine.each("solve"), job.privacy.noise, **options)
+    most = job.engine.bytes // (8 * (engine.workers + FACTOR))
+    made = plan(job.build_workload(domain), name, engine.each("solve"), job.privacy.noise, most, **options)
     check_memory(made, job.engine.bytes, engine.workers)
     return made
 

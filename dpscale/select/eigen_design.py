@@ -156,14 +156,23 @@ def _newton(costs: Array, squares: Array, start: _Point, gap: float) -> _Point:
         if best.ratio - 1 <= gap:
             break
         target = 0.2 * float(point.y @ slack) / len(slack)
-        matrix = (squares.T * point.curves) @ squares + np.diag(slack / point.y)
-        step = np.linalg.solve(matrix, point.load - 1 + target / point.y)
+        rows = np.sqrt(point.curves)[:, None] * squares
+        step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
         slack_step = (target - slack * step) / point.y - slack
         length = min(_to_boundary(point.y, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step
         point = _Point(costs, squares, point.y + length * step)
         best = point if point.ratio < best.ratio else best
     return best
+
+
+def _solve(rows: Array, diagonal: Array, right: Array) -> Array:
+    """x with (RᵀR + diag) x = right, by Woodbury where there are fewer rows than cells."""
+    if 2 * len(rows) > len(diagonal):
+        return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
+    thin = rows / diagonal
+    inner = np.linalg.solve(np.eye(len(rows)) + thin @ rows.T, thin @ right)
+    return np.asarray(right / diagonal - thin.T @ inner)
 
 
 def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:

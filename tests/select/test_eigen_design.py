@@ -136,3 +136,12 @@ def test_low_rank_and_relative_error():
     workload = Workload(Domain({"a": 16})).add("range", degree=1)
     relative = implicit(workload, relative=True).gram()
     assert eigen_design(relative).error < error_of(relative, eigen_design(gram_of("range", 16)).matrix, "gaussian")
+
+
+def test_fewer_queries_than_cells_take_the_same_steps():
+    """Newton's systems by Woodbury: still at Clarabel's optimum."""
+    rng = np.random.default_rng(5)
+    costs, squares = rng.random(4) + 0.1, rng.random((4, 30)) ** 3
+    found = weigh(costs, squares)
+    assert found.gap < 1e-6
+    assert found.error == pytest.approx(clarabel(costs, squares), rel=2e-6)
