@@ -47,7 +47,7 @@ class Estimates:
                     "a set inside a measured one",
                     "add a family over these attributes to the workload",
                 )
-            total += smear(self.residual(kept), [ordered.index(name) for name in kept], shape)
+            total += self._smeared(kept, ordered)
         return total.transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
@@ -91,6 +91,11 @@ class Estimates:
         self._hold(kept, np.asarray(value))
         return np.asarray(value)
 
+    def _smeared(self, kept: Attributes, attributes: Attributes) -> Array:
+        """A residual spread over the cells of a set that holds its attributes."""
+        axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
+        return smear(self.residual(kept), axes, shape, self.plan.axis_profiles(attributes))
+
     def estimator(self, kept: Attributes) -> ResidualEstimator:
         """The residual's estimator with the covariance of the noise that was really drawn."""
         planned = self.plan.residuals[kept]
@@ -105,7 +110,8 @@ class Estimates:
         """What one block says of a residual."""
         block = self.plan.blocks[index]
         if block.whole:
-            return residual_of(self._whole(index, block), [block.attributes.index(name) for name in kept])
+            axes = [block.attributes.index(name) for name in kept]
+            return residual_of(self._whole(index, block), axes, self.plan.axis_profiles(block.attributes))
         values = self._read(index)
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
@@ -137,7 +143,7 @@ class Estimates:
         total = np.zeros(shape)
         for kept in subsets(attributes):
             if kept in self.plan.residuals:
-                total += smear(self.residual(kept), [attributes.index(name) for name in kept], shape)
+                total += self._smeared(kept, attributes)
         return part.answers(attributes, total)
 
     def _array_variances(self, part: JointPart | ExplicitPart, attributes: Attributes) -> Array:

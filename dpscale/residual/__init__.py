@@ -7,6 +7,6 @@ The transpose sends a marginal to its residuals: sum the axes outside A', centre
 Every function takes an array and axes, and never builds a Kronecker product.
 """
 
-from dpscale.residual.axes import center, kron, piece, residual_of, smear, subsets
+from dpscale.residual.axes import Profiles, center, kron, piece, residual_of, smear, subsets
 
-__all__ = ["center", "kron", "piece", "residual_of", "smear", "subsets"]
+__all__ = ["Profiles", "center", "kron", "piece", "residual_of", "smear", "subsets"]

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from dpscale.select.implicit import Implicit
 from dpscale.select.marginal_algebra import asked, residual_traces
@@ -160,6 +159,8 @@ def _greedy(gram: Array, node: Interval, noise: Noise) -> tuple[Array, Array]:
 
 def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tuple[float, float]:
     """λ and what is left for below."""
+
+    from scipy.optimize import minimize_scalar
 
     def left(weight: float) -> float:
         return 1 - weight if noise == "laplace" else math.sqrt(1 - weight**2)

@@ -6,11 +6,15 @@ blocks tell of is the average of what they say, with weights w_bτ that sum to 1
 where P_τ averages the axes outside τ and centres those inside; blocks are independent, residuals within one are not.
 For product queries every axis gives a 2 × 2 table over (averaged, centred), and tables multiply over the axes: nothing
 is larger than the answers. With one block all weights are 1, and this is the error of HDMM's own least squares.
+
+Where all blocks use one strategy on an attribute, its total is spread by the profile u = S1 / 1ᵀS1 and not evenly:
+then a marginal's total and what is left of it, x − u·total, are independent, and where that is so on every attribute
+the averages are least squares over all blocks (marginals of attribute strategies).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache, reduce
 from itertools import product
 from typing import TYPE_CHECKING
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.residual import kron
+from dpscale.residual import Profiles, kron, piece
 from dpscale.select.lattice import Factor
 from dpscale.workload import Family, ProductPart
 from dpscale.workload.parts import Attributes, Part
@@ -29,14 +33,13 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-def residual_variance(block: Block, kept: Attributes) -> float:
+def residual_variance(block: Block, kept: Attributes, profiled: Container[str]) -> float:
     """Mean variance of a residual's coordinates as a block tells them, at unit noise variance."""
     if block.joint:
         return 1.0  # such a block is the only one of its plan
     value = 1.0
     for name, factor in zip(block.attributes, block.factors, strict=True):
-        total, centred = _spread(factor)
-        value *= centred / (factor.cells - 1) if name in kept else total
+        value *= _centred(factor, name in profiled) / (factor.cells - 1) if name in kept else _total(factor)
     return value
 
 
@@ -44,9 +47,8 @@ def variances(plan: Plan, unit: Sequence[float], attributes: Attributes, queries
     """Variances of queries (m, sizes…) on `attributes` in domain order; `unit`: noise variance of every block."""
     total = np.zeros(len(queries))
     for index, block, weights in _tellers(plan, attributes):
-        outside = tuple(1 + i for i, name in enumerate(attributes) if name not in block.attributes)
         mine = tuple(name for name in attributes if name in block.attributes)
-        mixed = _mixed(queries.mean(axis=outside), weights)
+        mixed = _mixed(_inside(plan, attributes, block, queries), weights, plan.axis_profiles(mine))
         total += unit[index] * _quadratic(block, mine, mixed)
     return total
 
@@ -64,8 +66,8 @@ def part_variances(plan: Plan, unit: Sequence[float], part: Part, attributes: At
             total = total + scale * joint_quadratic(tuple(families.values()), form, plan.domain.shape(attributes))
             continue
         own = dict(zip(block.attributes, block.factors, strict=True))
-        scale *= float(np.prod([_spread(factor)[0] for name, factor in own.items() if name not in families]))
-        tables = [_query_table(own.get(name), family, plan.domain[name].size) for name, family in families.items()]
+        scale *= float(np.prod([_total(factor) for name, factor in own.items() if name not in families]))
+        tables = [_query_table(*_of_axis(plan, own, name), family) for name, family in families.items()]
         total = total + scale * _combined(tables, _with_outside(weights, [name in own for name in families]))
     return np.asarray(total)
 
@@ -83,8 +85,8 @@ def part_error(plan: Plan, unit: Sequence[float], part: Part, attributes: Attrib
             total += unit[index] * float((grams * _marginal_covariance(block, attributes)).sum())
             continue
         own = dict(zip(block.attributes, block.factors, strict=True))
-        scale = unit[index] * float(np.prod([_spread(f)[0] for name, f in own.items() if name not in families]))
-        tables = [_gram_table(own.get(name), family, plan.domain[name].size) for name, family in families.items()]
+        scale = unit[index] * float(np.prod([_total(factor) for name, factor in own.items() if name not in families]))
+        tables = [_gram_table(*_of_axis(plan, own, name), family) for name, family in families.items()]
         total += scale * float(_combined(tables, _with_outside(weights, [name in own for name in families])).sum())
     return total
 
@@ -136,17 +138,28 @@ def _with_outside(weights: Array, inside: list[bool]) -> Array:
     return weights
 
 
-def _mixed(queries: Array, weights: Array) -> Array:
+def _inside(plan: Plan, attributes: Attributes, block: Block, queries: Array) -> Array:
+    """Queries (m, sizes…) averaged over the attributes that the block does not have."""
+    inside = [i for i, name in enumerate(attributes) if name in block.attributes]
+    if len(inside) == len(attributes):
+        return queries
+    profiles = plan.axis_profiles(attributes)
+    for axis, size in reversed(list(enumerate(queries.shape[1:]))):
+        if axis not in inside:
+            queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
+    return queries
+
+
+def _mixed(queries: Array, weights: Array, profiles: Profiles) -> Array:
     """Σ_τ w_τ P_τ q of queries (m, sizes…)."""
     if (weights == 1).all():
         return queries
     total = np.zeros_like(queries)
     for pattern in product((0, 1), repeat=weights.ndim):
-        part = queries
-        for axis, inside in enumerate(pattern, start=1):
-            mean = part.mean(axis=axis, keepdims=True)
-            part = part - mean if inside else np.broadcast_to(mean, part.shape)
-        total = total + weights[pattern] * part
+        kept = [axis for axis, inside in enumerate(pattern) if inside]
+        part = piece(queries, kept, 1, profiles)
+        shape = [n if inside else 1 for n, inside in zip(queries.shape[1:], pattern, strict=True)]
+        total = total + weights[pattern] * part.reshape(-1, *shape)
     return total
 
 
@@ -159,7 +172,7 @@ def _quadratic(block: Block, attributes: Attributes, queries: Array) -> Array:
     turned, scale = queries, 1.0
     for name, factor in zip(block.attributes, block.factors, strict=True):
         if name not in attributes:
-            scale *= _spread(factor)[0]
+            scale *= _total(factor)
         elif factor.kind != "identity":
             axis = attributes.index(name) + 1
             turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis, 0)), -1, axis)
@@ -176,40 +189,60 @@ def _marginal_covariance(block: Block, attributes: Attributes) -> Array:
     return np.asarray(summed.reshape(cells, cells))
 
 
-@lru_cache(maxsize=4096)
-def _spread(factor: Factor) -> tuple[float, float]:
-    """1ᵀS1 and tr CSC of an axis."""
-    if factor.kind == "identity":
-        return float(factor.cells), float(factor.cells - 1)
-    total = float(factor.covariance.sum())
-    return total, float(np.trace(factor.covariance)) - total / factor.cells
+def profile_of(factor: Factor) -> Array:
+    """How a total is spread over the cells so that it is independent of what is left: S1 / 1ᵀS1."""
+    sums = whole_covariance(factor).sum(axis=1)
+    return np.asarray(sums / sums.sum())
 
 
 @lru_cache(maxsize=4096)
-def _gram_table(factor: Factor | None, family: Family, size: int) -> Array:
-    """Σ over one-way queries of qᵀ P_s S P_t q: (2, 2, 1); of an axis that the block lacks only the average is left."""
-    gram = family.gram(size)
-    if factor is None:
-        return np.array([[[gram.sum() / size**2], [0.0]], [[0.0], [0.0]]])
+def _total(factor: Factor) -> float:
+    """1ᵀS1 of an axis."""
+    return float(whole_covariance(factor).sum())
+
+
+@lru_cache(maxsize=4096)
+def _centred(factor: Factor, profiled: bool) -> float:
+    """Trace of the covariance of what is left when the total is spread evenly, or by the profile."""
     covariance = whole_covariance(factor)
-    mean = np.full((size, size), 1 / size)
-    parts = (mean, np.eye(size) - mean)
-    return np.array([[[float(((s @ gram @ t) * covariance).sum())] for t in parts] for s in parts])
+    profile = profile_of(factor) if profiled else np.full(factor.cells, 1 / factor.cells)
+    return float(np.trace(covariance) - 2 * profile @ covariance.sum(axis=1) + covariance.sum() * (profile @ profile))
+
+
+def _of_axis(plan: Plan, own: dict[str, Factor], name: str) -> tuple[Factor | None, Factor | None, int]:
+    """The block's factor on an attribute, the factor that its profile comes from, and its size."""
+    return own.get(name), plan.shared_factors.get(name), plan.domain[name].size
+
+
+def _averaging(shared: Factor | None, size: int) -> Array:
+    return np.full(size, 1 / size) if shared is None else profile_of(shared)
 
 
 @lru_cache(maxsize=4096)
-def _query_table(factor: Factor | None, family: Family, size: int) -> Array:
-    """qᵀ P_s S P_t q of every one-way query q: (2, 2, m); of an axis that the block lacks only the average is left."""
-    means = family.means(size)
+def _gram_table(factor: Factor | None, shared: Factor | None, size: int, family: Family) -> Array:
+    """Σ over one-way queries of qᵀ P_sᵀ S P_t q: (2, 2, 1); of an axis that the block lacks the average is left."""
+    gram, profile = family.gram(size), _averaging(shared, size)
+    if factor is None:
+        return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
+    covariance = whole_covariance(factor)
+    mean = np.outer(np.ones(size), profile)
+    parts = (mean, np.eye(size) - mean)
+    return np.array([[[float(((s @ gram @ t.T) * covariance).sum())] for t in parts] for s in parts])
+
+
+@lru_cache(maxsize=4096)
+def _query_table(factor: Factor | None, shared: Factor | None, size: int, family: Family) -> Array:
+    """qᵀ P_sᵀ S P_t q of every one-way query q: (2, 2, m); of an axis that the block lacks only the average is left."""
+    profile = _averaging(shared, size)
+    means = family.answers(profile, 0)
     zero = np.zeros_like(means)
     if factor is None:
         return np.array([[means**2, zero], [zero, zero]])
     covariance = whole_covariance(factor)
-    rows = covariance - covariance.mean(axis=0, keepdims=True)
+    rows = covariance - np.outer(profile, covariance.sum(axis=0))
     cross = means * family.answers(rows.sum(axis=1), 0)
-    return np.array(
-        [[means**2 * covariance.sum(), cross], [cross, family.quadratic(rows - rows.mean(axis=1, keepdims=True))]]
-    )
+    form = rows - np.outer(rows.sum(axis=1), profile)
+    return np.array([[means**2 * covariance.sum(), cross], [cross, family.quadratic(form)]])
 
 
 def _combined(tables: list[Array], weights: Array) -> Array:

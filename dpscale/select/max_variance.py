@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 from dpscale.errors import PlanError
 from dpscale.residual import subsets
@@ -60,6 +63,8 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
 
 def _spread(workload: Workload, residuals: Sequence[Attributes]) -> csr_matrix:
     """w_A a_τA, largest weight of a set that is asked several times."""
+    from scipy.sparse import csr_matrix
+
     column = {attributes: index for index, attributes in enumerate(residuals)}
     weights = _weights(workload)
     entries: list[tuple[float, int, int]] = []

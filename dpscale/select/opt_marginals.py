@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from dpscale.errors import PlanError
 from dpscale.select.implicit import Implicit
@@ -165,6 +164,8 @@ def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callabl
 
 
 def _descend(traces: Array, theta: Array, sizes: tuple[float, ...], power: float) -> Array:
+    from scipy.optimize import minimize
+
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
     bounds = [(0.0, None)] * theta.size
     function = _objective(traces, sizes, power)

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize, minimize_scalar
 
 Array = NDArray[np.float64]
 CELLS_PER_QUERY = 16
@@ -83,11 +81,14 @@ def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
 
 def _to_the_last_digit(gram: Array, matrix: Array) -> float:
     """tr(G (AᵀA)⁻¹) without the difference of large sums, once at the end: O(n³)."""
+    from scipy.linalg import cho_factor, cho_solve
+
     return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
 
 
 def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
     """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
+    from scipy.optimize import minimize
 
     def function(flat: Array) -> tuple[float, Array]:
         value, gradient = p_identity_error(gram, flat.reshape(start.shape))
@@ -114,6 +115,8 @@ def _on_a_line(gram: Array) -> PIdentity:
 
     Where a = 0, Total alone would be best; it is no p-Identity strategy, but the limit of large c.
     """
+    from scipy.optimize import minimize_scalar
+
     n = len(gram)
     outer = float(gram[0, 1]) if n > 1 else 0.0
     inner = float(gram[0, 0]) - outer

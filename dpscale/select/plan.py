@@ -188,7 +188,7 @@ class Plan:
         ordered, (values,) = self.aligned(attributes, query)
         found = []
         for kept in subsets(ordered):
-            part = piece(values, [ordered.index(name) for name in kept])
+            part = piece(values, [ordered.index(name) for name in kept], profiles=self.axis_profiles(ordered))
             if np.abs(part).max() <= 1e-12 * np.abs(values).max():
                 continue
             if kept not in self.residuals or not self.residuals[kept].spans(part):
@@ -211,6 +211,26 @@ class Plan:
         return not all(block.commutes for block in self.blocks)
 
     @cached_property
+    def shared_factors(self) -> dict[str, Factor]:
+        """The factors that mix residuals and that all blocks of an attribute share."""
+        found: dict[str, list[Factor]] = {}
+        for block in self.blocks:
+            for name, factor in zip(block.attributes, block.factors, strict=False):
+                found.setdefault(name, []).append(factor)
+        products = not any(block.joint for block in self.blocks)
+        alike = {name: own[0] for name, own in found.items() if len({factor.digest for factor in own}) == 1}
+        return {name: factor for name, factor in alike.items() if products and not factor.commutes}
+
+    @cached_property
+    def profiles(self) -> dict[str, Array]:
+        """How the total of an attribute is spread over its cells, where it is not evenly (see `coupled`)."""
+        return {name: coupled.profile_of(factor) for name, factor in self.shared_factors.items()}
+
+    def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Array]:
+        """The profiles of the axes of an array over some attributes."""
+        return {axis: self.profiles[name] for axis, name in enumerate(attributes) if name in self.profiles}
+
+    @cached_property
     def residuals(self) -> dict[Attributes, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
         told: dict[Attributes, list[tuple[int, float]]] = {}
@@ -222,7 +242,7 @@ class Plan:
     def _spread(self, block: Block, kept: Attributes) -> float:
         """How much larger a residual's variance is than the noise, for lack of the axes that are summed away."""
         if self.coupled:
-            return coupled.residual_variance(block, kept)
+            return coupled.residual_variance(block, kept, self.shared_factors)
         return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
 
     def _estimator(self, kept: Attributes, told: list[tuple[int, float]]) -> ResidualEstimator:

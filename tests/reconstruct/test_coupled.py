@@ -1,5 +1,7 @@
 """Strategies that mix the residuals: variances against the estimates' own coefficients and against least squares."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,11 +53,25 @@ def joint() -> Plan:
     return Plan(workload(), "test", (Block(("a", "b", "c"), (factor,), 0.9, True),), 1.0, 0.0)
 
 
-PLANS = {name: made(sets) for name, sets in SETS.items()} | {
-    "with identity": made(SETS["two that overlap"], identity=True),
-    "laplace": made(SETS["two that overlap"], noise="laplace"),
-    "joint": joint(),
-}
+def shared(sets) -> Plan:
+    """Every attribute has one strategy in all blocks: then the averages are least squares."""
+    rng = np.random.default_rng(4)
+    own = {
+        name: Factor("full", (n,), rng.integers(-3, 9, (n + 2, n))) for name, n in zip("abc", (3, 4, 2), strict=True)
+    }
+    blocks = tuple(Block(names, tuple(own[name] for name in names), 0.9 / len(sets), True) for names in sets)
+    return Plan(workload(), "test", blocks, 1.0, 0.0)
+
+
+PLANS = (
+    {name: made(sets) for name, sets in SETS.items()}
+    | {
+        "with identity": made(SETS["two that overlap"], identity=True),
+        "laplace": made(SETS["two that overlap"], noise="laplace"),
+        "joint": joint(),
+    }
+    | {f"shared, {name}": shared(sets) for name, sets in SETS.items()}
+)
 
 
 def estimates(plan: Plan, values) -> Estimates:
@@ -121,8 +137,8 @@ def test_estimates_are_unbiased(name):
             np.testing.assert_allclose(estimates(plan, values).marginal(attributes), counts.sum(axis=others), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["one", "joint"])
-def test_one_block_is_least_squares(name):
+@pytest.mark.parametrize("name", ["one", "joint", *(f"shared, {name}" for name in SETS if name.startswith("one"))])
+def test_one_block_or_shared_strategies_are_least_squares(name):
     plan = PLANS[name]
     queries, weights = explicit_workload(plan.workload)
     strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
@@ -133,8 +149,23 @@ def test_one_block_is_least_squares(name):
         for attributes in part.sets
     ]
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-8)
-    if name == "one":
+    if name != "joint":
         assert total_error(plan) == pytest.approx(float(weights @ expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("shared")])
+def test_shared_strategies_of_overlapping_marginals_are_least_squares(name):
+    """Here not every query of the workload is told, so those that are."""
+    plan = PLANS[name]
+    strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
+    for part in plan.workload.parts:
+        for attributes in part.sets:
+            if attributes in plan.residuals:
+                alone = Workload(DOMAIN)
+                alone.parts.append(part if len(part.sets) == 1 else replace(part, sets=(attributes,), weights=(1.0,)))
+                expected = least_squares_variances(strategy, explicit_workload(alone)[0])
+                found = estimates(plan, None).part_variances(part, attributes).reshape(-1)
+                np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "joint"])
