@@ -128,7 +128,8 @@ class Schedule:
     def spent(self) -> Cost:
         """The total as the ledger takes it."""
         if isinstance(self.draws[0], LaplaceDraw):
-            return Cost(pure=self.cost, pure_squares=_rounded_up(draw.cost**2 for draw in self.draws))
+            squares = _rounded_up(draw.cost**2 for draw in self.draws)
+            return Cost(pure=self.cost, pure_squares=min(squares, self.cost**2))
         return Cost(gaussian=self.cost)
 
 

@@ -108,7 +108,8 @@ def joint_quadratic(families: tuple[Family, ...], covariance: Array, shape: tupl
     for axis, (family, size) in enumerate(zip(families, shape, strict=True)):
         # axes are now: queries so far, rows of S left, columns of S left; the first pair left becomes queries
         form = np.moveaxis(form, (axis, len(families)), (-2, -1))
-        reduced = np.stack([family.quadratic(matrix) for matrix in form.reshape(-1, size, size)])
+        pairs = form.reshape(-1, size, size)
+        reduced = np.stack([family.quadratic((matrix + matrix.T) / 2) for matrix in pairs])
         form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
     return form
 

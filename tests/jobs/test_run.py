@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.privacy.ledger import Ledger
 from tests.jobs.small import job, table, write_job
 
-MECHANISMS = ["query-smasher", "residual-planner", "identity"]
+MECHANISMS = ["query-smasher", "weighted-fourier", "hdmm", "identity"]
 MIXED = [
     {"family": "marginal", "degree": 2},
     {"family": "prefix", "degree": 1},

@@ -7,7 +7,7 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.reconstruct import Estimates
-from dpscale.select.coupled import part_error, total_error
+from dpscale.select.coupled import joint_quadratic, part_error, total_error
 from dpscale.select.lattice import Factor, identity_factor
 from dpscale.select.plan import Block, Plan
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
@@ -178,3 +178,17 @@ def test_the_error_is_the_sum_of_the_variances(name):
                 each = part.query_weights(attributes) if hasattr(part, "query_weights") else 1.0
                 expected = (estimates(plan, None).part_variances(part, attributes) * each).sum()
                 assert part_error(plan, unit, part, attributes) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "families", [("range", "range"), ("range", "prefix"), ("circular", "range"), ("marginal", "circular")]
+)
+def test_joint_quadratic_of_a_covariance_without_symmetries(families):
+    from dpscale.workload import FAMILIES
+
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(20, 12))
+    own = tuple(FAMILIES[name] for name in families)
+    queries = np.kron(own[0].matrix(3), own[1].matrix(4))
+    found = joint_quadratic(own, root.T @ root, (3, 4))
+    np.testing.assert_allclose(found.reshape(-1), ((queries @ root.T) ** 2).sum(axis=1), rtol=1e-9)
