@@ -1,58 +1,126 @@
 """Counting passes: attribute sets in groups under the memory setting, partitions in groups, partial counts in a tree.
 
-A pass reads every partition once and counts one group of sets. Its counters are cut into shards, so that sums and the
-measurements that follow are several tasks. Within a pass, the memory at any time is about (workers + FACTOR) times the
-counters of the pass.
+A pass reads every partition once and counts one group of sets, by a cover of them (see `tables.cover`). Its counters
+are cut into shards, so that sums and the measurements that follow are several tasks. Within a pass, the memory at any
+time is about (workers + FACTOR) times the counters of the pass; of FACTOR, one is for the sum and two for the joints.
+
+A task is about a second of counting where partial counts are small enough to wait for their sum, and else a worker's
+whole share; passes have never more tasks than make TASKS in all. Where partitions are too few or too unequal to keep
+every worker busy (one huge file), workers share the sets instead of the rows, and each reads everything.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import Engine
+from dpscale.engine.schedulers import FAN_IN, Engine
 from dpscale.tables.count import Attributes, Counts, Dropped, Layout, count
+from dpscale.tables.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.tables.table import Partition
 
 COUNTER_BYTES = 8
 FACTOR = 4
 SHARDS = 16
+TASKS = 100_000
+TASK_SECONDS = 1.0
+WAITING = 16  # partial counts that may wait for their sum, where tasks are short
+SENT = 5_000_000  # sets that all tasks of a pass are told of
+BETTER = 0.9  # by how much sharing the sets has to be better than sharing the rows
+READ = 4.0  # nanoseconds to read and encode a value
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One reading of the table: the layouts (shards) that are counted together."""
+    """One reading of the table: the layouts (shards) that are counted together.
+
+    `spare` is how many cells of joints a task may hold, `most` how many tasks may count.
+    """
 
     shards: tuple[Layout, ...]
+    spare: int = SPARE_CELLS
+    most: int = TASKS
+
+    @property
+    def sets(self) -> tuple[Attributes, ...]:
+        """The sets of all shards."""
+        return tuple(attributes for shard in self.shards for attributes in shard.sets)
+
+    @property
+    def cells(self) -> int:
+        """Counters of all shards."""
+        return sum(int(shard.offsets[-1]) for shard in self.shards)
+
+    def cover(self, rows: int) -> Cover:
+        """How a task of about so many rows counts the sets."""
+        return plan_cover(self.shards[0].domain, self.sets, rows, self.spare)
 
 
 def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> list[Pass]:
     """Cut the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
-    return [Pass(_shards(domain, group)) for group in _fill(domain, sets, limit)]
+    spare = min(4 * limit // workers, SPARE_CELLS)
+    groups = _fill(domain, sets, limit)
+    count = max(min(SHARDS, 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
+    most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
+    return [
+        Pass(_shards(domain, group, count), spare, min(most, _wait(domain, group, limit, workers))) for group in groups
+    ]
+
+
+def _wait(domain: Domain, group: Sequence[Attributes], limit: int, workers: int) -> int:
+    """How many tasks may count a group of sets: one a worker where their partial counts could not wait for the sum."""
+    if WAITING * sum(domain.cells(attributes) for attributes in group) > FACTOR * limit:
+        return workers
+    return max(SENT // max(len(group), 1), workers)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What counting and measuring some sets will take: readings of the table, tasks, and bytes held at the most."""
+    """What counting and measuring some sets will take: readings of the table, tasks, and bytes held at the most.
+
+    `saving` tells what the covers of all passes save.
+    """
 
     passes: int
     tasks: int
     memory: int
+    saving: Saving
 
 
-def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> Effort:
-    """The effort under a memory setting, known before any data is read (with at least as many files as workers)."""
+def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int, rows: int | None = None) -> Effort:
+    """The effort under a memory setting, known before any data is read (with at least as many files as workers).
+
+    `rows`: about how long the table is, where that is known; it decides how many tasks there are a worker, provided
+    that there are as many partitions.
+    """
     passes = plan_passes(domain, sets, memory, workers)
-    shards = [len(one.shards) for one in passes]
-    tasks = sum(workers + count * (workers + 2) for count in shards)
-    cells = max(sum(int(layout.offsets[-1]) for layout in one.shards) for one in passes)
-    return Effort(len(passes), tasks, COUNTER_BYTES * (workers + FACTOR) * cells)
+    share = ROWS if rows is None else -(-rows // workers)
+    covers = [one.cover(share) for one in passes]
+    tasks = 0
+    for one, cover in zip(passes, covers, strict=True):
+        counting = min(workers if rows is None else max(workers, _wanted(one, cover, rows)), one.most)
+        tasks += counting + len(one.shards) * (counting + _sums(counting) + 1)
+    held = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
+    return Effort(len(passes), tasks, held, total(cover.saving for cover in covers))
+
+
+def _wanted(one: Pass, cover: Cover, rows: int) -> int:
+    """How many tasks a pass over so many rows is cut into."""
+    seconds = cover.saving.covered / cover.rows * rows / 1e9
+    return min(math.ceil(seconds / TASK_SECONDS), one.most)
+
+
+def _sums(items: int) -> int:
+    """How many tasks sum so many items over a tree."""
+    return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
 
 
 def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[Attributes]]:
@@ -68,9 +136,10 @@ def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[A
     return groups
 
 
-def _shards(domain: Domain, sets: list[Attributes]) -> tuple[Layout, ...]:
+def _shards(domain: Domain, sets: list[Attributes], count: int) -> tuple[Layout, ...]:
+    """About so many shards of similar size."""
     cells = sum(domain.cells(attributes) for attributes in sets)
-    return tuple(Layout(domain, tuple(group)) for group in _fill(domain, sets, math.ceil(cells / SHARDS)))
+    return tuple(Layout(domain, tuple(group)) for group in _fill(domain, sets, math.ceil(cells / count)))
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:
@@ -93,21 +162,68 @@ def run_pass(
     dropped: Dropped | None = None,
 ) -> list[Any]:
     """Count one pass: a handle of the exact counts of every shard."""
-    items = [(one.shards, group, tuple(checked), _of(dropped, group)) for group in groups]
-    return engine.reduce(count_shards, items, len(one.shards), "count")
+    domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
+    cover = one.cover(guess_rows(domain, max(sizes)))
+    counting, reading = cover.saving.covered / cover.rows, READ * len(cover.program.names)
+    by_rows, by_sets = max(sizes) / sum(sizes) * (counting + reading), counting / engine.workers + reading
+    if min(engine.workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows:
+        items = _by_sets(one, groups, cover.rows, engine.workers)
+    else:
+        items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
+    told = [(one.shards, group, tuple(checked), _of(dropped, group), part, mine) for group, part, mine in items]
+    return engine.reduce(count_shards, told, len(one.shards), "count")
+
+
+Item = tuple[tuple[Partition, ...], Cover, tuple[int, int]]
+
+
+def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
+    """Every task counts all sets over some partitions."""
+    if len(groups) > one.most:
+        groups = [tuple(part for group in groups[k :: one.most] for part in group) for k in range(one.most)]
+    finer = [part for group in groups for part in _cut(group, max(wanted // len(groups), 1))]
+    if len(finer) > len(groups):
+        cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
+    _ = cover.program  # made here, so that tasks elsewhere need not
+    return [(group, cover, (0, len(one.shards))) for group in finer]
+
+
+def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
+    """Every task counts some shards, with about as many sets each, over all partitions."""
+    everything = tuple(part for group in groups for part in group)
+    ends = np.cumsum([len(shard.sets) for shard in one.shards])
+    cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
+    items: list[Item] = []
+    for first, end in pairwise([*cuts, len(one.shards)]):
+        cover = replace(one, shards=one.shards[first:end]).cover(rows)
+        _ = cover.program
+        items.append((everything, cover, (first, end)))
+    return items
+
+
+def _cut(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
+    """A worker's partitions in at most so many pieces of similar length."""
+    step = -(-len(group) // max(pieces, 1))
+    return [group[start : start + step] for start in range(0, len(group), step)]
 
 
 def count_shards(
-    shards: Sequence[Layout], partitions: Sequence[Partition], checked: Sequence[str], dropped: Dropped | None
+    shards: Sequence[Layout],
+    partitions: Sequence[Partition],
+    checked: Sequence[str],
+    dropped: Dropped | None,
+    cover: Cover,
+    mine: tuple[int, int],
 ) -> list[Counts]:
-    """Count all shards in one reading of the partitions: an array for each."""
-    domain = shards[0].domain
-    together = Layout(domain, tuple(attributes for shard in shards for attributes in shard.sets))
-    flat = count(together, partitions, checked, dropped)
-    ends = [0]
-    for shard in shards:
-        ends.append(ends[-1] + int(shard.offsets[-1]))
-    return [flat[start:end] for start, end in pairwise(ends)]
+    """Count the shards from mine[0] to mine[1], whose sets are the cover's, in one reading; 0 stands for the others."""
+    flat = count(Layout(cover.domain, cover.sets), partitions, checked, dropped, cover)
+    found: list[Counts] = [np.zeros((), dtype=np.int64)] * len(shards)
+    start = 0
+    for number in range(*mine):
+        end = start + int(shards[number].offsets[-1])
+        found[number] = flat[start:end]
+        start = end
+    return found
 
 
 def _of(dropped: Dropped | None, group: Sequence[Partition]) -> Dropped | None:

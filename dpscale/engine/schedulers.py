@@ -64,13 +64,14 @@ class Engine(ABC):
                 graph[label, "part", i, part] = (_take, (label, i), part)
                 level.append((label, "part", i, part))
             roots.append(_tree(graph, level, (label, "sum", part)))
-        return self._handles(graph, roots, label)
+        return self._handles(graph, roots, label, list(graph)[: len(items)])
 
     @abstractmethod
     def _results(self, graph: Graph, keys: list[Any], label: str) -> list[Any]: ...
 
     @abstractmethod
-    def _handles(self, graph: Graph, keys: list[Any], label: str) -> list[Any]: ...
+    def _handles(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
+        """The results of `keys` as handles; `shown` are the tasks that progress counts, `keys` unless told."""
 
     @abstractmethod
     def close(self) -> None:
@@ -84,10 +85,11 @@ class LocalEngine(Engine):
         self.scheduler, self.progress = scheduler, progress
         self.workers = 1 if scheduler == "synchronous" else workers or len(os.sched_getaffinity(0))
 
-    def _results(self, graph: Graph, keys: list[Any], label: str) -> list[Any]:
+    def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
         if not keys:
             return []
-        with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(keys), set(keys)):
+        counted = set(keys if shown is None else shown)
+        with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(counted), counted):
             return list(self._get()(graph, keys, num_workers=self.workers))
 
     _handles = _results
@@ -119,7 +121,7 @@ class ClusterEngine(Engine):
     def workers(self) -> int:  # type: ignore[override]
         return max(1, sum(self.client.nthreads().values()))
 
-    def _handles(self, graph: Graph, keys: list[Any], label: str) -> list[Any]:
+    def _handles(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
         self._runs += 1  # fresh keys: a cluster remembers results by key, also those of an earlier job
         own = {key: f"dpscale-{self._name}-{self._runs}-{'-'.join(map(str, key))}" for key in graph}
         renamed = {own[key]: _renamed(task, own) for key, task in graph.items()}

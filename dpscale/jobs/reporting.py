@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from dpscale.engine import Engine
+from dpscale.engine.counting import effort
 from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
@@ -22,18 +23,20 @@ def run_report(run: RunDirectory, engine: Engine) -> None:
     if run.done("report"):
         return
     with run.stage("report", "report.html"):
-        write_atomic(run.path / "report.html", render(content(run)).encode())
+        write_atomic(run.path / "report.html", render(content(run, engine.workers)).encode())
 
 
-def content(run: RunDirectory) -> dict[str, Any]:
+def content(run: RunDirectory, workers: int = 1) -> dict[str, Any]:
     """What the page shows."""
     measurements = measured(run)
+    needs = effort(run.domain, measurements.plan.counted, run.job.engine.bytes, workers)
     rows = answered(run)
     return {
         "manifest": run.manifest,
         "job": run.job,
         "domain": run.domain,
         "plan": measurements.plan,
+        "saving": needs.saving,
         "rmse": measurements.plan.rmse(run.job.privacy.cost) * (run.job.data.max_rows_per_unit or 1),
         "cost": float(measurements.schedule.cost),
         "weighted": any(part.weight != 1.0 for part in run.job.workload),

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.measure.block import measure_block
-from dpscale.measure.schedule import Draw
+from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
+from dpscale.select.blas import one_thread
 from dpscale.select.plan import Block
 from dpscale.tables.count import Attributes, Counts, Layout
 
@@ -22,7 +23,7 @@ class Order:
 
     source: Attributes
     block: Block
-    draw: Draw
+    draw: AnyDraw
     record: Mapping[str, Any]
     path: Path
 
@@ -49,10 +50,9 @@ def carry_out(layout: Layout, orders: Sequence[Order], secret_path: Path, flat: 
     """Make the measurements of one shard from its exact counts, each into its own durable file; how many were made."""
     secret = read_secret(secret_path)
     marginals = {marginal.attributes: marginal for marginal in layout.marginals(flat)}
-    for order in orders:
-        if not order.path.exists():
-            marginal = marginals[order.source]
-            write_values(
-                order.path, measure_block(order.block, order.draw, marginal, secret, order.record), order.record
-            )
+    with one_thread():  # Dask's workers are the threads; those of BLAS would fight with them
+        for order in orders:
+            if not order.path.exists():
+                block, draw, record = order.block, order.draw, order.record
+                write_values(order.path, measure_block(block, draw, marginals[order.source], secret, record), record)
     return len(orders)

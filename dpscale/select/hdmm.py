@@ -29,7 +29,7 @@ from dpscale.workload import Workload
 
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
-EXPLICIT_CELLS = 1024
+EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # of several attributes: what is tried unasked, and what can be asked
 MOST_PRODUCTS = 400
 Tried = Iterator[tuple[str, list[Block], float]]
 
@@ -73,7 +73,7 @@ def _noise(setting: Setting) -> Noise:
 
 
 def _explicit(workload: Workload, setting: Setting, seed: int) -> Tried:
-    names, gram = explicit_gram(workload, EXPLICIT_CELLS)
+    names, gram = explicit_gram(workload, MOST_EXPLICIT if setting.options.get("way") == "explicit" else EXPLICIT_CELLS)
     found = next(iter(setting.each(partial(optimise_explicit, noise=_noise(setting), seed=seed), [gram])))
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), found.matrix, setting.noise)

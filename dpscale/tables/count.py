@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.tables.counter import Counter
+from dpscale.tables.cover import Cover, guess_rows, plan_cover
 from dpscale.tables.encode import Codes, code_type, encode
 from dpscale.tables.table import Partition, Table
 
@@ -54,22 +55,25 @@ class Layout:
 
 
 def count(
-    layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
+    layout: Layout,
+    partitions: Sequence[Partition],
+    checked: Sequence[str] = (),
+    dropped: Dropped | None = None,
+    cover: Cover | None = None,
 ) -> Counts:
     """Count every set of the layout over the partitions: a flat int64 array.
 
     `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, in
-    ascending order.
+    ascending order. `cover`: how to count the layout's sets, chosen by the partitions' sizes where it is not given.
     """
-    from dpscale.tables.kernels import count_codes
-
     names = list(dict.fromkeys([*layout.names, *checked]))
-    flat = np.zeros(layout.offsets[-1], dtype=np.int64)
-    columns, strides, starts, offsets = _steps(layout, names)
+    if cover is None:
+        rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
+        cover = plan_cover(layout.domain, layout.sets, rows)
+    counter = Counter(cover)
     for codes, partition, first in encoded(layout.domain, partitions, names):
-        kept = codes if dropped is None else _without(codes, dropped.get(partition), first)
-        count_codes(kept, columns, strides, starts, offsets, flat)
-    return flat
+        counter.add(codes if dropped is None else _without(codes, dropped.get(partition), first))
+    return counter.finish()
 
 
 def _without(codes: Codes, rows: NDArray[np.int64] | None, first: int) -> Codes:
@@ -99,19 +103,6 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     for index, name in enumerate(names):
         codes[index] = encode(domain[name], batch[name])
     return codes
-
-
-def _steps(layout: Layout, names: Sequence[str]) -> tuple[NDArray[np.int64], ...]:
-    """The layout as the kernel takes it: columns and strides of all sets in a row, where each set starts, offsets."""
-    place = {name: index for index, name in enumerate(names)}
-    columns = [place[name] for attributes in layout.sets for name in attributes]
-    strides = [step for attributes in layout.sets for step in _strides(layout.domain.shape(attributes))]
-    starts = np.cumsum([0, *(len(attributes) for attributes in layout.sets)])
-    return (*(np.asarray(v, dtype=np.int64) for v in (columns, strides, starts)), layout.offsets[:-1])
-
-
-def _strides(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attributes, Counts]:

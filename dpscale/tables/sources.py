@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 1 << 18
+BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
+LEAST_ROWS = 1 << 14
 BLOCK_BYTES = 1 << 24
 
 
@@ -53,9 +55,13 @@ class ParquetSource:
         import pyarrow.parquet as pq
 
         texts = [name for name in columns if is_text(self.schema.field(name).type)]
-        groups = list(row_groups or range(self.metadata.num_row_groups))
+        groups, rows = list(row_groups or range(self.metadata.num_row_groups)), _batch_rows(len(columns))
         with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True, read_dictionary=texts) as file:
-            yield from file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False)
+            yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
+
+
+def _batch_rows(columns: int) -> int:
+    return min(BATCH_ROWS, max(BATCH_VALUES // columns, LEAST_ROWS))
 
 
 class CsvSource:

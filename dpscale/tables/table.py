@@ -22,7 +22,7 @@ from dpscale.tables.sources import open_source, reading
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLIT_ROWS = 1 << 23
+SPLIT_ROWS = 1 << 21
 SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
 
 

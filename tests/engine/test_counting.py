@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.engine import LocalEngine
-from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.engine import LocalEngine, counting
+from dpscale.engine.counting import TASKS, effort, partition_groups, plan_passes, run_pass
 from dpscale.tables import Partition
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
 from tests.tables import naive
@@ -89,3 +92,133 @@ def test_checked_columns_are_held_against_the_domain(tmp_path):
     partitions = dp.Table.open(tmp_path, domain).partitions
     with pytest.raises(dp.DataError, match="data column 'b'"):
         in_passes(LocalEngine("threads", workers=2), domain, [("a",)], partitions, 1 << 20)
+
+
+# Few tasks, short tasks, balanced tasks
+
+
+class Recorder(LocalEngine):
+    """An engine that remembers what it was asked to reduce."""
+
+    def reduce(self, function, items, parts, label="reduce"):
+        self.items = list(items)
+        return super().reduce(function, items, parts, label)
+
+
+def codes_of(domain, rows, seed=0):
+    random = np.random.default_rng(seed)
+    return [tuple(random.integers(0, attribute.size) for attribute in domain.attributes) for _ in range(rows)]
+
+
+def check(engine, domain, sets, folder, rows, memory=1 << 30):
+    found = in_passes(engine, domain, sets, dp.Table.open(folder, domain).split().partitions, memory)
+    for names in sets:
+        assert np.array_equal(found[names], naive.marginal(domain, rows, names))
+
+
+def test_one_huge_file_is_shared_by_sets(tmp_path):
+    domain = dp.Domain({f"a{i:02d}": 2 + i % 3 for i in range(25)})
+    rows = codes_of(domain, 300)
+    pq.write_table(as_table(domain, rows), tmp_path / "huge.parquet")
+    sets = list(combinations(domain.names, 3))
+    engine = Recorder("threads", workers=3)
+    check(engine, domain, sets, tmp_path, rows)
+    assert len(engine.items) == 3
+    assert all(len(partitions) == 1 for _, partitions, *_ in engine.items)
+    mine = [item[-1] for item in engine.items]
+    assert [first for first, _ in mine[1:]] == [end for _, end in mine[:-1]]
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
+def test_a_huge_file_beside_many_tiny_ones_with_gaps_and_other_columns(tmp_path, scheduler, monkeypatch):
+    monkeypatch.setattr(counting, "READ", 0.0)  # so that sharing the sets pays even here
+    domain = dp.Domain({"a": 3, "b": 4, "c": 300})
+    rows = codes_of(domain, 900)
+    pq.write_table(as_table(domain, rows[:800]), tmp_path / "huge.parquet", row_group_size=7)
+    for number, row in enumerate(rows[800:]):
+        table = as_table(domain, [row])
+        table = table.select(table.column_names[:: -1 if number % 2 else 1])
+        if number % 3 == 0:
+            table = table.append_column("extra", [["x"]])
+        if number % 5 == 0:
+            table = table.cast(pa.schema([(f.name, pa.int64() if f.name != "extra" else f.type) for f in table.schema]))
+        if number % 7 == 0:
+            place = table.column_names.index("b")
+            table = table.set_column(place, "b", table["b"].dictionary_encode())
+        pq.write_table(table, tmp_path / f"tiny-{number}.parquet")
+        pq.write_table(table.slice(0, 0), tmp_path / f"void-{number}.parquet")
+    sets = [(), ("a",), ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")]
+    check(LocalEngine(scheduler, workers=2), domain, sets, tmp_path, rows)
+
+
+def test_short_tasks_where_partial_counts_are_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(counting, "TASK_SECONDS", 1e-9)
+    domain = dp.Domain({"a": 3, "b": 4})
+    rows = codes_of(domain, 120)
+    for number in range(40):
+        pq.write_table(as_table(domain, rows[number * 3 : number * 3 + 3]), tmp_path / f"{number}.parquet")
+    engine = Recorder("threads", workers=2)
+    check(engine, domain, [("a",), ("a", "b")], tmp_path, rows)
+    assert len(engine.items) == 40
+    check(engine, domain, [("a",), ("a", "b")], tmp_path, rows, memory=8 * 6 * 20)
+    assert len(engine.items) == 2, "partial counts could not wait for their sum"
+
+
+def test_the_effort_tells_tasks_and_saving_and_stays_below_the_limit_of_tasks():
+    domain = dp.Domain({f"a{i:02d}": 40 for i in range(20)})
+    sets = list(combinations(domain.names, 3))
+    for workers in (1, 2, 64, 1000):
+        for rows in (None, 10**6, 10**12):
+            told = effort(domain, sets, 4 << 30, workers, rows)
+            assert told.tasks < TASKS
+            assert told.saving.asked == 1140
+            assert told.saving.factor >= 1
+    binary = dp.Domain({f"a{i:02d}": 2 for i in range(20)})
+    assert effort(binary, list(combinations(binary.names, 3)), 1 << 30, 2).saving.factor > 10
+
+
+def test_more_groups_than_tasks_are_put_together(tmp_path):
+    domain = dp.Domain({"a": 3, "b": 4})
+    rows = codes_of(domain, 40)
+    for number in range(10):
+        pq.write_table(as_table(domain, rows[number * 4 : number * 4 + 4]), tmp_path / f"{number}.parquet")
+    engine = Recorder("threads", workers=10)
+    (one,) = plan_passes(domain, [("a", "b")], 1 << 30, 10)
+    groups = partition_groups(dp.Table.open(tmp_path, domain).partitions, 10)
+    (counts,) = run_pass(engine, replace(one, most=3), groups)
+    assert len(engine.items) == 3
+    assert np.array_equal(counts, naive.marginal(domain, rows, ("a", "b")).ravel())
+
+
+def test_the_tasks_told_are_the_tasks_run(tmp_path):
+    domain = dp.Domain({"a": 3, "b": 4, "c": 2})
+    rows = codes_of(domain, 60)
+    for number in range(12):
+        pq.write_table(as_table(domain, rows[number * 5 : number * 5 + 5]), tmp_path / f"{number}.parquet")
+    sets = [("a", "b"), ("b", "c"), ("a", "c")]
+    for workers in (1, 2, 9):
+        engine = Tally("threads", workers=workers)
+        check(engine, domain, sets, tmp_path, rows)
+        told = effort(domain, sets, 1 << 30, workers)
+        shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, workers))
+        assert engine.tasks + shards == told.tasks, "the tasks that measure are counted too"
+
+
+class Tally(LocalEngine):
+    """An engine that counts the tasks of its graphs."""
+
+    tasks = 0
+
+    def _results(self, graph, keys, *rest):
+        self.tasks += len(graph)
+        return super()._results(graph, keys, *rest)
+
+    _handles = _results
+
+
+def test_no_task_key_or_item_shows_a_count(tmp_path):
+    domain = dp.Domain({"a": 3, "b": 4})
+    pq.write_table(as_table(domain, [(1, 2)] * 4711), tmp_path / "x.parquet")
+    engine = Recorder("threads", workers=2)
+    in_passes(engine, domain, [("a", "b"), ("a",)], dp.Table.open(tmp_path, domain).partitions, 1 << 30)
+    assert "4711" not in repr(engine.items)

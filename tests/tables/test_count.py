@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.tables.count import ExactMarginal, Layout, count
-from dpscale.tables.kernels import BLOCK, count_codes
 from tests.strategies import accepted_values, as_table, attribute_sets, coded_domains, coded_rows, cuts, domains
 from tests.tables import naive
 
@@ -41,8 +41,10 @@ def test_every_kind_from_parquet_and_from_csv(tmp_path_factory, data):
     values = {a.name: data.draw(st.lists(accepted_values(a), min_size=5, max_size=5)) for a in domain.attributes}
     rows = list(zip(*([naive.cell(a, v) for v in values[a.name]] for a in domain.attributes), strict=True))
     pq.write_table(pa.table({name: pa.array(column) for name, column in values.items()}), folder / "x.parquet")
-    counts = dp.count_marginals(dp.Table.open(folder, domain), [domain.names])
-    assert np.array_equal(counts[domain.names], naive.marginal(domain, rows, domain.names))
+    for names in [domain.names, *combinations(domain.names, 2), *((name,) for name in domain.names)]:
+        if domain.cells(names) <= 100_000:  # the oracle goes cell by cell
+            counts = dp.count_marginals(dp.Table.open(folder, domain), [names])
+            assert np.array_equal(counts[names], naive.marginal(domain, rows, names))
 
 
 def test_zero_way_sets_and_no_sets(tmp_path):
@@ -54,29 +56,6 @@ def test_zero_way_sets_and_no_sets(tmp_path):
 
 def test_counts_never_show_in_a_repr():
     assert "41" not in repr(ExactMarginal(("a",), np.array([41, 41])))
-
-
-@pytest.mark.parametrize("rows", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
-@pytest.mark.parametrize("width", [np.uint8, np.uint16, np.uint32])
-def test_the_kernel_at_the_edges_of_its_blocks(rows, width):
-    codes = np.random.default_rng(rows).integers(0, 5, (2, rows)).astype(width)
-    flat = np.zeros(1 + 5 + 25, dtype=np.int64)
-    index = [np.array(v, dtype=np.int64) for v in ([1, 0, 1], [1, 5, 1], [0, 0, 1, 3], [0, 1, 6])]
-    count_codes(codes, *index, flat)
-    assert flat[0] == rows
-    assert np.array_equal(flat[1:6], np.bincount(codes[1], minlength=5))
-    assert np.array_equal(flat[6:], np.bincount(codes[0] * width(5) + codes[1], minlength=25))
-
-
-def test_counters_beyond_32_bits():
-    start = (1 << 32) - 2
-    flat = np.full(3, start, dtype=np.int64)
-    empty, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
-    codes = np.full((1, 10), 1, dtype=np.uint8)
-    count_codes(codes, zero, np.ones(1, np.int64), np.array([0, 1]), zero, flat)
-    assert flat.tolist() == [start, start + 10, start]
-    count_codes(codes, empty, empty, np.array([0, 0]), zero, flat)
-    assert flat[0] == start + 10
 
 
 def test_attributes_of_ten_thousand_cells(tmp_path):

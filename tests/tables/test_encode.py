@@ -138,3 +138,22 @@ def test_empty_columns():
     one = attribute(kind="categories", values=["a", "b"])
     for column in (pa.array([], pa.string()), pa.array([], pa.string()).dictionary_encode(), pa.nulls(0)):
         assert np.array_equal(encode(one, column), [])
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize(("low", "high"), [(-100, 100), (-128, -120), (3, 120), (-1, 1)])
+def test_whole_numbers_inside_take_a_short_way_to_the_same_cells(kind, low, high):
+    one = attribute(kind="integer", low=low, high=high)
+    values = list(range(low, high + 1))
+    codes = encode(one, pa.array(values, kind))
+    assert codes.dtype == code_type(one.size)
+    assert codes.tolist() == [value - low for value in values]
+    assert encode(one, pa.array([0, *values], kind).slice(1)).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("value", [1 << 63, (1 << 64) - 1, 256, 1 << 32])
+def test_numbers_beyond_the_code_type_do_not_come_round(value):
+    column = pa.array([0, value], pa.uint64())
+    with pytest.raises(DataError):
+        encode(attribute(kind="coded", size=200), column)
+    assert encode(attribute(kind="coded", size=200, outside="category"), column).tolist() == [0, 200]

@@ -1,0 +1,302 @@
+"""Counting all k-way marginals from Parquet: dpscale against what one would else write, in one run on the same files.
+
+Every contender runs in a process of its own, held to the same cores, twice (the first warms caches), and is watched
+from outside. Slow ones count a sample of rows or sets and are scaled; they are marked with ~. Below stand the limits of
+the machine: reading every code once from memory, and one increment a row and set into a small table.
+
+    python benchmarks/counting.py [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+HERE = Path(__file__).resolve()
+DEGREE = 3
+SAMPLE_SETS, SAMPLE_ROWS = 24, 1 << 20
+TABLES = {"mixed": "2,4,10,50", "four": "4", "binary": "2"}
+ACS = ("acs", 378_817, 66, "2,3,4,5,7")
+MEMORY = ("memory", 1_000_000, 40, "40")
+Result = dict[str, float]
+
+
+def generated(place: Path, name: str, rows: int, attributes: int, sizes: str) -> Path:
+    """A table of the generator."""
+    options = ["--rows", rows, "--attributes", attributes, "--sizes", sizes, "--files", 16]
+    command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
+    subprocess.run([str(part) for part in command], check=True)
+    return place / name
+
+
+# The contenders: each counts all sets, or some and says by what to multiply its time
+
+
+def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: int = 4 << 30) -> Result:
+    """Passes under the memory setting, threads; the counts of a pass are let go after it."""
+    import dpscale as dp
+    from dpscale.engine import LocalEngine
+    from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+
+    domain = dp.Domain.read(place / "domain.toml")
+    table, engine = dp.Table.open(place / "table", domain).split(), LocalEngine("threads", cores)
+    groups, cells = partition_groups(table.partitions, cores), 0
+    passes = plan_passes(domain, sets, memory, cores)
+    for one in passes:
+        cells += sum(counts.size for counts in run_pass(engine, one, groups))
+    saving = passes[0].cover(1 << 22).saving
+    return {"passes": len(passes), "cells": cells, "joints": saving.joints, "planes": saving.planes}
+
+
+def bincount(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """numpy.bincount in a loop over the sets, on a sample of the rows that is in memory already."""
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+
+    domain = dp.Domain.read(place / "domain.toml")
+    rows = sum(pq.read_metadata(path).num_rows for path in (place / "table").glob("*.parquet"))
+    part = next(pq.ParquetFile(place / "table" / "part-00000.parquet").iter_batches(SAMPLE_ROWS))
+    columns = {name: part[name].to_numpy() for name in domain.names}
+    begin = time.perf_counter()
+    for names in sets:
+        shape = domain.shape(names)
+        joint = np.ravel_multi_index([columns[name] for name in names], shape)
+        np.bincount(joint, minlength=int(np.prod(shape)))
+    return {"asked": time.perf_counter() - begin, "scale": rows / len(part)}
+
+
+def duckdb(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """A GROUP BY for each set over a table that is in memory already, on a sample of the sets."""
+    import duckdb
+
+    base = duckdb.connect()
+    base.execute(f"SET threads = {cores}")
+    base.execute(f"CREATE TABLE t AS SELECT * FROM '{place / 'table'}/*.parquet'")
+    return timed_sets(sets, lambda names: base.execute(
+        f"SELECT {', '.join(names)}, count(*) FROM t GROUP BY {', '.join(names)}").fetchnumpy())  # fmt: skip
+
+
+def polars(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """A group_by for each set over a frame that is in memory already, on a sample of the sets."""
+    os.environ["POLARS_MAX_THREADS"] = str(cores)
+    import polars
+
+    frame = polars.read_parquet(place / "table" / "*.parquet")
+    return timed_sets(sets, lambda names: frame.group_by(names).len())
+
+
+def dask_groupby(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
+    """dask.dataframe: groupby-counts of a few sets, computed together."""
+    import dask
+    import dask.dataframe as dd
+
+    some = sets[:: max(len(sets) // 8, 1)][:8]
+    frame = dd.read_parquet(place / "table")
+    counts = [frame.groupby(list(names)).size() for names in some]
+    dask.compute(*counts, scheduler="threads", num_workers=cores)
+    return {"scale": len(sets) / len(some)}
+
+
+def timed_sets(sets: Sequence[tuple[str, ...]], ask: Callable[[tuple[str, ...]], Any]) -> Result:
+    some = sets[:: max(len(sets) // SAMPLE_SETS, 1)][:SAMPLE_SETS]
+    begin = time.perf_counter()
+    for names in some:
+        ask(names)
+    return {"asked": time.perf_counter() - begin, "scale": len(sets) / len(some)}
+
+
+CONTENDERS: dict[str, Callable[..., Result]] = {
+    "dpscale": dpscale,
+    "bincount": bincount,
+    "duckdb": duckdb,
+    "polars": polars,
+    "dask_groupby": dask_groupby,
+}
+
+
+# A process of its own
+
+
+def child(name: str, place: Path, cores: int, repeats: int, memory: int) -> None:
+    from dpscale.domain import Domain
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+    sets = list(combinations(Domain.read(place / "domain.toml").names, DEGREE))
+    if place.name == MEMORY[0]:
+        sets = [few for k in (1, 2, 3) for few in combinations(Domain.read(place / "domain.toml").names, k)]
+    for _ in range(repeats):
+        begin, busy = time.perf_counter(), time.process_time()
+        told = CONTENDERS[name](place, cores, sets, *([memory] if name == "dpscale" else []))
+        wall, busy = told.pop("asked", time.perf_counter() - begin), time.process_time() - busy
+    print(json.dumps({"wall": wall, "busy": busy, "sets": len(sets), **told}))
+
+
+def watched(name: str, place: Path, cores: int = 1, repeats: int = 2, memory: int = 4 << 30) -> Result:
+    """What a contender tells, and its peak memory as seen from outside."""
+    command = [sys.executable, HERE, "--child", name, "--place", place, "--cores", cores, "--repeats", repeats,
+               "--memory", memory]  # fmt: skip
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+    peak = [0]
+    watcher = threading.Thread(target=_watch, args=(process, peak))
+    watcher.start()
+    out = process.communicate()[0]
+    watcher.join()
+    if process.returncode:
+        return {}
+    return {"peak": peak[0] / 2**30, "scale": 1.0, **json.loads(out)}
+
+
+def _watch(process: subprocess.Popen[str], peak: list[int]) -> None:
+    while process.poll() is None:
+        try:
+            peak[0] = max(peak[0], psutil.Process(process.pid).memory_info().rss)
+        except psutil.NoSuchProcess:
+            return
+        time.sleep(0.01)
+
+
+# What is printed
+
+
+def table_rows(place: Path) -> tuple[int, int]:
+    """Rows, and bytes of all columns as they lie in the files."""
+    import pyarrow.parquet as pq
+
+    rows = size = 0
+    for path in sorted((place / "table").glob("*.parquet")):
+        footer = pq.read_metadata(path)
+        rows += footer.num_rows
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        size += sum(group.column(c).total_compressed_size for group in groups for c in range(group.num_columns))
+    return rows, size
+
+
+def per_count(found: Result, rows: int, cores: int = 1) -> float:
+    """Nanoseconds a row, marginal and core."""
+    return found["wall"] * found["scale"] * cores / rows / found["sets"] * 1e9
+
+
+def race(place: Path, title: str, names: Sequence[str]) -> None:
+    rows, size = table_rows(place)
+    results = {name: watched(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
+    own = results["dpscale"]
+    print(
+        f"{title}: {rows:,} rows, {own['sets']:,} sets, one core; dpscale and Dask from Parquet, the others from memory"
+    )
+    print(f"  {'':14} {'seconds':>10} {'ns/row/set':>11} {'to dpscale':>11} {'peak GiB':>9} {'bytes read':>12}")
+    for name, found in results.items():
+        if not found:
+            print(f"  {name:14} failed or is not installed")
+            continue
+        mark = "~" if found["scale"] != 1 else " "
+        read = f"{size * found['passes'] / 2**20:10.1f}Mi" if name == "dpscale" else ""
+        whole, each = found["wall"] * found["scale"], per_count(found, rows)
+        against = each / per_count(own, rows)
+        print(f"  {name:14}{mark}{whole:10.2f} {each:11.4f} {against:11.1f} {found['peak']:9.2f} {read:>12}")
+    limits(len(place_names(place)), int(own["sets"]))
+    print(f"  CPU seconds of dpscale {own['busy']:.2f} (more wall than that: others had the core)")
+    print(f"  joints counted {own['joints']:.0f}, sets by bit planes {own['planes']:.0f}, passes {own['passes']:.0f}")
+
+
+def place_names(place: Path) -> tuple[str, ...]:
+    from dpscale.domain import Domain
+
+    return Domain.read(place / "domain.toml").names
+
+
+def limits(attributes: int, sets: int) -> None:
+    """The lines of the machine: codes once through memory, and one increment a row and set."""
+    from numba import njit
+
+    @njit(nogil=True)  # type: ignore[misc]
+    def increments(codes: Any, counters: Any) -> None:
+        for r in range(len(codes)):
+            counters[codes[r]] += 1
+
+    source = np.zeros(1 << 28, dtype=np.uint8)
+    codes, counters = np.random.default_rng(0).integers(0, 4096, 1 << 16).astype(np.uint16), np.zeros(4096, np.uint32)
+    increments(codes, counters)
+    read = best(lambda: source.view(np.uint64).max()) / len(source)
+    step = best(lambda: [increments(codes, counters) for _ in range(16)]) / (16 * len(codes))
+    print(f"  {'limits':14} codes once through memory {1e9 * read * attributes / sets:.5f} ({1e-9 / read:.1f} GB/s); "
+          f"an increment a row and set {1e9 * step:.3f} ns/row/set")  # fmt: skip
+
+
+def best(work: Callable[[], Any]) -> float:
+    took = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - begin)
+    return min(took)
+
+
+def scaling(place: Path, title: str) -> None:
+    rows, _ = table_rows(place)
+    one, two = (watched("dpscale", place, cores) for cores in (1, 2))
+    efficiency = one["wall"] / (2 * two["wall"])
+    print(f"{title}: 1 core {one['wall']:.2f} s (CPU {one['busy']:.2f}), 2 cores {two['wall']:.2f} s "
+          f"(CPU {two['busy']:.2f}), efficiency {efficiency:.2f} (aim 0.85), "
+          f"{per_count(two, rows, 2):.4f} ns/row/set/core on two")  # fmt: skip
+
+
+def acs_row(place: Path) -> None:
+    rows, _ = table_rows(place)
+    two = watched("dpscale", place, 2)
+    print(f"ACS-like: {rows:,} rows × 66 attributes, all {two['sets']:,} 3-way marginals, 2 cores: {two['wall']:.2f} s "
+          f"(aim 30), peak {two['peak']:.2f} GiB")  # fmt: skip
+
+
+def memory_rows(place: Path) -> None:
+    for gib in (1, 2, 4):
+        found = watched("dpscale", place, 2, 1, gib << 30)
+        print(f"memory {gib} GiB: {found['sets']:,} sets, {found['cells']:,} cells, {found['passes']:.0f} passes, "
+              f"{found['wall']:.1f} s, peak {found['peak']:.2f} GiB, {found['peak'] / gib:.2f} of it")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="100000000 for the full figures")
+    parser.add_argument("--only", choices=[*TABLES, "acs", "memory", "scaling"])
+    parser.add_argument("--peers", default=",".join(CONTENDERS))
+    for name in ("--child", "--place"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    for name in ("--cores", "--repeats", "--memory"):
+        parser.add_argument(name, type=int, default=1, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(given.child, Path(given.place), given.cores, given.repeats, given.memory)
+        return
+    wanted = [given.only] if given.only else [*TABLES, "acs", "scaling", "memory"]
+    with tempfile.TemporaryDirectory(dir=given.place) as folder:
+        run(Path(folder), wanted, given.rows, given.peers.split(","))
+
+
+def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> None:
+    for name, sizes in TABLES.items():
+        if name in wanted:
+            race(generated(place, name, rows, 20, sizes), f"sizes {sizes}", peers if name == "mixed" else peers[:2])
+    if "scaling" in wanted:
+        scaling(generated(place, "scaling", rows, 20, TABLES["mixed"]), "scaling, mixed sizes")
+    if "acs" in wanted:
+        acs_row(generated(place, *ACS))
+    if "memory" in wanted:
+        memory_rows(generated(place, *MEMORY))
+
+
+if __name__ == "__main__":
+    main()
