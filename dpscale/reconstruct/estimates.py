@@ -115,11 +115,11 @@ class Estimates:
         values = self._read(index)
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
-        for axis, factor in enumerate(block.factors):
+        for factor in block.factors:  # each axis goes to the end, so after all of them they stand as they did
             if factor.kind == "center":
-                values = (values - values.mean(axis=axis, keepdims=True)) / factor.cells
+                values = np.moveaxis((values - values.mean(axis=0)) / factor.cells, 0, -1)
             else:
-                values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
+                values = np.tensordot(values, factor.inverse, axes=(0, 1))
         return values
 
     def _whole(self, index: int, block: Block) -> Array:

@@ -11,11 +11,14 @@ COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
 def error_plot(rows: list[dict[str, Any]]) -> str:
-    """Root mean square standard error of every answered set against its number of queries."""
+    """Root mean square standard error of every answered set against its number of queries; "" where none is."""
+    rows = [row for row in rows if row["rms_error"]]
+    if not rows:
+        return ""
     figure, axes = _figure()
     families = dict.fromkeys(row["family"] for row in rows)
     for colour, family in zip(COLOURS * len(families), families, strict=False):
-        mine = [row for row in rows if row["family"] == family and row["rms_error"]]
+        mine = [row for row in rows if row["family"] == family]
         axes.scatter(
             [row["queries"] for row in mine],
             [row["rms_error"] for row in mine],

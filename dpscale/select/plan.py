@@ -114,9 +114,10 @@ class ResidualEstimator:
             turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
             return np.asarray(self.scale * (turned**2).sum(axis=1))
         turned = pieces
-        for axis, factor in enumerate(self.factors):
-            turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis + 1, 0)), -1, axis + 1)
-        return np.asarray(self.scale * (pieces * turned).reshape(len(pieces), -1).sum(axis=1))
+        for factor in self.factors:  # each axis goes to the end, so after all of them they stand as they did
+            turned = np.tensordot(turned, factor.covariance, axes=(1, 0))
+        flat = pieces.reshape(len(pieces), -1)
+        return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
     def spans(self, query_piece: Array) -> bool:
         """Whether a query's piece can be told from the sources."""

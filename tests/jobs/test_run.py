@@ -200,3 +200,10 @@ def test_a_seed_is_marked_as_not_private(place):
     release = dp.run(write_job(place, engine={"seed": 0}), place / "run")
     assert release.manifest["private"] is False
     assert "Not private" in (place / "run" / "report.html").read_text()
+
+
+def test_a_run_without_answer_files_has_a_report(place):
+    release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
+    assert "answers queries on demand" in (release.path / "report.html").read_text()
+    assert not list((release.path / "answers").rglob("*.parquet"))
+    assert np.isfinite(release.answer(("age",), np.ones(release.domain.shape(("age",))))).all()
