@@ -135,6 +135,8 @@ class Schedule:
 
 def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule:
     """The exact draws of a plan at a budget (β, or ε for Laplace noise): they come to nearly that, and never more."""
+    if len({block.noise for block in plan.blocks}) != 1:  # no method makes such a plan, and β and ε do not add
+        raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
     make = _laplace if plan.noise == LAPLACE else _gaussian
     draws: tuple[Any, ...] = tuple(make(block, Fraction(budget), rows_per_unit) for block in plan.blocks)
     total = _rounded_up(draw.cost for draw in draws)

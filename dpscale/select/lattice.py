@@ -73,16 +73,16 @@ class Factor:
         """Largest squared L2 norm of a column of K, exactly."""
         if self.matrix is None:
             return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
-        norms = (self.matrix.astype(np.float64) ** 2).sum(axis=0)
-        near = np.flatnonzero(norms >= norms.max() * (1 - 1e-9))  # floats choose the candidates, integers decide
-        return max(sum(int(v) ** 2 for v in self.matrix[:, column]) for column in near)
+        if self.largest < 1 << 31:
+            return _largest_column_sum(self.matrix**2)
+        return max(sum(int(value) ** 2 for value in column) for column in self.matrix.T)
 
     @cached_property
     def reach_of_cell(self) -> int:
         """Largest L1 norm of a column of K, exactly: how far one record moves the measured numbers in all."""
-        if self.matrix is not None:
-            return int(np.abs(self.matrix).sum(axis=0).max())
-        return 1 if self.kind == "identity" else 2 * (self.cells - 1)
+        if self.matrix is None:
+            return 1 if self.kind == "identity" else 2 * (self.cells - 1)
+        return _largest_column_sum(np.abs(self.matrix))
 
     def squared_reach(self, noise: str) -> int:
         """Δ²: how far one record moves the measured numbers, squared, in the norm that the noise goes by."""
@@ -134,6 +134,12 @@ class Factor:
             return self.matrix
         eye = np.eye(self.cells, dtype=np.int64)
         return eye if self.kind == "identity" else self.cells * eye - 1
+
+
+def _largest_column_sum(values: Integers) -> int:
+    """Of integers ≥ 0, exactly: halves of 32 bits, for a sum could overflow 64."""
+    high, low = (values >> 32).sum(axis=0), (values & 0xFFFFFFFF).sum(axis=0)
+    return max(int(h) * 2**32 + int(rest) for h, rest in zip(high, low, strict=True))
 
 
 @lru_cache(maxsize=4096)

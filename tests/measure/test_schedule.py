@@ -1,3 +1,4 @@
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -82,3 +83,10 @@ def test_the_variance_of_discrete_laplace(scale):
     values = np.arange(-5000, 5001)
     weights = np.exp(-np.abs(values) / scale)
     assert LaplaceDraw(1, scale, Fraction(1)).variance == pytest.approx((weights * values**2).sum() / weights.sum())
+
+
+def test_a_plan_of_both_kinds_of_noise_is_refused():
+    made = PLANS["identity"]
+    mixed = replace(made, blocks=(made.blocks[0], *(replace(block, noise="laplace") for block in made.blocks[1:])))
+    with pytest.raises(PlanError, match="both kinds"):
+        make_schedule(mixed, 1.0)

@@ -58,3 +58,10 @@ def test_inverse_undoes_a_rounded_strategy():
     factor = round_strategy(root_of(gram), optimise(root_of(gram)).root, (12,), 20)
     identity = factor.inverse @ factor.explicit().astype(float)
     np.testing.assert_allclose(identity, np.eye(12) - 1 / 12, atol=1e-9)
+
+
+def test_column_norms_do_not_overflow():
+    matrix = np.full((4, 2), 2**62, dtype=np.int64)
+    factor = Factor("full", (2,), matrix)
+    assert factor.reach_of_cell == 2**64
+    assert factor.sensitivity == 2**126
