@@ -44,7 +44,7 @@ DESIGNS = {
 def plan_eigen_design(workload: Workload, setting: Setting) -> Plan:
     """Weighted design queries with completed columns."""
     if setting.noise != GAUSSIAN:
-        raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise: give delta", "or take hdmm")
+        raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "give delta, or take hdmm")
     given = dict(setting.taking(NAME, "design", "separate", "principal", "relative"))
     relative = _checked(given)
     solve = partial(_solve, given)

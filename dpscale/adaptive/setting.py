@@ -1,0 +1,114 @@
+"""What an adaptive run is asked: public, fixed before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from dpscale.errors import PlanError
+from dpscale.residual import subsets
+
+Names = tuple[str, ...]
+DEGREE = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the loop goes about it. The defaults are our own best on evidence (benchmarks/adaptive.py).
+
+    published: AIM+GReM as in the paper; nothing below then matters. ones: share of ρ for the 1-ways. selecting: share
+    of a round's budget for its selections. grain: groups have √(grain · σ · N) counts at least, σ the noise of a pair
+    if all were measured once. penalty: how much of the noise's expected L1 error a score gives up. patience: a round
+    whose measurements moved the estimates by less than this share of their noise is a vain one. growth: how the budget
+    of a measurement grows after it. rounds: how many rounds would take all candidates once. degree: of the largest
+    set measured. chains: passes of `low_order`.
+    """
+
+    published: bool = False
+    ones: Fraction = Fraction(3, 10)
+    selecting: Fraction = Fraction(1, 10)
+    grain: float = 0.45
+    penalty: float = 0.375
+    patience: float = 0.5
+    growth: int = 2
+    rounds: int = 9
+    degree: int = DEGREE
+    chains: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Attributes with their sizes, the marginals wanted with whole weights, and ρ (zCDP).
+
+    rows_per_unit: how many records one protected unit may hold: sensitivities grow by it.
+    """
+
+    sizes: Mapping[str, int]
+    targets: tuple[Names, ...]
+    rho: Fraction
+    rows_per_unit: int = 1
+    options: Options = Options()
+
+    def __post_init__(self) -> None:
+        if not self.targets or not any(self.targets):
+            raise PlanError("workload", "no attribute set", "one marginal at least", "add a family to the workload")
+        if not isinstance(self.rho, Fraction) or self.rho <= 0:
+            raise PlanError("privacy", f"a budget of {self.rho}", "an exact fraction above 0", "give more budget")
+
+    @cached_property
+    def names(self) -> Names:
+        """The attributes that any target uses, in the order of `sizes`."""
+        used = {name for names in self.targets for name in names}
+        return tuple(name for name in self.sizes if name in used)
+
+    @cached_property
+    def closure(self) -> tuple[Names, ...]:
+        """W↓: every subset of a target, the empty one too, smallest first."""
+        found = {kept for names in self.targets for kept in subsets(self.ordered(names))}
+        position = {name: index for index, name in enumerate(self.sizes)}
+        return tuple(sorted(found, key=lambda kept: (len(kept), [position[name] for name in kept])))
+
+    @cached_property
+    def candidates(self) -> tuple[Names, ...]:
+        """What may be selected: as published, all of W↓ but the total; else its sets of 2 … degree attributes."""
+        least, most = (1, math.inf) if self.options.published else (2, self.options.degree)
+        return tuple(names for names in self.closure if least <= len(names) <= most)
+
+    @cached_property
+    def weights(self) -> dict[Names, int]:
+        """As published w_γ = Σ_π |γ ∩ π|; else the number of targets that hold the set."""
+        if self.options.published:
+            held = [set(names) for names in self.targets]
+            return {names: sum(len(own.intersection(names)) for own in held) for names in self.candidates}
+        counted = dict.fromkeys(self.candidates, 0)
+        for target in self.targets:
+            for kept in subsets(self.ordered(target)):
+                if kept in counted:
+                    counted[kept] += 1
+        return counted
+
+    @property
+    def first_step(self) -> Fraction:
+        """The budget of a measurement with its selection in the first round."""
+        if self.options.published:
+            return self.one_way_cost / (1 - self.options.selecting)
+        return (self.rho - len(self.names) * self.one_way_cost) / max(len(self.candidates), 1)
+
+    @property
+    def one_way_cost(self) -> Fraction:
+        """ρ of each 1-way: as published 1/(2σ0²) with σ0² = |W↓|/(0.9 ρ); all of it where nothing else is wanted."""
+        if self.options.published:
+            return Fraction(9, 20) * self.rho / len(self.closure)
+        share = self.options.ones if self.candidates else Fraction(1)
+        return share * self.rho / len(self.names)
+
+    @property
+    def batch(self) -> int:
+        """Measurements a round."""
+        return 1 if self.options.published else -(-len(self.candidates) // self.options.rounds)
+
+    def ordered(self, names: Sequence[str]) -> Names:
+        return tuple(name for name in self.sizes if name in names)

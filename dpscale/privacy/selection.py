@@ -1,0 +1,60 @@
+"""The exponential mechanism, exactly: P(i) ∝ exp(scale · score_i) for integer scores and a rational scale.
+
+Scores of floats would have a sensitivity only up to rounding; so callers hand in whole numbers, computed in integers
+from integer counts and rounded released values, and their sensitivity is exact. A draw inverts the cumulative law: the
+uniform number is a prefix of bits, the weights are intervals (`exp_bounds`), and both get longer until they part; so no
+float and no rounding decides. With scale = ε / (2Δ) the cost is ε²/8 in zCDP (Cesar & Rogers 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate
+from math import isqrt
+
+from dpscale.privacy.staircase import WORD_BITS, Words, exp_bounds
+
+ROOT_BITS = 80
+
+
+def draw_index(words: Words, scores: Sequence[int], scale: Fraction) -> int:
+    """An index with probability exactly proportional to exp(scale · score). Uses two words, rarely more."""
+    if not scores or scale < 0:
+        raise ValueError(f"scores, scale: got {len(scores)}, {scale}; it takes one score at least and a scale >= 0")
+    most = max(scores)
+    gaps = [Fraction(most - int(score)) * scale for score in scores]
+    prefix, bits = int(words.words(1)[0]), WORD_BITS
+    while True:
+        prefix, bits = prefix << WORD_BITS | int(words.words(1)[0]), bits + WORD_BITS
+        found = _located(gaps, prefix, bits)
+        if found is not None:
+            return found
+
+
+def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
+    """The index that every uniform number beginning with `prefix` falls on, or None if that does not follow."""
+    bounds = {gap: exp_bounds(gap, bits) for gap in set(gaps)}
+    low = list(accumulate(bounds[gap][0] for gap in gaps))
+    high = list(accumulate(bounds[gap][1] for gap in gaps))
+    for index in range(len(gaps)):
+        # The true edge e = A/(A + B): A the weights up to here, B those after; each in its interval.
+        after_low, after_high = low[-1] - low[index], high[-1] - high[index]
+        edge_low = (low[index] << bits) // (low[index] + after_high)
+        edge_high = -((-high[index] << bits) // (high[index] + after_low))
+        if prefix + 1 <= edge_low:
+            return index
+        if prefix < edge_high and index < len(gaps) - 1:
+            return None
+    return len(gaps) - 1
+
+
+def epsilon_below(rho: Fraction) -> Fraction:
+    """A rational ε with ε²/8 ≤ ρ, below the root by 2^-80 of it at most: what a selection of cost ρ may use."""
+    shift = ROOT_BITS + max(0, rho.denominator.bit_length() - rho.numerator.bit_length())
+    return Fraction(isqrt((8 * rho.numerator << 2 * shift) // rho.denominator), 1 << shift)
+
+
+def scale_for(rho: Fraction, sensitivity: int) -> Fraction:
+    """The scale ε / (2Δ) of a draw that costs at most ρ."""
+    return epsilon_below(rho) / (2 * sensitivity)

@@ -1,0 +1,84 @@
+"""Local maximum entropy from the measurements of any plan that tells whole residuals: query-smasher, residual-planner…
+
+Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
+measurements, with their variances, give consistent non-negative estimates by `low_order` and `maxent`: biased, and for
+marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import PlanError
+from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.low_order import NoisyResidual, low_order
+from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
+from dpscale.residual import center
+from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
+
+Array = NDArray[np.float64]
+GRAIN, DEGREE, CHAINS = 0.3, 2, 1
+
+
+def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS) -> LowOrder:
+    """Low-order tables from all residuals of up to `degree` attributes that the plan tells whole.
+
+    `grain`: groups hold √(grain · σ · N) counts at least, σ the noise of a pair's typical cell; 0: every cell alone.
+    Raises PlanError where a 1-way of the workload's attributes was not measured.
+    """
+    plan = estimates.plan
+    told = [kept for kept, own in plan.residuals.items() if own.spans_all]
+    names = [name for name in plan.domain.names if any(name in kept for kept in told)]
+    if () not in told or any((name,) not in told for name in names):
+        raise PlanError("reconstruct.method", "not every 1-way was measured", "a plan that tells them", "add them")
+    counts = {name: _counts(estimates, name) for name in names}
+    total = total_of(counts)
+    ones = {name: non_negative_counts(own, total) for name, own in counts.items()}
+    larger = [kept for kept in told if 1 < len(kept) <= degree]
+    groups = _groups(estimates, ones, larger, grain, total)
+    measured = {kept: _residual(estimates, kept, groups) for kept in larger}
+    return low_order(ones, groups, measured, chains=chains)
+
+
+def _counts(estimates: Estimates, name: str) -> NoisyCounts:
+    size = estimates.plan.domain[name].size
+    variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) / size**2
+    return NoisyCounts(estimates.marginal((name,)), variance)
+
+
+def _groups(
+    estimates: Estimates, ones: dict[str, Array], sets: Sequence[Names], grain: float, total: float
+) -> dict[str, Groups]:
+    if not sets or grain <= 0:
+        return {name: every_cell(len(own)) for name, own in ones.items()}
+    deviation = math.sqrt(float(np.median([_variance(estimates, kept, {}) for kept in sets])))
+    least = math.sqrt(grain * deviation * total)
+    return {name: by_mass(own, least) for name, own in ones.items()}
+
+
+def _residual(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> NoisyResidual:
+    own = [groups[name] for name in kept]
+    values = center(coarsened(estimates.residual(kept), own), range(len(kept)))
+    return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
+
+
+def _variance(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> float:
+    """The mean variance of a residual's entries, over groups where such are given."""
+    estimator = estimates.estimator(kept)
+    if estimator.joint:
+        widths = [groups[name].size / groups[name].count for name in kept if name in groups]
+        return estimator.scale * float(np.diag(estimator.factors[0].covariance).mean()) * math.prod(widths)
+    parts = [_grouped(f.covariance, groups.get(name)) for name, f in zip(kept, estimator.factors, strict=True)]
+    return estimator.scale * math.prod(parts)
+
+
+def _grouped(covariance: Array, groups: Groups | None) -> float:
+    """The mean variance along one axis, of the sums over groups after centring."""
+    if groups is not None:
+        covariance = center(coarsened(covariance, [groups, groups]), (0, 1))
+    return float(np.diag(covariance).mean())
