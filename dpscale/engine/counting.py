@@ -27,7 +27,7 @@ from dpscale.tables.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, p
 from dpscale.tables.table import Partition
 
 COUNTER_BYTES = 8
-FACTOR = 4
+FACTOR = 5
 SHARDS = 16
 TASKS = 100_000
 TASK_SECONDS = 1.0
