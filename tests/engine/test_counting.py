@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.engine import LocalEngine, counting
-from dpscale.engine.counting import TASKS, effort, partition_groups, plan_passes, run_pass
+from dpscale.engine.counting import FACTOR, TASKS, effort, partition_groups, plan_passes, run_pass
 from dpscale.tables import Partition
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
 from tests.tables import naive
@@ -63,7 +63,7 @@ def test_processes_give_the_same(tmp_path):
 def test_a_pass_stays_within_the_memory_and_no_set_is_lost():
     domain = dp.Domain({f"a{i}": 10 for i in range(12)})
     sets = [(f"a{i}", f"a{j}") for i in range(12) for j in range(i)]
-    passes = plan_passes(domain, sets, memory=8 * 6 * 1000, workers=2)
+    passes = plan_passes(domain, sets, memory=8 * (2 + FACTOR) * 1000, workers=2)
     assert [names for one in passes for layout in one.shards for names in layout.sets] == sets
     assert all(sum(int(layout.offsets[-1]) for layout in one.shards) <= 1000 for one in passes)
     assert len(passes) == 7
