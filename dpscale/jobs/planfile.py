@@ -11,6 +11,7 @@ import numpy as np
 
 from dpscale.errors import JobError
 from dpscale.jobs.files import write_atomic
+from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan
 from dpscale.workload import Workload
@@ -64,10 +65,27 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
         Block(tuple(names), tuple(factors[key] for key in keys), share, whole, noise)
         for names, keys, share, whole, noise in content["blocks"]
     )
+    if not all(_fits(block, workload) for block in blocks):
+        raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
+                       "the plan as it was made", "start a new run")  # fmt: skip
     if not all(0 < block.share <= 1 for block in blocks):
         raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
                        "start a new run")  # fmt: skip
     return Plan(workload, content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"]))
+
+
+def _fits(block: Block, workload: Workload) -> bool:
+    """Whether a block's factors are those of its attributes, and its noise one that there is."""
+    domain, shapes = workload.domain, [size for factor in block.factors for size in factor.shape]
+    known = all(name in domain.names for name in block.attributes)
+    return (
+        known
+        and domain.ordered(block.attributes) == block.attributes
+        and tuple(shapes) == domain.shape(block.attributes)
+        and (block.joint or len(block.factors) == len(block.attributes))
+        and block.noise in (GAUSSIAN, LAPLACE)
+        and block.sensitivity > 0
+    )
 
 
 def _describe(factor: Factor) -> dict[str, Any]:

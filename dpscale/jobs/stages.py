@@ -100,6 +100,9 @@ def measured(run: RunDirectory) -> Measurements:
 
 def _measurements(run: RunDirectory, made: Plan, snapshot_id: str) -> Measurements:
     bound = run.job.data.max_rows_per_unit or 1
+    if made.noise != run.job.privacy.noise:
+        raise JobError("run directory", "its plan has another noise than its job asks for", "the plan as it was made",
+                       "start a new run")  # fmt: skip
     schedule = make_schedule(made, run.job.privacy.budget, bound)
     return Measurements(run.measurements_path, run.manifest["release"], snapshot_id, made, schedule)
 

@@ -23,6 +23,8 @@ from dpscale.select.allocation import GAUSSIAN, LAPLACE
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+KINDS = ("center", "identity", "matrix", "full")
+LARGEST_ENTRY = 1 << 60
 TOTAL_BITS = 75
 LARGEST_BITS = 25
 TRIES = 8
@@ -43,6 +45,19 @@ class Factor:
     kind: str
     shape: tuple[int, ...]
     matrix: Integers | None = None
+
+    def __post_init__(self) -> None:
+        """Sensitivities are read off the matrix, and what is applied goes by the kind: so the two must agree."""
+        if self.kind not in KINDS or (self.matrix is None) != (self.kind in ("center", "identity")):
+            raise ValueError("a factor whose kind and matrix do not agree")
+        if self.matrix is not None and not (
+            self.matrix.dtype == np.int64
+            and self.matrix.ndim == 2
+            and self.matrix.shape[1] == math.prod(self.shape)
+            and int(self.matrix.min(initial=0)) > -LARGEST_ENTRY
+            and int(self.matrix.max(initial=0)) < LARGEST_ENTRY
+        ):
+            raise ValueError("a factor whose matrix is not of int64, of its cells, or too large")
 
     @property
     def cells(self) -> int:

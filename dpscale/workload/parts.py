@@ -134,10 +134,11 @@ class ExplicitPart:
         return self.each
 
     def basis(self, attributes: Attributes) -> Array | None:
-        """The queries themselves where they are whole numbers and fewer than cells."""
-        flat = self.array.reshape(len(self.array), -1)
-        whole = np.array_equal(self.array, np.rint(self.array)) and np.abs(self.array).max(initial=0) < 1 << 10
-        return self.array if whole and len(flat) < flat.shape[1] else None
+        """The queries that weigh, where they are whole numbers and fewer than cells: those alone span the Gram."""
+        array = self.array[self.each > 0]
+        flat = array.reshape(len(array), -1)
+        whole = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
+        return array if whole and len(flat) < flat.shape[1] else None
 
     def count(self, attributes: Attributes) -> int:
         return len(self.array)

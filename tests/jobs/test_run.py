@@ -207,3 +207,27 @@ def test_a_run_without_answer_files_has_a_report(place):
     assert "answers queries on demand" in (release.path / "report.html").read_text()
     assert not list((release.path / "answers").rglob("*.parquet"))
     assert np.isfinite(release.answer(("age",), np.ones(release.domain.shape(("age",))))).all()
+
+
+@pytest.mark.parametrize("edit", ["noise", "kind", "attributes"])
+def test_a_plan_edited_before_its_charge_is_refused(place, edit):
+    """What is charged is read off the plan, so a plan whose parts do not agree must not be drawn."""
+    import json
+
+    from dpscale.jobs.release import run_stages
+    from dpscale.jobs.rundir import RunDirectory
+    from dpscale.jobs.spec import Job
+
+    run = RunDirectory.create(Job.read(write_job(place, workload=MIXED)), place / "run")
+    run_stages(run, only="plan")
+    path = place / "run" / "plan" / "plan.json"
+    content = json.loads(path.read_text())
+    if edit == "kind":
+        content["factors"] = {key: value | {"kind": "center"} for key, value in content["factors"].items()}
+    for block in content["blocks"]:
+        block[4] = "laplace" if edit == "noise" else block[4]
+        block[0] = block[0][::-1] if edit == "attributes" else block[0]
+    path.write_text(json.dumps(content))
+    with pytest.raises(dp.JobError, match="run directory"):
+        run_stages(RunDirectory(place / "run"), only="measure")
+    assert not list((place / "run" / "measurements").glob("*"))

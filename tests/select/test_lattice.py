@@ -61,7 +61,23 @@ def test_inverse_undoes_a_rounded_strategy():
 
 
 def test_column_norms_do_not_overflow():
-    matrix = np.full((4, 2), 2**62, dtype=np.int64)
+    matrix = np.full((16, 2), 2**59, dtype=np.int64)
     factor = Factor("full", (2,), matrix)
-    assert factor.reach_of_cell == 2**64
-    assert factor.sensitivity == 2**126
+    assert factor.reach_of_cell == 2**63
+    assert factor.sensitivity == 2**122
+
+
+@pytest.mark.parametrize(
+    ("kind", "matrix"),
+    [
+        ("center", np.eye(2, dtype=np.int64)),
+        ("full", None),
+        ("other", None),
+        ("full", np.eye(2, dtype=np.uint32)),
+        ("full", np.eye(3, dtype=np.int64)),
+        ("full", np.full((1, 2), -(2**63), dtype=np.int64)),
+    ],
+)
+def test_a_factor_that_could_be_charged_as_another_is_refused(kind, matrix):
+    with pytest.raises(ValueError, match="factor"):
+        Factor(kind, (2,), matrix)

@@ -248,3 +248,13 @@ def test_equal_problems_are_solved_once():
 
     plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), each=each)
     assert solved == [1]
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", "residual-planner", "hdmm"])
+def test_a_heavy_query_of_weight_zero_does_not_take_the_span(mechanism):
+    """Its row, once part of the integer basis, was chosen for its length instead of the query that is asked."""
+    heavy, asked = np.zeros(8), np.zeros(8)
+    heavy[:4], asked[[0, 1, 2, 6]] = 900, 1
+    workload = Workload(Domain({"a": 8})).add_queries(("a",), np.stack([heavy, asked]), [0.0, 1.0])
+    made = plan(workload, mechanism)
+    assert made.error == pytest.approx(made.variance(("a",), asked), rel=1e-6)
