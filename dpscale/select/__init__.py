@@ -66,7 +66,8 @@ def plan(
     if workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not workload.weighs:
-        raise JobError("workload.weight", "0 for every query", "a weight above 0", "weigh what should be answered")
+        raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
+                       "weigh what should be answered")  # fmt: skip
     setting = Setting(each, options, user_store(), noise, most_cells)
     with one_thread():
         if mechanism != AUTO:

@@ -31,6 +31,7 @@ TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
 SPAN_TOLERANCE = 1e-7
+LOST = 1e-3  # of a query: no rounding error, but another span
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +137,12 @@ class Factor:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
 
-    def spans(self, pieces: Array) -> bool:
+    def spans(self, pieces: Array, tolerance: float = SPAN_TOLERANCE) -> bool:
         """Whether pieces of queries, (m, cells), lie in the span of the rows."""
         if self.spans_all or self.matrix is None:
             return True
         back = (pieces @ self.inverse) @ self.matrix.astype(np.float64)
-        return bool(np.abs(back - pieces).max() <= SPAN_TOLERANCE * max(np.abs(pieces).max(), 1e-300))
+        return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
 
     def explicit(self) -> Integers:
         """K as a matrix of shape (rows, cells)."""
@@ -189,6 +190,9 @@ def round_strategy(rows: Array, root: Array, shape: tuple[int, ...], bits: int, 
     if not worth(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
         raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
+    if not best.spans(rows, LOST):
+        raise PlanError("workload.weights", "weights so far apart that some of them count for nothing",
+                        "weights within twelve orders of magnitude", "give 0 to what should not count")  # fmt: skip
     return best
 
 

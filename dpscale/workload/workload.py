@@ -99,12 +99,13 @@ class Workload:
 
     @property
     def weighs(self) -> bool:
-        """Whether any query has a weight above 0: the others are not planned for."""
-        each = (
-            part.each.max(initial=0) if isinstance(part, ExplicitPart) else max(part.weights, default=0)
+        """Whether any query has a weight above 0 and is not all zeros: the others are not planned for."""
+        return any(
+            bool(((part.each > 0) & part.array.reshape(len(part.array), -1).any(axis=1)).any())
+            if isinstance(part, ExplicitPart)
+            else max(part.weights, default=0) > 0
             for part in self.parts
         )
-        return any(weight > 0 for weight in each)
 
     @property
     def sets(self) -> tuple[Attributes, ...]:

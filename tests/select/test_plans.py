@@ -258,3 +258,12 @@ def test_a_heavy_query_of_weight_zero_does_not_take_the_span(mechanism):
     workload = Workload(Domain({"a": 8})).add_queries(("a",), np.stack([heavy, asked]), [0.0, 1.0])
     made = plan(workload, mechanism)
     assert made.error == pytest.approx(made.variance(("a",), asked), rel=1e-6)
+
+
+def test_queries_of_zeros_and_weights_that_vanish_are_refused():
+    domain, heavy, asked = Domain({"a": 8}), np.zeros(8), np.zeros(8)
+    heavy[:4], asked[[0, 1, 2, 6]] = 900, 1
+    with pytest.raises(JobError, match="all zeros"):
+        plan(Workload(domain).add_queries(("a",), np.zeros((2, 8))))
+    with pytest.raises(PlanError, match="count for nothing"):
+        plan(Workload(domain).add_queries(("a",), np.stack([heavy, asked]), [1e-30, 1.0]))
