@@ -25,7 +25,7 @@ from dpscale.measure.tags import secret_tag, snapshot_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.select import Plan, plan
+from dpscale.select import Plan, Setting, choose, user_store
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes, Dropped, empty_table
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
@@ -45,9 +45,9 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
 
 def make_plan(job: Job, domain: Domain, engine: Engine) -> Plan:
     """The plan of a job, refused where it cannot fit the memory setting."""
-    name, options = job.mechanism.name, job.mechanism.options
     most = job.engine.bytes // (8 * (engine.workers + FACTOR))
-    made = plan(job.build_workload(domain), name, engine.each("solve"), job.privacy.noise, most, **options)
+    setting = Setting(engine.each("solve"), job.mechanism.options, user_store(), job.privacy.noise, most)
+    made = choose(job.build_workload(domain), job.mechanism.name, setting)
     check_memory(made, job.engine.bytes, engine.workers)
     return made
 

@@ -40,7 +40,7 @@ METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
 
 AUTO = "auto"
 
-__all__ = ["AUTO", "METHODS", "Block", "Plan", "plan"]
+__all__ = ["AUTO", "METHODS", "Block", "Plan", "Setting", "choose", "plan", "user_store"]
 
 
 def plan(
@@ -58,17 +58,21 @@ def plan(
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
     it. What was solved before on this machine is taken from the store (`dpscale.select.store`).
     """
+    return choose(workload, mechanism, Setting(each, options, user_store(), noise, most_cells))
+
+
+def choose(workload: Workload, mechanism: str, setting: Setting) -> Plan:
+    """The same with all else in a setting: for job files, whose options may have any name."""
     known = [*METHODS, AUTO]
     if mechanism not in known:
         raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(known), nearest(mechanism, known))
-    if noise not in (GAUSSIAN, LAPLACE):
-        raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
+    if setting.noise not in (GAUSSIAN, LAPLACE):
+        raise JobError("noise", f"{setting.noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
     if workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "weigh what should be answered")  # fmt: skip
-    setting = Setting(each, options, user_store(), noise, most_cells)
     with one_thread():
         if mechanism != AUTO:
             return METHODS[mechanism](workload, setting)

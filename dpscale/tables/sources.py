@@ -61,7 +61,7 @@ class ParquetSource:
 
 
 def _batch_rows(columns: int) -> int:
-    return min(BATCH_ROWS, max(BATCH_VALUES // columns, LEAST_ROWS))
+    return min(BATCH_ROWS, max(BATCH_VALUES // max(columns, 1), LEAST_ROWS))
 
 
 class CsvSource:

@@ -56,6 +56,8 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"workload": [MARGINAL | {"file": "x.npy"}]}, ["workload.file", "predicates"]),
         ({"workload": [{"family": "predicates", "attributes": [["age"]], "file": "none.npy"}]}, ["none.npy"]),
         ({"workload": []}, ["workload"]),
+        ({"mechanism": {"noise": "laplace"}}, ["mechanism.noise", "gap, seconds"]),
+        ({"mechanism": {"name": "hdmm", "each": 1}}, ["mechanism.each", "way, seed"]),
         ({"mechanism": {"name": "query-smash"}}, ["mechanism.name", "'query-smasher'"]),
         ({"privacy": {"epsilon": 0.0, "delta": 1e-9}}, ["privacy.epsilon", "0.0"]),
         ({"privacy": {"epsilon": -1.0, "delta": 1e-9}}, ["privacy.epsilon", "-1.0"]),
