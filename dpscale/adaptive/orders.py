@@ -49,8 +49,7 @@ class Order:
 
     @property
     def block(self) -> Block:
-        make = identity_factor if self.whole else center_factor
-        return Block(self.names, tuple(make(own.count) for own in self.groups), 1.0)
+        return order_block(self.names, self.groups, self.whole)
 
     @property
     def cells(self) -> int:
@@ -86,6 +85,12 @@ class Order:
         return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
 
 
+def order_block(names: Names, groups: Sequence[Groups], whole: bool) -> Block:
+    """The integer strategy of an order: the cells themselves, or the centred marginal made whole."""
+    make = identity_factor if whole else center_factor
+    return Block(names, tuple(make(own.count) for own in groups), 1.0)
+
+
 def exact_draw(block: Block, cost: Fraction, rows_per_unit: int) -> Draw:
     """The noise with which a block costs `cost` (β) or a little less, never more."""
     sensitivity = block.sensitivity * rows_per_unit**2
@@ -96,13 +101,21 @@ def exact_draw(block: Block, cost: Fraction, rows_per_unit: int) -> Draw:
     variance = math.ceil(multiplier**2 * exact) + SMOOTHING
     if variance > MAX_WIDE_VARIANCE:
         raise PlanError("privacy", "a budget too small to share out", "noise below 2^99 lattice steps", "give more")
+    return restored_draw(block, multiplier, variance, rows_per_unit)
+
+
+def restored_draw(block: Block, multiplier: int, variance: int, rows_per_unit: int) -> Draw:
+    """The draw of so much noise, with what it costs."""
+    if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
+        raise ValueError("a draw that cannot be")
+    sensitivity = block.sensitivity * rows_per_unit**2
     return Draw(multiplier, variance, Fraction(multiplier**2 * sensitivity, variance - SMOOTHING))
 
 
-def one_way_order(name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> Order:
+def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> Order:
     """A 1-way over its cells at a cost of ρ."""
-    block = Block((name,), (identity_factor(groups.count),), 1.0)
-    return Order(0, 0, (name,), (groups,), exact_draw(block, 2 * rho, rows_per_unit), whole=True)
+    block = order_block((name,), (groups,), whole=True)
+    return Order(0, rank, (name,), (groups,), exact_draw(block, 2 * rho, rows_per_unit), whole=True)
 
 
 def residual_orders(
@@ -120,7 +133,7 @@ def residual_orders(
     for kept, part in zip(subsets(names), parts, strict=True):
         if part:
             own = tuple(groups[names.index(name)] for name in kept)
-            block = Block(kept, tuple(center_factor(each.count) for each in own), 1.0)
+            block = order_block(kept, own, whole=False)
             draw = exact_draw(block, 2 * rho * Fraction(part, sum(parts)), rows_per_unit)
             orders.append(Order(*round_and_rank, kept, own, draw))
     return orders

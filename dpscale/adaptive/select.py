@@ -8,22 +8,16 @@ most SCALE: no floating-point error touches the sensitivity. True scores are pri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpscale.adaptive.setting import Names
+from dpscale.adaptive.shard import SCALE, Distances
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.staircase import Words
-from dpscale.residual.groups import Groups, coarsened
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-SCALE = 256
 NOISE_L1 = math.sqrt(2 / math.pi)
 
 
@@ -31,14 +25,13 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 class Selection:
     """A round's choice, a function of released values: `count` distinct candidates, each draw costing `rho`.
 
-    `estimates[γ]`: what is believed of it, over groups; `step`: ρ of one measurement.
+    `cells[γ]`: how many groups' cells a candidate has; `step`: ρ of one measurement.
     """
 
     round: int
     candidates: tuple[Names, ...]
     weights: Mapping[Names, int]
-    estimates: Mapping[Names, Array]
-    groups: Mapping[str, Groups]
+    cells: Mapping[Names, int]
     count: int
     rho: Fraction
     step: Fraction
@@ -50,14 +43,9 @@ class Selection:
         """How far one unit moves any score."""
         return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates)
 
-    @property
-    def deviation(self) -> float:
-        """σ_t: the noise of a measurement of this round, if it were one of a whole marginal."""
-        return self.rows_per_unit / math.sqrt(2 * float(self.step))
-
     def offset(self, names: Names) -> int:
         """The penalty in units of 1/SCALE: from public numbers only."""
-        return round(SCALE * self.penalty * NOISE_L1 * self.deviation * self.estimates[names].size)
+        return round(SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit) * self.cells[names])
 
     def record(self, rank: int) -> dict[str, Any]:
         """What names the draw, besides release and snapshot."""
@@ -65,43 +53,41 @@ class Selection:
                 "candidates": len(self.candidates), "sensitivity": str(self.sensitivity)}  # fmt: skip
 
 
-def distance(counts: Counts, estimate: Array) -> int:
-    """‖μ − μ̂‖₁ in units of 1/SCALE. Exact, hence private."""
-    rounded = np.rint(np.clip(estimate, -(2.0**52), 2.0**52) * SCALE).astype(np.int64)
-    return int(np.abs(counts * SCALE - rounded).sum())
+def deviation(step: Fraction, rows_per_unit: int) -> float:
+    """σ_t: the noise of a measurement that costs `step`, if it were one of a whole marginal."""
+    return rows_per_unit / math.sqrt(2 * float(step))
 
 
-class Scorer:
-    """Distances of candidates from exact counts over cells, kept until an estimate changes. Private; never shown.
+class Scores:
+    """Distances of candidates, kept until what is believed of them changes. Private; never shown."""
 
-    counts_of: exact counts over the cells of a set. They are put into groups once.
-    """
+    def __init__(self) -> None:
+        self._known: dict[Names, int] = {}
 
-    def __init__(self, counts_of: Callable[[Names], Counts]) -> None:
-        self._counts_of = counts_of
-        self._counts: dict[Names, Counts] = {}
-        self._known: dict[Names, tuple[Array, int]] = {}
+    def missing(self, candidates: Iterable[Names]) -> list[Names]:
+        """The candidates whose distance has to be found."""
+        return [names for names in candidates if names not in self._known]
 
-    def scores(self, selection: Selection) -> list[int]:
+    def learn(self, distances: Distances) -> None:
+        self._known.update(distances.found)
+
+    def forget(self, sets: Iterable[Names]) -> None:
+        for names in sets:
+            self._known.pop(names, None)
+
+    def of(self, selection: Selection) -> list[int]:
+        """The score of every candidate."""
         return [
-            selection.weights[names] * (self._distance(selection, names) - selection.offset(names))
-            for names in selection.candidates
+            selection.weights[names] * (self._known[names] - selection.offset(names)) for names in selection.candidates
         ]
 
-    def _distance(self, selection: Selection, names: Names) -> int:
-        estimate = selection.estimates[names]
-        if names not in self._known or self._known[names][0] is not estimate:
-            if names not in self._counts:
-                groups = [selection.groups[name] for name in names]
-                self._counts[names] = np.asarray(coarsened(self._counts_of(names), groups), dtype=np.int64)
-            self._known[names] = (estimate, distance(self._counts[names], estimate))
-        return self._known[names][1]
-
     def __repr__(self) -> str:
-        return "Scorer(counts hidden)"
+        return "Scores(hidden)"
 
 
-def draw_chosen(selection: Selection, scores: list[int], stream_of: Callable[[dict[str, Any]], Words]) -> list[Names]:
+def draw_chosen(
+    selection: Selection, scores: Sequence[int], stream_of: Callable[[dict[str, Any]], Words]
+) -> tuple[Names, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those left."""
     left = list(range(len(scores)))
     scale = scale_for(selection.rho, selection.sensitivity)
@@ -109,4 +95,4 @@ def draw_chosen(selection: Selection, scores: list[int], stream_of: Callable[[di
     for rank in range(selection.count):
         words = stream_of(selection.record(rank))
         chosen.append(left.pop(draw_index(words, [scores[index] for index in left], scale)))
-    return [selection.candidates[index] for index in chosen]
+    return tuple(selection.candidates[index] for index in chosen)

@@ -41,9 +41,10 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Attributes with their sizes, the marginals wanted with whole weights, and ρ (zCDP).
+    """Attributes with their sizes, the marginals wanted, and ρ (zCDP).
 
-    rows_per_unit: how many records one protected unit may hold: sensitivities grow by it.
+    rows_per_unit: how many records one protected unit may hold: sensitivities grow by it. target_weights: whole numbers
+    above 0, one for each target; () for 1 each.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +52,7 @@ class Setting:
     rho: Fraction
     rows_per_unit: int = 1
     options: Options = Options()
+    target_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.targets or not any(self.targets):
@@ -79,15 +81,19 @@ class Setting:
 
     @cached_property
     def weights(self) -> dict[Names, int]:
-        """As published w_γ = Σ_π |γ ∩ π|; else the number of targets that hold the set."""
-        if self.options.published:
-            held = [set(names) for names in self.targets]
-            return {names: sum(len(own.intersection(names)) for own in held) for names in self.candidates}
+        """As published w_γ = Σ_π w_π |γ ∩ π|; else Σ w_π over the targets π ⊇ γ."""
+        each = self.target_weights or (1,) * len(self.targets)
+        if self.options.published:  # Σ_π w_π |γ ∩ π| is a sum over γ's attributes
+            alone = {name: 0 for name in self.names}
+            for target, weight in zip(self.targets, each, strict=True):
+                for name in target:
+                    alone[name] += weight
+            return {names: sum(alone[name] for name in names) for names in self.candidates}
         counted = dict.fromkeys(self.candidates, 0)
-        for target in self.targets:
+        for target, weight in zip(self.targets, each, strict=True):
             for kept in subsets(self.ordered(target)):
                 if kept in counted:
-                    counted[kept] += 1
+                    counted[kept] += weight
         return counted
 
     @property

@@ -1,8 +1,8 @@
 """The loop's state: a function of released values alone, so that anyone could continue from what was published.
 
-    first_orders(setting) → measured → begun → [selection → chosen → orders → measured → advanced]* until left = 0
+    first_decision → measured → begun → [next_selection → chosen → decided → measured → advanced]* until done
 Nothing here is random and nothing sees a count. Budgets are exact fractions: the last round takes all that is left, so
-ρ is met exactly. A state can be rebuilt from the choices and the measured values of its rounds, read back from disk.
+ρ is met exactly. A state can be rebuilt from the decisions and the measured values of its rounds, read back from disk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.adaptive.decision import Decision
 from dpscale.adaptive.orders import Order, one_way_order, residual_orders
-from dpscale.adaptive.select import NOISE_L1, Selection
+from dpscale.adaptive.select import NOISE_L1, Selection, deviation
 from dpscale.adaptive.setting import Names, Setting
+from dpscale.adaptive.shard import Believed, Tables
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
-from dpscale.residual.grem import Residuals, lazily_updated
+from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
 
 Array = NDArray[np.float64]
@@ -29,7 +32,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Round:
-    """What a round chose and spent, and how far its measurements moved the estimates: all of it released."""
+    """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
+
+    `step`: ρ of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
+    """
 
     chosen: tuple[Names, ...]
     step: Fraction
@@ -40,7 +46,7 @@ class Round:
 @dataclass(frozen=True, eq=False)
 class State:
     """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: ρ not spent;
-    `step`: ρ of the next measurement with its selection; `marginals`: GReM's, as published only."""
+    `step`: ρ of the next measurement with its selection."""
 
     setting: Setting
     counts: Mapping[str, NoisyCounts]
@@ -49,7 +55,16 @@ class State:
     left: Fraction
     step: Fraction
     rounds: tuple[Round, ...] = ()
-    marginals: Mapping[Names, Array] | None = None
+    measured: int = 0
+
+    @property
+    def published(self) -> bool:
+        return self.setting.options.published
+
+    @property
+    def rows(self) -> int:
+        """About how many records there are: a released number."""
+        return round(total_of(self.counts))
 
     @cached_property
     def model(self) -> LowOrder:
@@ -70,45 +85,47 @@ class State:
         kept = np.prod([1 - 1 / self.groups[name].count for name in names])
         return NoisyResidual(self.residuals.values[names], float(np.sqrt(kept / self.residuals.precision(names))))
 
-    @cached_property
-    def estimates(self) -> Mapping[Names, Array]:
-        """What is believed of every candidate, over groups."""
-        if self.marginals is not None:
-            return self.marginals
-        return {names: self.model.coarse_marginal(names) for names in self.setting.candidates}
+    def estimate(self, names: Names) -> Array:
+        """What is believed of a candidate, over groups."""
+        return self.residuals.marginal(names) if self.published else self.model.coarse_marginal(names)
+
+    def believed(self, sets: Sequence[Names]) -> Believed:
+        """The same of several, to be sent to where they are held against exact counts."""
+        if self.published:
+            return self.residuals.within(sets)
+        return Tables({names: self.model.coarse_marginal(names) for names in sets})
 
     def marginal(self, names: Sequence[str]) -> Array:
         """The estimated marginal over cells, an axis each in the order asked."""
-        if self.marginals is None:
+        if not self.published:
             return self.model.marginal(names)
         ordered = self.setting.ordered(names)
-        found = self.marginals.get(ordered)
-        own = self.residuals.marginal(ordered) if found is None else found
-        return own.transpose([ordered.index(name) for name in names])
+        return self.residuals.marginal(ordered).transpose([ordered.index(name) for name in names])
 
     @property
     def done(self) -> bool:
         return self.left == 0 or not self.setting.candidates
 
 
-def first_orders(setting: Setting) -> list[Order]:
+def first_decision(setting: Setting) -> Decision:
     """The 1-ways, each over its cells."""
+    groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
     cost, units = setting.one_way_cost, setting.rows_per_unit
-    return [one_way_order(name, every_cell(setting.sizes[name]), cost, units) for name in setting.names]
+    orders = tuple(one_way_order(rank, name, groups[name], cost, units) for rank, name in enumerate(setting.names))
+    return Decision(0, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
 
 
-def begun(setting: Setting, orders: Sequence[Order], values: Sequence[Array]) -> State:
-    """The state after the 1-ways: groups are chosen here, once."""
-    counts = {o.names[0]: NoisyCounts(v, o.variance) for o, v in zip(orders, values, strict=True)}
-    left = setting.rho - len(setting.names) * setting.one_way_cost
-    sizes = {name: setting.sizes[name] for name in setting.names}
-    if setting.options.published:
-        groups = {name: every_cell(size) for name, size in sizes.items()}
-        residuals = Residuals(sizes).updated(_as_residuals(counts))
-        marginals = {names: residuals.marginal(names) for names in setting.candidates}
-        return State(setting, counts, groups, residuals, left, setting.first_step, marginals=marginals)
-    groups = _grouped(setting, counts)
+def begun(
+    setting: Setting, decision: Decision, values: Sequence[Array], groups: Mapping[str, Groups] | None = None
+) -> State:
+    """The state after the 1-ways. Groups are chosen here, once; `groups`: as they were chosen before."""
+    counts = {o.names[0]: NoisyCounts(v, o.variance) for o, v in zip(decision.orders, values, strict=True)}
+    left = setting.rho - decision.spent
+    if groups is None:
+        groups = decision.groups if setting.options.published else _grouped(setting, counts)
     residuals = Residuals({name: own.count for name, own in groups.items()})
+    if setting.options.published:
+        residuals = residuals.updated(_as_residuals(counts))
     return State(setting, counts, groups, residuals, left, setting.first_step)
 
 
@@ -136,8 +153,12 @@ def next_selection(state: State) -> Selection:
     setting, options = state.setting, state.setting.options
     count, step = _afforded(state)
     cost, penalty = options.selecting * step, 1.0 if options.published else options.penalty
-    return Selection(len(state.rounds) + 1, setting.candidates, setting.weights, state.estimates, state.groups,
-                     count, cost, step - cost, penalty, setting.rows_per_unit)  # fmt: skip
+    return Selection(state.measured + 1, setting.candidates, setting.weights, _cells(state), count, cost, step - cost,
+                     penalty, setting.rows_per_unit)  # fmt: skip
+
+
+def _cells(state: State) -> dict[Names, int]:
+    return {names: prod(state.groups[name].count for name in names) for names in state.setting.candidates}
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
@@ -149,23 +170,23 @@ def _afforded(state: State) -> tuple[int, Fraction]:
     return count, state.left / count
 
 
-def next_orders(state: State, selection: Selection, chosen: Sequence[Names]) -> list[Order]:
+def decided(state: State, selection: Selection, chosen: Sequence[Names]) -> Decision:
     """The measurements of a round, after its selections."""
     had = _precisions(state)
-    orders = []
+    orders: list[Order] = []
     for rank, names in enumerate(chosen):
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
         own = residual_orders(names, groups, had, selection.step, state.setting.rows_per_unit, where)
         orders += own
         for order in own:
             had[order.names] = had.get(order.names, 0.0) + 1 / order.variance
-    return orders
+    return Decision(selection.round, tuple(chosen), selection.rho, selection.step, state.groups, tuple(orders))
 
 
 def _precisions(state: State) -> dict[Names, float]:
     """What is known of each residual, the 1-ways over cells counted in (about: groups differ in width)."""
     had = dict(state.residuals.precisions)
-    if state.marginals is None:
+    if not state.published:
         for name, own in state.counts.items():
             wide = state.groups[name].size / state.groups[name].count
             had[(name,)] = had.get((name,), 0.0) + 1 / (own.variance * wide)
@@ -173,19 +194,32 @@ def _precisions(state: State) -> dict[Names, float]:
     return had
 
 
-def advanced(
-    state: State, selection: Selection, chosen: Sequence[Names], orders: Sequence[Order], values: Sequence[Array]
-) -> State:
+def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
+    """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
+    told = [(order.names, value, 1 / order.variance) for order, value in zip(decision.orders, values, strict=True)]
+    left = state.left - decision.spent
+    return replace(state, residuals=state.residuals.updated(told), left=left, measured=decision.round)
+
+
+def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
-    told = [(order.names, value, 1 / order.variance) for order, value in zip(orders, values, strict=True)]
-    residuals = state.residuals.updated(told)
-    marginals = state.marginals and lazily_updated(state.marginals, state.residuals, residuals)
-    spent = selection.count * (selection.step + selection.rho)
-    after = replace(state, residuals=residuals, left=state.left - spent, marginals=marginals)
-    noise = [NOISE_L1 * selection.deviation * state.estimates[names].size for names in chosen]
-    moved = [float(np.abs(after.estimates[names] - state.estimates[names]).sum()) for names in chosen]
-    note = Round(tuple(chosen), selection.step + selection.rho, tuple(moved), tuple(noise))
+    after = absorbed(state, decision, values)
+    sigma = deviation(decision.step, state.setting.rows_per_unit)
+    before = [state.estimate(names) for names in decision.chosen]
+    pairs = zip(before, decision.chosen, strict=True)
+    moved = tuple(float(np.abs(after.estimate(names) - old).sum()) for old, names in pairs)
+    noise = tuple(NOISE_L1 * sigma * old.size for old in before)
+    note = Round(decision.chosen, decision.step + decision.rho, moved, noise)
     return replace(after, rounds=(*state.rounds, note), step=_annealed(state, note))
+
+
+def touched(before: State, after: State) -> list[Names]:
+    """The candidates whose estimates a round may have moved."""
+    if not after.published:
+        return list(after.setting.candidates)
+    old, new = before.residuals.values, after.residuals.values
+    changed = [set(kept) for kept in new if new[kept] is not old.get(kept)]
+    return [names for names in after.setting.candidates if any(kept <= set(names) for kept in changed)]
 
 
 def _annealed(state: State, note: Round) -> Fraction:

@@ -53,6 +53,12 @@ class Residuals:
                 total += spread(self.values[kept], kept, names, total.shape)
         return total
 
+    def within(self, sets: Iterable[Names]) -> Residuals:
+        """Those that the marginals of some sets need."""
+        needed = {kept for names in sets for kept in subsets(names)}
+        values = {kept: value for kept, value in self.values.items() if kept in needed}
+        return Residuals(self.sizes, values, {kept: self.precisions[kept] for kept in values})
+
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         return tuple(self.sizes[name] for name in names)
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -6,11 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.adaptive import Scorer, advanced, begun, draw_chosen, first_orders, next_orders, next_selection, run
-from dpscale.adaptive.select import SCALE, distance
+from dpscale.adaptive import (
+    Decision,
+    Scores,
+    advanced,
+    begun,
+    decided,
+    draw_chosen,
+    first_decision,
+    next_selection,
+    packed,
+    run,
+)
+from dpscale.adaptive.shard import SCALE, Held, Tables, distance
 from dpscale.errors import PlanError
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.residual import center, subsets
+from dpscale.residual.groups import every_cell
+from dpscale.tables import ExactMarginal
 from tests.adaptive.small import NAMES, OWN, PUBLISHED, SIZES, TRIPLES, counter, error, records, setting
 
 COUNTS = counter(records())
@@ -27,16 +41,28 @@ def made_up(order, rng):
 
 def scripted(asked, rng, choose):
     """A run on made-up values; yields states, and what each round chose and ordered."""
-    orders = first_orders(asked)
-    spent = sum(order.rho for order in orders)
-    state = begun(asked, orders, [made_up(order, rng) for order in orders])
+    decision = first_decision(asked)
+    spent = sum(order.rho for order in decision.orders)
+    state = begun(asked, decision, [made_up(order, rng) for order in decision.orders])
     while not state.done:
-        selection = next_selection(state)
-        chosen = choose(selection)
-        orders = next_orders(state, selection, chosen)
-        spent += selection.rho * len(chosen) + sum(order.rho for order in orders)
-        state = advanced(state, selection, chosen, orders, [made_up(order, rng) for order in orders])
+        decision = decided(state, selection := next_selection(state), choose(selection))
+        spent += selection.rho * len(decision.chosen) + sum(order.rho for order in decision.orders)
+        state = advanced(state, decision, [made_up(order, rng) for order in decision.orders])
     return state, spent
+
+
+def after_ones(asked, seed=1):
+    """The state after 1-ways that are made up."""
+    decision, rng = first_decision(asked), np.random.default_rng(seed)
+    return begun(asked, decision, [made_up(order, rng) for order in decision.orders])
+
+
+def scores_of(state, counts_of):
+    selection = next_selection(state)
+    marginals = [ExactMarginal(names, counts_of(names)) for names in selection.candidates]
+    shard, scores = packed(marginals, selection.candidates, state.groups, state.rows), Scores()
+    scores.learn(shard.distances(state.believed(selection.candidates), selection.candidates))
+    return scores.of(selection)
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,13 +96,9 @@ def test_the_next_state_is_a_function_of_released_values_alone(options):
     tables = [counter(table), counter(table[1:])]
     asked, states = setting(options), []
     for counts_of in tables:
-        rng, scorer = np.random.default_rng(5), Scorer(counts_of)
-
-        def choose(selection, scorer=scorer):
-            scorer.scores(selection)  # looked at and thrown away: the choice is the same released one
-            return list(selection.candidates[: selection.count])
-
-        states.append(scripted(asked, rng, choose)[0])
+        rng = np.random.default_rng(5)
+        scores_of(after_ones(asked), counts_of)  # looked at and thrown away: the choice is the same released one
+        states.append(scripted(asked, rng, lambda selection: selection.candidates[: selection.count])[0])
     one, other = states
     assert one.rounds == other.rounds
     assert (one.left, one.step) == (other.left, other.step)
@@ -86,14 +108,10 @@ def test_the_next_state_is_a_function_of_released_values_alone(options):
 
 @either
 def test_one_record_moves_a_score_by_the_sensitivity_at_most(options):
-    table = records()
-    asked = setting(options)
-    orders = first_orders(asked)
-    rng = np.random.default_rng(1)
-    selection = next_selection(begun(asked, orders, [made_up(order, rng) for order in orders]))
-    here = Scorer(counter(table)).scores(selection)
+    table, state = records(), after_ones(setting(options))
+    selection, here = next_selection(state), scores_of(state, counter(table))
     for row in range(0, 40, 4):
-        there = Scorer(counter(np.delete(table, row, axis=0))).scores(selection)
+        there = scores_of(state, counter(np.delete(table, row, axis=0)))
         moved = max(abs(one - other) for one, other in zip(here, there, strict=True))
         assert moved <= selection.sensitivity
     largest = max(selection.weights[names] for names in selection.candidates)
@@ -121,27 +139,75 @@ def test_the_same_secret_gives_the_same_bytes_and_a_round_can_be_replayed(option
 
 def _replayed(asked, secret, choices):
     """From the choices and the values alone, as they would be read back from disk."""
-    orders = first_orders(asked)
 
-    def values(orders):
-        return [o.measure(COUNTS(o.names), secret, {"release": "r", **o.record()}) for o in orders]
+    def values(decision):
+        return [o.measure(COUNTS(o.names), secret, {"release": "r", **o.record()}) for o in decision.orders]
 
-    state = begun(asked, orders, values(orders))
+    decision = reread(first_decision(asked), asked)
+    state = begun(asked, decision, values(decision))
     for chosen in choices:
-        selection = next_selection(state)
-        orders = next_orders(state, selection, chosen)
-        state = advanced(state, selection, chosen, orders, values(orders))
+        decision = reread(decided(state, next_selection(state), chosen), asked)
+        state = advanced(state, decision, values(decision))
     return state
 
 
+def reread(decision, asked):
+    return Decision.from_dict(json.loads(json.dumps(decision.to_dict())), asked)
+
+
+def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
+    asked = setting(rows_per_unit=2)
+    state = after_ones(asked)
+    selection = next_selection(state)
+    made = decided(state, selection, selection.candidates[: selection.count])
+    read = reread(made, asked)
+    assert read.spent == made.spent
+    assert [o.record() for o in read.orders] == [o.record() for o in made.orders]
+    assert [o.draw for o in read.orders] == [o.draw for o in made.orders]
+    told = made.to_dict()
+    finer = [[rank, names, m, str(int(v) // 2)] for rank, names, m, v in told["orders"]]
+    wrong = [
+        told | {"orders": finer},
+        told | {"orders": told["orders"] * 2},
+        told | {"chosen": [["a"], *told["chosen"][1:]]},
+        told | {"chosen": [told["chosen"][0], *told["chosen"][:-1]]},
+        told | {"rho": "-1/7"},
+        told | {"step": "0"},
+        told | {"groups": told["groups"] | {"a": [4, 0, 3, 2]}},
+        told | {"groups": told["groups"] | {"a": [9, 0]}},
+    ]
+    for one in wrong:
+        with pytest.raises(ValueError):
+            Decision.from_dict(one, asked)
+
+
 def test_a_round_draws_distinct_candidates():
-    asked = setting(replace(OWN, rounds=2))
-    orders = first_orders(asked)
-    selection = next_selection(begun(asked, orders, [made_up(o, np.random.default_rng(0)) for o in orders]))
-    scores = Scorer(COUNTS).scores(selection)
+    state = after_ones(setting(replace(OWN, rounds=2)))
+    selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
         chosen = draw_chosen(selection, scores, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
         assert len(set(chosen)) == selection.count == 5
+
+
+def test_a_sparse_table_has_the_distance_of_the_dense_one():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.2, (30, 40))
+    marginals = [ExactMarginal(("c", "e"), counts)]
+    groups = {"c": every_cell(30), "e": every_cell(40)}
+    few, many = (packed(marginals, [("c", "e")], groups, rows) for rows in (300, 10**6))
+    assert isinstance(few.tables["c", "e"], Held)
+    np.testing.assert_array_equal(few.marginal(("c", "e")).counts, many.marginal(("c", "e")).counts)
+    believed = Tables({("c", "e"): rng.normal(0.2, 1, (30, 40))})
+    assert few.distances(believed, [("c", "e")]).found == many.distances(believed, [("c", "e")]).found
+    assert "0" not in repr(few.distances(believed, [("c", "e")]))
+
+
+def test_weights_of_targets_count():
+    asked = setting(targets=[("a", "b", "c"), ("a", "d")], target_weights=(3, 5))
+    assert asked.weights[("a", "b")] == 3
+    assert asked.weights[("a", "d")] == 5
+    published = setting(PUBLISHED, targets=[("a", "b", "c"), ("a", "d")], target_weights=(3, 5))
+    assert published.weights[("a", "b")] == 3 * 2 + 5
 
 
 def test_ours_is_far_better_than_published_and_than_independence():
@@ -182,7 +248,7 @@ def test_a_budget_for_nothing_still_runs():
 
 
 def test_more_rows_a_unit_mean_more_noise():
-    single = first_orders(setting())[0]
-    triple = first_orders(setting(rows_per_unit=3))[0]
+    single = first_decision(setting()).orders[0]
+    triple = first_decision(setting(rows_per_unit=3)).orders[0]
     assert triple.variance == pytest.approx(9 * single.variance, rel=1e-4)
     assert triple.rho <= setting().one_way_cost

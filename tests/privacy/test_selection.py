@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from dpscale.privacy.selection import draw_index, epsilon_below, scale_for
+from dpscale.privacy.selection import _located, _screened, draw_index, epsilon_below, scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 
 
@@ -58,6 +58,24 @@ def test_an_undecided_prefix_asks_for_more_words():
     script = Script(third >> 128, third >> 64 & ones, third & ones, ones, 0)
     assert draw_index(script, [4, 4, 4], Fraction(1)) == 1
     assert len(script.left) <= 2
+
+
+@given(
+    st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=40),
+    st.integers(0, 2**128 - 1),
+    st.fractions(0, 3, max_denominator=10**6),
+)
+def test_floats_find_what_the_intervals_find(scores, prefix, scale):
+    gaps = [max(scores) - score for score in scores]
+    found = _screened(gaps, scale, prefix / 2**128)
+    if found is not None:
+        assert found == _located([Fraction(gap) * scale for gap in gaps], prefix, 128)
+
+
+def test_near_an_edge_floats_do_not_decide():
+    assert _screened([0, 0], Fraction(1), 0.5 + 1e-10) is None
+    assert _screened([0, 0], Fraction(1), 0.5 + 1e-8) == 1
+    assert _screened([0] * 7, Fraction(0), 3 / 7) is None
 
 
 def test_huge_gaps_and_one_candidate():

@@ -1,0 +1,97 @@
+"""What a round measures, fixed and on disk before anything of it is drawn.
+
+A run that is taken up on another machine, or read there, goes by what was decided and not by floats made again: their
+last bits may differ, and a measurement under another law would be a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from dpscale.adaptive.orders import Order, order_block, restored_draw
+from dpscale.adaptive.setting import Names, Setting
+from dpscale.residual.groups import Groups, every_cell
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Round 0 measures the 1-ways; each round after it the residuals of what it chose.
+
+    `rho`: zCDP of one selection; `step`: of one chosen set's measurements; `groups`: of every attribute.
+    """
+
+    round: int
+    chosen: tuple[Names, ...]
+    rho: Fraction
+    step: Fraction
+    groups: Mapping[str, Groups]
+    orders: tuple[Order, ...]
+
+    @property
+    def spent(self) -> Fraction:
+        """zCDP of the whole round."""
+        return len(self.chosen) * (self.rho + self.step)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; exact."""
+        return {
+            "round": self.round,
+            "chosen": [list(names) for names in self.chosen],
+            "rho": str(self.rho),
+            "step": str(self.step),
+            "groups": {name: [own.size, *own.starts] for name, own in self.groups.items()},
+            "orders": [
+                [order.rank, list(order.names), str(order.draw.multiplier), str(order.draw.variance)]
+                for order in self.orders
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any], setting: Setting) -> Decision:
+        """Read back; ValueError unless it is a decision of such a run and costs what it says."""
+        number = int(told["round"])
+        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in told["groups"].items()}
+        if any(not _partition(own, setting.sizes.get(name)) for name, own in groups.items()):
+            raise ValueError("groups do not fit the domain")
+        chosen = tuple(tuple(names) for names in told["chosen"])
+        orders = tuple(_order(setting, number, groups, chosen, *row) for row in told["orders"])
+        made = cls(number, chosen, Fraction(told["rho"]), Fraction(told["step"]), groups, orders)
+        _check(made, setting)
+        return made
+
+
+def _partition(groups: Groups, size: int | None) -> bool:
+    """Whether the groups are runs of all cells of an attribute."""
+    starts = (*groups.starts, groups.size)
+    return size == groups.size and starts[0] == 0 and all(a < b for a, b in pairwise(starts))
+
+
+def _order(
+    setting: Setting,
+    number: int,
+    groups: Mapping[str, Groups],
+    chosen: tuple[Names, ...],
+    rank: int,
+    names: list[str],
+    multiplier: str,
+    variance: str,
+) -> Order:
+    if not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
+        raise ValueError("an order outside what was chosen")
+    own, whole = tuple(groups[name] for name in names), number == 0
+    draw = restored_draw(order_block(tuple(names), own, whole), int(multiplier), int(variance), setting.rows_per_unit)
+    return Order(number, rank, tuple(names), own, draw, whole)
+
+
+def _check(made: Decision, setting: Setting) -> None:
+    known = set(setting.candidates) if made.round else {(name,) for name in setting.names}
+    if len(set(made.chosen)) != len(made.chosen) or not set(made.chosen) <= known:
+        raise ValueError("a choice that is no candidate, or twice the same")
+    if made.rho < 0 or made.step <= 0 or sum(order.rho for order in made.orders) > len(made.chosen) * made.step:
+        raise ValueError("orders that cost more than their round")
+    if made.round == 0 and any(made.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
+        raise ValueError("1-ways that are not over their cells")

@@ -1,0 +1,124 @@
+"""Exact counts of candidates over groups, kept where they were counted: private, and never shown.
+
+What leaves a shard is the distance of a candidate from what is believed of it, a whole number, which only the
+exponential mechanism meets; and, through `measure`, counts with noise. Where a table has far fewer records than a
+candidate has cells, only the cells that hold any are kept; distances are the same numbers either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.adaptive.setting import Names
+from dpscale.residual.groups import Groups, coarsened
+from dpscale.tables import ExactMarginal
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+SCALE = 256
+CELL_BYTES, HELD_BYTES = 8, 16
+
+
+class Believed(Protocol):
+    """What is believed of candidates: released values only."""
+
+    def marginal(self, names: Names, /) -> Array:
+        """Over groups."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Estimates that are at hand."""
+
+    tables: Mapping[Names, Array]
+
+    def marginal(self, names: Names) -> Array:
+        return self.tables[names]
+
+
+def distance(counts: Counts, estimate: Array) -> int:
+    """‖μ − μ̂‖₁ in units of 1/SCALE. Exact, hence private."""
+    return int(np.abs(counts * SCALE - rounded(estimate)).sum())
+
+
+def rounded(estimate: Array) -> Counts:
+    """An estimate in whole units of 1/SCALE."""
+    return np.rint(np.clip(estimate, -(2.0**52), 2.0**52) * SCALE).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Held:
+    """The cells of a marginal that hold records: flat places, ascending, and counts."""
+
+    shape: tuple[int, ...]
+    places: Counts
+    counts: Counts
+
+    def dense(self) -> Counts:
+        out = np.zeros(math.prod(self.shape), dtype=np.int64)
+        out[self.places] = self.counts
+        return out.reshape(self.shape)
+
+    def distance(self, estimate: Array) -> int:
+        believed = rounded(estimate).reshape(-1)
+        here = believed[self.places]
+        there = np.abs(self.counts * SCALE - here) - np.abs(here)
+        return int(np.abs(believed).sum() + there.sum())
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Distances of some candidates: private."""
+
+    found: Mapping[Names, int] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Exact counts of some candidates over groups."""
+
+    tables: Mapping[Names, Counts | Held] = field(repr=False)
+
+    def distances(self, believed: Believed, sets: Iterable[Names]) -> Distances:
+        """How far some sets are from what is believed of them."""
+        found = {}
+        for names in sets:
+            own, estimate = self.tables[names], believed.marginal(names)
+            found[names] = own.distance(estimate) if isinstance(own, Held) else distance(own, estimate)
+        return Distances(found)
+
+    def marginal(self, names: Names) -> ExactMarginal:
+        """The exact counts of one set, over groups."""
+        own = self.tables[names]
+        return ExactMarginal(names, own.dense() if isinstance(own, Held) else own)
+
+
+def packed(marginals: Iterable[ExactMarginal], sets: Sequence[Names], groups: Mapping[str, Groups], rows: int) -> Shard:
+    """The shard of those of the marginals (over cells) that are among `sets`. `rows`: about how many records."""
+    wanted, tables = set(sets), dict[Names, Counts | Held]()
+    for one in marginals:
+        if one.attributes in wanted:
+            own = coarsened(one.counts, [groups[name] for name in one.attributes])
+            tables[one.attributes] = _held(own) if sparse(own.size, rows) else np.array(own, dtype=np.int64)
+    return Shard(tables)
+
+
+def _held(counts: Counts) -> Held:
+    places = np.flatnonzero(counts)
+    return Held(counts.shape, places, counts.reshape(-1)[places])
+
+
+def sparse(cells: int, rows: int) -> bool:
+    """Whether only cells with records are kept: a function of public cells and the released number of rows."""
+    return HELD_BYTES * rows < CELL_BYTES * cells
+
+
+def packed_bytes(cells: int, rows: int) -> int:
+    """About what one set takes in a shard."""
+    return min(CELL_BYTES * cells, HELD_BYTES * rows)
