@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain, combinations
+from math import comb
 
 from dpscale.errors import PlanError
-from dpscale.residual import subsets
 
 Names = tuple[str, ...]
 DEGREE = 2
+MOST_CANDIDATES = 10**6
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,24 @@ class Setting:
         return tuple(name for name in self.sizes if name in used)
 
     @cached_property
-    def closure(self) -> tuple[Names, ...]:
-        """W↓: every subset of a target, the empty one too, smallest first."""
-        found = {kept for names in self.targets for kept in subsets(self.ordered(names))}
+    def candidates(self) -> tuple[Names, ...]:
+        """What may be selected: as published, all of W↓ but the total; else its sets of 2 … degree attributes.
+
+        Smallest first, and in the order of `sizes`.
+        """
+        least, most = (1, len(self.names)) if self.options.published else (2, self.options.degree)
+        held = [sum(comb(len(names), size) for size in range(least, most + 1)) for names in self.targets]
+        if sum(held) > MOST_CANDIDATES:
+            raise PlanError("workload", f"{sum(held):.3g} sets to choose among", f"{MOST_CANDIDATES:.0e} at the most",
+                            "ask for smaller marginals, or set mechanism.degree = 2")  # fmt: skip
+        found = {kept for names in self.targets for kept in self._inside(names, least, most)}
         position = {name: index for index, name in enumerate(self.sizes)}
         return tuple(sorted(found, key=lambda kept: (len(kept), [position[name] for name in kept])))
 
-    @cached_property
-    def candidates(self) -> tuple[Names, ...]:
-        """What may be selected: as published, all of W↓ but the total; else its sets of 2 … degree attributes."""
-        least, most = (1, math.inf) if self.options.published else (2, self.options.degree)
-        return tuple(names for names in self.closure if least <= len(names) <= most)
+    def _inside(self, names: Sequence[str], least: int, most: int) -> Iterator[Names]:
+        """The subsets of a target of least … most attributes."""
+        ordered = self.ordered(names)
+        return chain.from_iterable(combinations(ordered, size) for size in range(least, most + 1))
 
     @cached_property
     def weights(self) -> dict[Names, int]:
@@ -91,9 +99,8 @@ class Setting:
             return {names: sum(alone[name] for name in names) for names in self.candidates}
         counted = dict.fromkeys(self.candidates, 0)
         for target, weight in zip(self.targets, each, strict=True):
-            for kept in subsets(self.ordered(target)):
-                if kept in counted:
-                    counted[kept] += weight
+            for kept in self._inside(target, 2, self.options.degree):
+                counted[kept] += weight
         return counted
 
     @property
@@ -107,7 +114,7 @@ class Setting:
     def one_way_cost(self) -> Fraction:
         """ρ of each 1-way: as published 1/(2σ0²) with σ0² = |W↓|/(0.9 ρ); all of it where nothing else is wanted."""
         if self.options.published:
-            return Fraction(9, 20) * self.rho / len(self.closure)
+            return Fraction(9, 20) * self.rho / (len(self.candidates) + 1)
         share = self.options.ones if self.candidates else Fraction(1)
         return share * self.rho / len(self.names)
 

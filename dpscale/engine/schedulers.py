@@ -41,6 +41,11 @@ class Engine(ABC):
         graph = {(label, i): (Discreet(function), *map(_literal, item)) for i, item in enumerate(spread)}
         return self._results(graph, list(graph), label)
 
+    def keep(self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep") -> list[Any]:
+        """function(*item) for every item, left where it was made: a handle each."""
+        graph = {(label, i): (Discreet(function), *map(_literal, item)) for i, item in enumerate(items)}
+        return self._handles(graph, list(graph), label)
+
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
         """`map` under a label, in the shape that the rooms of mathematics take."""
         return partial(self._each, label)

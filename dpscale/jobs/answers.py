@@ -18,11 +18,10 @@ import numpy as np
 
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
+from dpscale.jobs.estimating import AnyEstimates, estimates_of, keep_model
 from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.stages import measured
 from dpscale.measure.store import LARGE_PAGES
-from dpscale.reconstruct import Estimates
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import ExplicitPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
@@ -39,6 +38,7 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
         return
     with run.stage("reconstruct", "answers"):
         (run.path / "answers").mkdir(exist_ok=True)
+        keep_model(run)
         workload = run.job.build_workload(run.domain)
         items = []
         for number, part in enumerate(workload.parts):
@@ -48,14 +48,8 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
         write_atomic(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
 
 
-def estimates_of(run: RunDirectory) -> Estimates:
-    """The estimates that a run's measurements give."""
-    measurements = measured(run)
-    return Estimates(measurements.plan, measurements.variances, measurements.read)
-
-
 @lru_cache(maxsize=4)
-def _opened(path: str) -> tuple[RunDirectory, Estimates]:
+def _opened(path: str) -> tuple[RunDirectory, AnyEstimates]:
     run = RunDirectory(path)
     return run, estimates_of(run)
 
@@ -63,20 +57,21 @@ def _opened(path: str) -> tuple[RunDirectory, Estimates]:
 def write_answers(path: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
     """Answer some attribute sets of one part: an index row each."""
     run, estimates = _opened(path)
-    part = estimates.plan.workload.parts[number]
+    part = estimates.workload.parts[number]
     return [_answer_set(run, estimates, number, part, i) for i in range(start, min(end, len(part.sets)))]
 
 
-def _answer_set(run: RunDirectory, estimates: Estimates, number: int, part: Part, index: int) -> dict[str, Any]:
+def _answer_set(run: RunDirectory, estimates: AnyEstimates, number: int, part: Part, index: int) -> dict[str, Any]:
     attributes = part.sets[index]
     row = {"part": number, "family": part.name, "attributes": list(attributes), "queries": part.count(attributes)}
     if part.count(attributes) > run.job.output.max_rows or part.weights[index] == 0:
         return row | {"file": None, "rms_error": None}
     answers, errors = estimates.part_answers(part, attributes)
     name = f"{number:02d}-{part.name}/{index:05d}-{safe_name(attributes)}.parquet"
-    half = HALF_WIDTH_95[estimates.plan.noise] * errors
+    half = HALF_WIDTH_95[estimates.noise] * errors
     _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors, half)
-    return row | {"file": name, "rms_error": math.sqrt(float(np.nanmean(errors**2)))}
+    known = errors[np.isfinite(errors)]
+    return row | {"file": name, "rms_error": math.sqrt(float(np.mean(known**2))) if known.size else None}
 
 
 def safe_name(attributes: Attributes) -> str:
@@ -134,7 +129,7 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     table = pa.table([*columns.values(), *map(pa.array, figures.values())], schema=pa.schema(fields))
     path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # a repeated task must not write into another's file
-    coded: Any = [*columns, "std_error"]
+    coded: Any = [*columns, "std_error", *(("low", "high") if np.isnan(half).all() else ())]
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
     pq.write_table(table, partial, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
     os.replace(partial, path)

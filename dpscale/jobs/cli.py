@@ -89,10 +89,10 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
     """Plan a job: reads no data, spends nothing."""
     from dpscale.engine import resolve
     from dpscale.engine.counting import effort
+    from dpscale.jobs.planning import make_plan
     from dpscale.jobs.release import run_stages
     from dpscale.jobs.rundir import RunDirectory
     from dpscale.jobs.spec import Job
-    from dpscale.jobs.stages import make_plan
 
     read = Job.read(job)
     with Bars(quiet) as progress:
@@ -109,19 +109,15 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
 
 
 def _tell_plan(made: Any, privacy: Any, rows_per_unit: int, needs: Any, as_json: bool) -> None:
-    gap = made.optimality_gap
     told = {
         "mechanism": made.mechanism,
         "queries": made.query_count,
-        "measurements": len(made.blocks),
         "counted_sets": len(made.counted),
         "counted_joints": needs.saving.joints,
         "counted_by_bit_planes": needs.saving.planes,
         "counting_saved": round(needs.saving.factor, 3),
         "noise": made.noise,
-        "privacy_cost": privacy.budget,
-        "rmse": rows_per_unit * made.rmse(privacy.cost),
-        "optimality_gap": gap if math.isfinite(gap) else None,
+        **_errors_known(made, privacy, rows_per_unit),
         "passes_over_the_data": needs.passes,
         "tasks": needs.tasks,
         "memory_bytes": needs.memory,
@@ -132,6 +128,16 @@ def _tell_plan(made: Any, privacy: Any, rows_per_unit: int, needs: Any, as_json:
         return
     for key, value in told.items():
         click.echo(f"{key.replace('_', ' '):>16}: {value}")
+
+
+def _errors_known(made: Any, privacy: Any, rows_per_unit: int) -> dict[str, Any]:
+    """What is known of errors before any data is read: all for a matrix mechanism, nothing for an adaptive one."""
+    if not hasattr(made, "rmse"):
+        return {"rho": float(made.setting.rho), "candidates": len(made.setting.candidates)}
+    gap = made.optimality_gap
+    rmse = rows_per_unit * made.rmse(privacy.cost)
+    return {"measurements": len(made.blocks), "privacy_cost": privacy.budget, "rmse": rmse,
+            "optimality_gap": gap if math.isfinite(gap) else None}  # fmt: skip
 
 
 def _stage_command(name: str, doc: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
 from dpscale.jobs.files import write_atomic
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
@@ -17,9 +18,11 @@ from dpscale.select.plan import Block, Plan
 from dpscale.workload import Workload
 
 
-def write_plan(folder: Path, plan: Plan) -> str:
+def write_plan(folder: Path, plan: Plan | AdaptivePlan) -> str:
     """Write a plan; returns its digest, by which the ledger knows it."""
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(plan, AdaptivePlan):
+        return _write(folder, plan.to_dict())
     factors: dict[int, tuple[str, Factor]] = {}
     for block in plan.blocks:
         for factor in block.factors:
@@ -39,9 +42,25 @@ def write_plan(folder: Path, plan: Plan) -> str:
     matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
     with open(folder / "factors.npz", "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **matrices)
+    return _write(folder, content)
+
+
+def _write(folder: Path, content: dict[str, Any]) -> str:
     text = json.dumps(content)
     write_atomic(folder / "plan.json", text.encode())
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_adaptive(folder: Path, plan: AdaptivePlan) -> AdaptivePlan:
+    """The plan that follows from a job; JobError unless it is the one in the folder."""
+    try:
+        content = json.loads((folder / "plan.json").read_text())
+    except (OSError, ValueError):
+        content = None
+    if content != plan.to_dict():
+        raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
+                       "start a new run")  # fmt: skip
+    return plan
 
 
 def read_plan(folder: Path, workload: Workload) -> Plan:

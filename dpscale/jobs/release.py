@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
-from dpscale.jobs.answers import estimates_of, run_reconstruct
+from dpscale.jobs.answers import run_reconstruct
+from dpscale.jobs.estimating import estimates_of
+from dpscale.jobs.planning import AnyPlan, run_plan
 from dpscale.jobs.reporting import run_report
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
-from dpscale.jobs.stages import run_measure, run_plan
-from dpscale.select import Plan
+from dpscale.jobs.stages import run_measure
 
 Stage = Callable[[RunDirectory, Engine], None]
 
@@ -43,20 +45,26 @@ class Release:
     def domain(self) -> Domain:
         return self._run.domain
 
-    @property
-    def plan(self) -> Plan:
-        return self._estimates.plan
+    @cached_property
+    def plan(self) -> AnyPlan:
+        return self._run.plan()
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self._run.manifest
 
     def marginal(self, attributes: Sequence[str]) -> NDArray[np.float64]:
-        """Estimated counts over the attributes, an axis each in the order asked; unbiased, so maybe negative."""
+        """Estimated counts over the attributes, an axis each in the order asked.
+
+        Unbiased, so maybe negative, by least squares; non-negative and biased by maximum entropy.
+        """
         return self._estimates.marginal(attributes)
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """(estimate, standard error) of a linear query, given as an array over the attributes' cells."""
+        """(estimate, standard error) of a linear query, given as an array over the attributes' cells.
+
+        The error is nan where none is known: by maximum entropy, unless the job asks to simulate errors.
+        """
         return self._estimates.answer(attributes, query)
 
     def synthetic(self) -> Any:

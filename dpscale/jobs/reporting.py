@@ -9,10 +9,15 @@ from typing import Any
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.jobs.files import write_atomic
+from dpscale.jobs.methods import method_of
+from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
+from dpscale.jobs.trace import read_trace
 from dpscale.measure import Measurements
-from dpscale.report import error_plot, render, share_plot
+from dpscale.privacy.accounting import Cost
+from dpscale.reconstruct.modelled import ERROR_LABEL
+from dpscale.report import error_plot, render, share_plot, trace_plot
 
 SHOWN = 40
 
@@ -28,25 +33,53 @@ def run_report(run: RunDirectory, engine: Engine) -> None:
 
 def content(run: RunDirectory, workers: int = 1) -> dict[str, Any]:
     """What the page shows."""
-    measurements = measured(run)
-    needs = effort(run.domain, measurements.plan.counted, run.job.engine.bytes, workers)
+    told = measured(run)
+    needs = effort(run.domain, told.plan.counted, run.job.engine.bytes, workers)
     rows = answered(run)
-    return {
+    shown = {
         "manifest": run.manifest,
         "job": run.job,
         "domain": run.domain,
-        "plan": measurements.plan,
+        "plan": told.plan,
+        "method": method_of(run.job),
         "saving": needs.saving,
-        "rmse": measurements.plan.rmse(run.job.privacy.cost) * (run.job.data.max_rows_per_unit or 1),
-        "cost": float(measurements.schedule.cost),
         "weighted": any(part.weight != 1.0 for part in run.job.workload),
-        "epsilon": _epsilon(run, measurements),
+        "epsilon": _epsilon(run, told.spent),
         "parts": _parts(rows),
         "rows": rows[:SHOWN],
         "hidden": max(len(rows) - SHOWN, 0),
         "error_plot": error_plot(rows),
-        "share_plot": share_plot(measurements.plan),
+        "error_label": ERROR_LABEL,
     }
+    return shown | (_of_rounds(run, told) if isinstance(told, Rounds) else _of_plan(run, told))
+
+
+def _of_plan(run: RunDirectory, measurements: Measurements) -> dict[str, Any]:
+    plan = measurements.plan
+    rmse = plan.rmse(run.job.privacy.cost) * (run.job.data.max_rows_per_unit or 1)
+    return {"adaptive": False, "rmse": rmse, "cost": float(measurements.schedule.cost), "share_plot": share_plot(plan),
+            "measurements": len(plan.blocks), "trace": [], "trace_plot": ""}  # fmt: skip
+
+
+def _of_rounds(run: RunDirectory, rounds: Rounds) -> dict[str, Any]:
+    trace = read_trace(run.path / "trace.parquet")
+    return {"adaptive": True, "rmse": None, "cost": float(rounds.plan.setting.rho), "share_plot": "",
+            "measurements": sum(len(decision.orders) for decision in rounds.decisions()),
+            "trace": _by_round(trace), "trace_plot": trace_plot(trace)}  # fmt: skip
+
+
+def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a round: what it chose, what each choice cost, and how far estimates moved beside the noise's part."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in trace:
+        line = found.setdefault(
+            row["round"], {"round": row["round"], "rho": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
+        )
+        line["rho"] += row["rho"]
+        line["chosen"].append(", ".join(row["attributes"]))
+        line["moved"] += row["moved"]
+        line["noise"] += row["expected_noise"]
+    return [found[number] for number in sorted(found)]
 
 
 def answered(run: RunDirectory) -> list[dict[str, Any]]:
@@ -55,9 +88,8 @@ def answered(run: RunDirectory) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["rms_error"] or 0.0))
 
 
-def _epsilon(run: RunDirectory, measurements: Measurements) -> list[tuple[float, float]]:
+def _epsilon(run: RunDirectory, cost: Cost) -> list[tuple[float, float]]:
     """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
-    cost = measurements.schedule.spent
     own = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*own, 1e-6, 1e-9])]
 

@@ -24,10 +24,12 @@ from typing import Any
 
 import tomli_w
 
+from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.errors import JobError, TransientError
 from dpscale.jobs.files import digest_files, write_atomic
-from dpscale.jobs.planfile import read_plan
+from dpscale.jobs.methods import is_adaptive, plan_of
+from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
 from dpscale.select import Plan
 
@@ -118,8 +120,10 @@ class RunDirectory:
     def measurements_path(self) -> Path:
         return self.path / "measurements"
 
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | AdaptivePlan:
         """The plan of a planned run."""
+        if is_adaptive(self.job):
+            return check_adaptive(self.path / "plan", plan_of(self.job, self.domain))
         return read_plan(self.path / "plan", self.job.build_workload(self.domain))
 
     def done(self, stage: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,6 +83,15 @@ class Privacy(_Section):
         return 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0)
 
     @property
+    def zcdp(self) -> Fraction:
+        """The same as ρ of zCDP, for mechanisms that choose as they go: not every one of their steps is Gaussian."""
+        from dpscale.privacy.conversion import zcdp_rho
+
+        if self.epsilon is not None:
+            return Fraction(zcdp_rho(self.epsilon, self.delta or 0.0) * (1 - 1e-15))
+        return Fraction(self.rho) if self.rho is not None else Fraction(self.privacy_cost or 0) / 2
+
+    @property
     def cost(self) -> float:
         """What a plan's errors are divided by: squared Gaussian-DP μ, or ε²."""
         return self.budget**2 if self.noise == LAPLACE else self.budget
@@ -113,7 +123,9 @@ class Mechanism(_Section):
 
 
 class Reconstruct(_Section):
-    method: Literal["auto", "least-squares"] = "auto"
+    """How estimates are made. auto: least squares for matrix mechanisms; for adaptive ones as `published` says."""
+
+    method: Literal["auto", "least-squares", "grem", "maxent"] = "auto"
 
 
 class EngineSettings(_Section):

@@ -6,7 +6,7 @@ Nothing leaves this room that is not on the ledger first (the stages of `jobs` c
 """
 
 from dpscale.measure.block import measure_block
-from dpscale.measure.orders import Order, carry_out, make_orders
+from dpscale.measure.orders import Order, carry_out, make_orders, measure_all
 from dpscale.measure.schedule import Draw, Schedule, make_schedule
 from dpscale.measure.store import Measurements
 
@@ -18,5 +18,6 @@ __all__ = [
     "carry_out",
     "make_orders",
     "make_schedule",
+    "measure_all",
     "measure_block",
 ]

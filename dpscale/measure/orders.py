@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
 from dpscale.select.blas import one_thread
 from dpscale.select.plan import Block
-from dpscale.tables.count import Attributes, Counts, Layout
+from dpscale.tables.count import Attributes, Counts, ExactMarginal, Layout
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,16 @@ def make_orders(measurements: Measurements, missing: Iterable[int]) -> list[Orde
 
 def carry_out(layout: Layout, orders: Sequence[Order], secret_path: Path, flat: Counts) -> int:
     """Make the measurements of one shard from its exact counts, each into its own durable file; how many were made."""
-    secret = read_secret(secret_path)
     marginals = {marginal.attributes: marginal for marginal in layout.marginals(flat)}
+    return measure_all(marginals.__getitem__, orders, secret_path)
+
+
+def measure_all(marginal_of: Callable[[Attributes], ExactMarginal], orders: Sequence[Order], secret_path: Path) -> int:
+    """The same from wherever the exact counts of an order's source are."""
+    secret = read_secret(secret_path)
     with one_thread():  # Dask's workers are the threads; those of BLAS would fight with them
         for order in orders:
             if not order.path.exists():
-                block, draw, record = order.block, order.draw, order.record
-                write_values(order.path, measure_block(block, draw, marginals[order.source], secret, record), record)
+                values = measure_block(order.block, order.draw, marginal_of(order.source), secret, order.record)
+                write_values(order.path, values, order.record)
     return len(orders)

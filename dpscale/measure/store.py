@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError
 from dpscale.measure.schedule import Schedule
+from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
 from dpscale.select.plan import Block, Plan
 
@@ -68,6 +69,16 @@ class Measurements:
         """The measured values of a block, of the shape `rows`, in units of K · marginal."""
         values = read_values(self.path(index), self.record(index)).reshape(self.plan.blocks[index].rows)
         return values / self.schedule.draws[index].multiplier
+
+    @property
+    def spent(self) -> Cost:
+        """What all of them cost together."""
+        return self.schedule.spent
+
+    @property
+    def law(self) -> list[Any]:
+        """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
+        return [[draw.multiplier, draw.law] for draw in self.schedule.draws]
 
     @cached_property
     def variances(self) -> list[float]:

@@ -17,7 +17,7 @@ from dpscale.residual import piece, residual_of, smear, subsets
 from dpscale.select import coupled
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan, ResidualEstimator
-from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
+from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
@@ -33,6 +33,14 @@ class Estimates:
         self._held = 0
         self._marginal: tuple[int, Array] | None = None
         self._quadratics: dict[tuple[tuple[str, ...], int], Array] = {}
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @property
+    def noise(self) -> str:
+        return self.plan.noise
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""

@@ -48,6 +48,24 @@ def share_plot(plan: Plan) -> str:
     return _svg(figure)
 
 
+def trace_plot(trace: list[dict[str, Any]]) -> str:
+    """How far each measurement moved the estimates, beside what its noise alone would do, by round; "" for no trace."""
+    if not trace:
+        return ""
+    figure, axes = _figure()
+    spread = {number: [row for row in trace if row["round"] == number] for number in {row["round"] for row in trace}}
+    for number, rows in spread.items():
+        places = [number - 0.3 + 0.6 * (i + 0.5) / len(rows) for i in range(len(rows))]
+        axes.scatter(places, [max(row["moved"], 1e-3) for row in rows], s=12, color=COLOURS[0], linewidths=0)
+        axes.scatter(places, [row["expected_noise"] for row in rows], s=12, color=COLOURS[1], marker="_")
+    axes.scatter([], [], s=12, color=COLOURS[0], label="the estimate of the chosen marginal moved by")
+    axes.scatter([], [], s=12, color=COLOURS[1], marker="_", label="noise of its measurement")
+    axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
 def _figure(height: float = 3.4) -> Any:
     from matplotlib.figure import Figure
 

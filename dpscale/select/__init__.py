@@ -38,9 +38,9 @@ METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
     "baseline": plan_baseline,
 }
 
-AUTO = "auto"
+AUTO, ADAPTIVE = "auto", ("aim-grem",)
 
-__all__ = ["AUTO", "METHODS", "Block", "Plan", "Setting", "choose", "plan", "user_store"]
+__all__ = ["ADAPTIVE", "AUTO", "METHODS", "Block", "Plan", "Setting", "choose", "plan", "user_store"]
 
 
 def plan(
@@ -64,8 +64,12 @@ def plan(
 def choose(workload: Workload, mechanism: str, setting: Setting) -> Plan:
     """The same with all else in a setting: for job files, whose options may have any name."""
     known = [*METHODS, AUTO]
+    if mechanism in ADAPTIVE:
+        raise JobError("mechanism.name", f"{mechanism!r}, which chooses what to measure as it goes",
+                       "a mechanism that plans beforehand", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
     if mechanism not in known:
-        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join(known), nearest(mechanism, known))
+        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join([*known, *ADAPTIVE]),
+                       nearest(mechanism, [*known, *ADAPTIVE]))  # fmt: skip
     if setting.noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{setting.noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
     if workload.query_count == 0:

@@ -158,11 +158,11 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
     """An error of ours that told a count would pass every guard: the checker has to see it."""
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
-        "from dpscale.jobs import cli, stages\n"
+        "from dpscale.jobs import cli, reading\n"
         "from dpscale.errors import DataError\n"
         "def any_row(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
-        "stages._any_row = any_row\n"
+        "reading._any_row = any_row\n"
         f"cli.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = spoken(tmp_path, "leaky")

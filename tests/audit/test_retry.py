@@ -48,7 +48,7 @@ def crashing(monkeypatch, name):
     def crash(*arguments, **settings):
         raise KeyboardInterrupt(name)
 
-    monkeypatch.setattr(f"dpscale.jobs.stages.{name}", crash)
+    monkeypatch.setattr(f"dpscale.jobs.{name}", crash)
 
 
 def test_a_task_run_again_changes_no_file(tmp_path):
@@ -65,7 +65,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     assert len(charges(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("where", ["_publish", "destroy_secret"])
+@pytest.mark.parametrize("where", ["stages.publish", "spending.destroy_secret"])
 def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
     """Killed between the overwriting and the removal of the secret, 32 zeros are left: a key that anyone knows."""
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "destroy_secret")
+        crashing(patch, "spending.destroy_secret")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     run.secret_path.write_bytes(bytes(32))
@@ -118,7 +118,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "_measure_pass")
+        crashing(patch, "stages._measure_pass")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -141,7 +141,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
 def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "_measure_pass")
+        crashing(patch, "stages._measure_pass")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -159,7 +159,7 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
     """Four rows a unit instead of one cost the same and draw other noise: a second draw, were it not refused."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "_publish")
+        crashing(patch, "stages.publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -186,7 +186,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
         run.update(release="f" * 32)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages._check_secret", overtaken)
+        patch.setattr("dpscale.jobs.stages.check_secret", overtaken)
         measure(run)
     drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
     assert drawn <= {row["release"] for row in charges(tmp_path)}
@@ -206,14 +206,14 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
-    found = dp.jobs.stages._dropped
+    found = dp.jobs.reading._dropped
 
     def meanwhile(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr("dpscale.jobs.stages._dropped", meanwhile)
+    monkeypatch.setattr("dpscale.jobs.reading._dropped", meanwhile)
     with pytest.raises(DataError):
         measure(run)
 

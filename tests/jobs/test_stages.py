@@ -94,7 +94,7 @@ def cluster():
 @pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
 def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
     """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
-    monkeypatch.setattr("dpscale.jobs.stages.snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr("dpscale.jobs.reading.snapshot", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:

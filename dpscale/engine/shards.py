@@ -1,0 +1,124 @@
+"""Exact counts of an adaptive run's candidates, on the workers that counted them.
+
+What fits half of the memory setting is held, by sets over groups of cells; the rest is counted again, pass by pass,
+whenever it is asked. A shard lost with its worker is counted again by Dask, from its own tasks; nothing else of the
+state lives on a worker, for estimates are sent along with what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpscale.adaptive import Shard, packed
+from dpscale.adaptive.setting import Names
+from dpscale.adaptive.shard import Believed, Distances, packed_bytes
+from dpscale.domain import Domain
+from dpscale.engine.counting import Pass, plan_passes
+from dpscale.engine.schedulers import Engine
+from dpscale.measure import Order, measure_all
+from dpscale.residual.groups import Groups
+from dpscale.tables.count import Counts, Layout
+
+Handle = Any
+Count = Callable[[Pass], list[Handle]]
+Asked = tuple[Handle, list[Names]]
+
+
+@dataclass(eq=False)
+class Shards:
+    """Shards of the candidates under the groups that were chosen. `count` makes the handles of a pass."""
+
+    engine: Engine
+    domain: Domain
+    memory: int
+    count: Count
+    groups: Mapping[str, Groups]
+    rows: int
+    _held: list[tuple[Handle, frozenset[Names]]] = field(default_factory=list, repr=False)
+    _names: set[Names] = field(default_factory=set, repr=False)
+    _bytes: int = 0
+
+    def hold(self, sets: Sequence[Names], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
+        """Pack what is counted, and count and pack more of the sets while they fit."""
+        for one, handles in counted:
+            self._hold(one, handles, sets)
+        left = [names for names in sets if not self._holds(names)]
+        for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
+            if self._bytes + self._size(one.sets) > self.memory // 2:
+                return
+            self._hold(one, self.count(one), sets)
+
+    def distances(self, believed: Callable[[list[Names]], Believed], sets: Sequence[Names]) -> Iterator[Distances]:
+        """How far sets are from what is believed of them."""
+        for shards in self._with(sets):
+            items = [(handle, believed(mine), mine) for handle, mine in shards]
+            yield from self.engine.map(shard_distances, items, "score")
+
+    def carry_out(self, orders: Iterable[Order], secret_path: Path) -> None:
+        """Make measurements, each into its own durable file."""
+        by_source: dict[Names, list[Order]] = {}
+        for order in orders:
+            by_source.setdefault(order.source, []).append(order)
+        for shards in self._with(list(by_source)):
+            items = [(handle, [order for names in mine for order in by_source[names]], secret_path)
+                     for handle, mine in shards]  # fmt: skip
+            self.engine.map(shard_measures, items, "measure")
+
+    def _with(self, sets: Sequence[Names]) -> Iterator[list[Asked]]:
+        """Shards with the asked sets that each has: those held first, then one pass after the other."""
+        asked = set(sets)
+        held = [(handle, [names for names in sets if names in own]) for handle, own in self._held if own & asked]
+        if held:
+            yield held
+        left = [names for names in sets if not self._holds(names)]
+        for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
+            yield list(zip(self._packed(one, self.count(one), left), map(_sets_of, one.shards), strict=True))
+
+    def _hold(self, one: Pass, handles: list[Handle], sets: Sequence[Names]) -> None:
+        wanted = frozenset(sets)
+        if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
+            return
+        for handle, layout in zip(self._packed(one, handles, sets), one.shards, strict=True):
+            self._held.append((handle, wanted.intersection(layout.sets)))
+        self._names |= wanted.intersection(one.sets)
+        self._bytes += self._size(wanted.intersection(one.sets))
+
+    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[Names]) -> list[Handle]:
+        wanted, items = set(sets), []
+        for layout, handle in zip(one.shards, handles, strict=True):
+            mine = [names for names in layout.sets if names in wanted]
+            items.append((layout, mine, self.groups, self.rows, handle))
+        return self.engine.keep(pack, items, "pack")
+
+    def _holds(self, names: Names) -> bool:
+        return names in self._names
+
+    def _size(self, sets: Iterable[Names]) -> int:
+        """Bytes of packed sets, by public and released numbers."""
+        total = 0
+        for names in sets:
+            cells = 1
+            for name in names:
+                cells *= self.groups[name].count
+            total += packed_bytes(cells, self.rows)
+        return total
+
+
+def _sets_of(layout: Layout) -> list[Names]:
+    return list(layout.sets)
+
+
+def pack(layout: Layout, sets: list[Names], groups: Mapping[str, Groups], rows: int, flat: Counts) -> Shard:
+    """The shard of a counted layout."""
+    return packed(layout.marginals(flat), sets, groups, rows)
+
+
+def shard_distances(shard: Shard, believed: Believed, sets: list[Names]) -> Distances:
+    return shard.distances(believed, sets)
+
+
+def shard_measures(shard: Shard, orders: list[Order], secret_path: Path) -> int:
+    return measure_all(shard.marginal, orders, secret_path)

@@ -1,0 +1,51 @@
+"""The plan stage: what will be measured and what it will cost. It reads no data and spends nothing."""
+
+from __future__ import annotations
+
+from dpscale.adaptive.plan import AdaptivePlan
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.counting import FACTOR
+from dpscale.errors import PlanError
+from dpscale.jobs.methods import is_adaptive, method_of, plan_of
+from dpscale.jobs.planfile import write_plan
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from dpscale.select import Plan, Setting, choose, user_store
+
+AnyPlan = Plan | AdaptivePlan
+
+
+def run_plan(run: RunDirectory, engine: Engine) -> None:
+    """Choose the strategy; reads no data, spends nothing."""
+    if run.done("plan"):
+        return
+    with run.stage("plan", "plan"):
+        write_plan(run.path / "plan", make_plan(run.job, run.domain, engine))
+
+
+def make_plan(job: Job, domain: Domain, engine: Engine) -> AnyPlan:
+    """The plan of a job, refused where it cannot fit the memory setting."""
+    method_of(job)
+    made = plan_of(job, domain) if is_adaptive(job) else _chosen(job, domain, engine)
+    check_memory(made, job.engine.bytes, engine.workers)
+    return made
+
+
+def _chosen(job: Job, domain: Domain, engine: Engine) -> Plan:
+    most = job.engine.bytes // (8 * (engine.workers + FACTOR))
+    setting = Setting(engine.each("solve"), job.mechanism.options, user_store(), job.privacy.noise, most)
+    return choose(job.build_workload(domain), job.mechanism.name, setting)
+
+
+def check_memory(made: AnyPlan, memory: int, workers: int) -> None:
+    """PlanError when the largest attribute set does not fit the memory setting, half of which an adaptive run holds."""
+    share = 2 if isinstance(made, AdaptivePlan) else 1
+    needed = share * 8 * (workers + FACTOR) * made.domain.cells(made.largest)
+    if needed > memory:
+        raise PlanError(
+            "engine.memory",
+            f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
+            f"more than the {memory / 2**30:.2f} GiB set",
+            "raise it, use fewer workers, or leave the set out",
+        )

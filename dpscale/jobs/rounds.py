@@ -1,0 +1,123 @@
+"""An adaptive run on disk: a file for each round's decision, written before anything of it is drawn, and its values.
+
+    measurements/round-000.json, round-001.json, …   measurements/<hash of the record>.parquet
+A decision that is there is never taken again, and a value that is there is never drawn again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.adaptive import Decision, State, absorbed, advanced, begun
+from dpscale.adaptive import Order as Asked
+from dpscale.adaptive.plan import AdaptivePlan
+from dpscale.errors import JobError
+from dpscale.jobs.files import write_atomic
+from dpscale.measure import Order
+from dpscale.measure.store import read_values, record_digest
+from dpscale.privacy.accounting import Cost
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The rounds of an adaptive plan, in a folder."""
+
+    folder: Path
+    release: str
+    snapshot: str
+    plan: AdaptivePlan
+
+    @property
+    def spent(self) -> Cost:
+        """What the whole run costs, charged before its first draw."""
+        return Cost(zcdp=self.plan.setting.rho)
+
+    @property
+    def law(self) -> list[Any]:
+        return [self.plan.mechanism, str(self.plan.setting.rho), self.plan.setting.rows_per_unit]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the records of all draws begin with."""
+        return {"release": self.release, "snapshot": self.snapshot, "domain": self.plan.domain.digest}
+
+    def decide(self, decision: Decision) -> Decision:
+        """Keep a decision: from now on it is what the round measures."""
+        write_atomic(self._path(decision.round), json.dumps(decision.to_dict()).encode())
+        return decision
+
+    def decisions(self) -> Iterator[Decision]:
+        """The decisions taken, in order."""
+        number, spent = 0, Fraction(0)
+        while self._path(number).exists():
+            decision = self._read(number)
+            spent += decision.spent
+            if spent > self.plan.setting.rho or decision.round != number:
+                raise self._foreign(number)
+            yield decision
+            number += 1
+
+    def orders(self, decision: Decision) -> list[Order]:
+        """A round's measurements that have no file yet: each from the counts of the set that it was chosen for."""
+        made = []
+        for asked in decision.orders:
+            record = self._record(asked)
+            path = self.folder / f"{record_digest(record)}.parquet"
+            if not path.exists():
+                made.append(Order(decision.chosen[asked.rank], asked.block, asked.draw, record, path))
+        return made
+
+    def values(self, decision: Decision) -> list[Array]:
+        """What a round measured, as the state takes it."""
+        found = []
+        for asked in decision.orders:
+            record = self._record(asked)
+            values = read_values(self.folder / f"{record_digest(record)}.parquet", record)
+            found.append(asked.estimate(values.reshape(asked.block.rows)))
+        return found
+
+    def replayed(self) -> tuple[State | None, Decision | None]:
+        """The state after the rounds that are measured, and the decision that waits for its measurements."""
+        state = None
+        for decision in self.decisions():
+            if self.orders(decision):
+                return state, decision
+            values = self.values(decision)
+            state = begun(self.plan.setting, decision, values) if state is None else advanced(state, decision, values)
+        return state, None
+
+    def final(self, published: bool) -> State:
+        """The state after all rounds, for its estimates only: by GReM as published, or by local maximum entropy."""
+        setting = replace(self.plan.setting, options=replace(self.plan.setting.options, published=published))
+        first, *others = list(self.decisions())
+        groups = others[0].groups if others else None
+        state = begun(setting, first, self.values(first), groups)
+        for decision in others:
+            state = absorbed(state, decision, self.values(decision))
+        return state
+
+    def _record(self, asked: Asked) -> dict[str, Any]:
+        return {**self.head, **asked.record()}
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:03d}.json"
+
+    def _read(self, number: int) -> Decision:
+        try:
+            return Decision.from_dict(json.loads(self._path(number).read_text()), self.plan.setting)
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            raise self._foreign(number) from None
+
+    def _foreign(self, number: int) -> JobError:
+        got = f"{self._path(number).name} is no round of this run"
+        return JobError("measurements", got, "the file as it was written", "restore it, or start a new run")

@@ -1,0 +1,247 @@
+"""Adaptive jobs: real files, real ledger; killed anywhere, on any scheduler, the same bytes and one charge."""
+
+import json
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.adaptive import Setting, run
+from dpscale.jobs.methods import plan_of
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from dpscale.privacy.ledger import Ledger
+from dpscale.privacy.streams import seeded_secret
+from tests.audit.small import SIZES, answers, frame, measurements, write
+
+OWN = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 3}]}
+PUBLISHED = OWN | {"mechanism": {"name": "aim-grem", "published": True}}
+SEEDED = {"scheduler": "synchronous", "seed": 5}
+either = pytest.mark.parametrize("changes", [OWN, PUBLISHED], ids=["own", "published"])
+
+
+def everything(run_dir):
+    """All that a release is: measurements, decisions, answers."""
+    rounds = {path.name: path.read_bytes() for path in sorted((run_dir / "measurements").glob("*.json"))}
+    return measurements(run_dir) | rounds | answers(run_dir)
+
+
+def spent(place):
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        return ledger.summary("small")["datasets"]["small"]["releases"]
+
+
+def exact(names):
+    shape = [SIZES[name] for name in names]
+    if not names:
+        return np.array(len(frame()))
+    cells = np.ravel_multi_index(frame()[list(names)].to_numpy().T, shape)
+    return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
+
+
+@pytest.fixture(scope="module", params=[OWN, PUBLISHED], ids=["own", "published"])
+def reference(request, tmp_path_factory):
+    """A run of two rounds or more, synchronously, that nobody disturbed."""
+    place = tmp_path_factory.mktemp("adaptive")
+    changes = request.param | {"privacy": {"rho": 0.5, "dataset": "small"}}
+    release = dp.run(write(place, **changes), place / "whole")
+    return place, changes, everything(release.path)
+
+
+def test_a_job_draws_what_the_plain_loop_draws(reference):
+    """No Dask, no files: the same marginals, bit by bit."""
+    place, _, _ = reference
+    directory = RunDirectory(place / "whole")
+    setting, manifest = plan_of(directory.job, directory.domain).setting, directory.manifest
+    head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
+    state = run(setting, exact, seeded_secret(5), head)
+    released = dp.Release.open(place / "whole")
+    assert len(state.rounds) >= 2
+    for names in (("a", "b", "c"), ("b", "c"), ("a",)):
+        assert released.marginal(names).tobytes() == state.marginal(names).tobytes()
+    trace = pq.read_table(place / "whole/trace.parquet").to_pylist()
+    assert [tuple(row["attributes"]) for row in trace] == [names for note in state.rounds for names in note.chosen]
+    assert math.fsum(row["rho"] for row in trace) < 0.5
+
+
+@pytest.mark.parametrize("settings", [{"scheduler": "threads"}, {"scheduler": "processes"}, {"memory": "40kB"}])
+def test_where_it_runs_and_in_how_much_memory_changes_no_byte(reference, tmp_path, settings):
+    """In 40 kB nothing is held: candidates are counted again in every round."""
+    place, changes, expected = reference
+    job = write(place, f"{next(iter(settings.values()))}.toml", **changes, engine=SEEDED | settings)
+    assert everything(dp.run(job, tmp_path / "run").path) == expected
+
+
+def test_the_charge_is_rho_exactly_and_before_the_first_draw(reference):
+    place, _, _ = reference
+    [row] = spent(place)
+    assert (Fraction(row["cost"]["zcdp"]), row["state"]) == (Fraction(1, 2), "released")
+    decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
+    assert sum(len(one["chosen"]) * (Fraction(one["rho"]) + Fraction(one["step"])) for one in decisions) == Fraction(
+        1, 2
+    )
+
+
+@pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
+def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
+    job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
+    rho = Job.read(job).privacy.zcdp
+    epsilon, delta = (
+        cost.get("epsilon", dp.privacy.epsilon_of_rho(float(rho), 1e-6) * (1 + 1e-9)),
+        cost.get("delta", 1e-6),
+    )
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.set_cap("small", epsilon, delta)
+    dp.run(job, tmp_path / "one")
+    with pytest.raises(dp.BudgetError):
+        dp.run(job, tmp_path / "two")
+    assert not measurements(tmp_path / "two")
+
+
+def crash_at(monkeypatch, times, name):
+    """Stop as a kill would, at the n-th time that a function is called."""
+    left = [times]
+    module, function = name.rsplit(".", 1)
+    import importlib
+
+    real = getattr(importlib.import_module(module), function)
+
+    def crash(*arguments, **settings):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt(name)
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(name, crash)
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [("dpscale.measure.orders.write_values", n) for n in (0, 1, 4, 6)]
+    + [("dpscale.jobs.rounds.write_atomic", n) for n in (0, 1, 2)]
+    + [("dpscale.jobs.adapting.draw_chosen", 1), ("dpscale.jobs.stages.publish", 0)],
+)
+def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
+    place, changes, expected = reference
+    job = write(place, "again.toml", **changes)
+    (place / "ledger.sqlite").unlink(missing_ok=True)  # the release id of a seeded run follows the job
+    with monkeypatch.context() as patch:
+        crash_at(patch, times, name)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    chosen = {path.name: path.read_bytes() for path in (tmp_path / "run/measurements").glob("round-*.json")}
+    found = everything(dp.run(job, tmp_path / "run").path)
+    assert found == expected
+    assert all(found[name] == kept for name, kept in chosen.items())
+    [row] = spent(place)
+    assert row["state"] == "released"
+
+
+def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch):
+    job = write(tmp_path, **OWN)
+    with monkeypatch.context() as patch:
+        crash_at(patch, 4, "dpscale.measure.orders.write_values")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps(told | {"step": str(100 * Fraction(told["step"]))}))
+    before = measurements(tmp_path / "run")
+    with pytest.raises(dp.JobError, match=path.name):
+        dp.run(job, tmp_path / "run")
+    assert measurements(tmp_path / "run") == before
+
+
+@either
+def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, changes):
+    asked = [
+        {"family": "prefix", "degree": 2},
+        {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},
+        {"family": "abs", "attributes": [["a", "c"]]},
+    ]
+    release = dp.run(write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0}), tmp_path / "run")
+    index = json.loads((release.path / "answers/index.json").read_text())
+    assert len(index) == 6
+    for row in index:
+        table = pq.read_table(release.path / "answers" / row["file"])
+        assert np.isfinite(table["estimate"].to_numpy()).all()
+        assert np.isnan(table["std_error"].to_numpy()).all()
+        assert row["rms_error"] is None
+    prefix = release.marginal(("a", "b")).cumsum(0).cumsum(1)
+    np.testing.assert_allclose(prefix, exact(("a", "b")).cumsum(0).cumsum(1), atol=20)
+    estimate, error = release.answer(("a",), np.ones(4))
+    assert estimate == pytest.approx(400, abs=5)
+    assert math.isnan(error)
+    page = (release.path / "report.html").read_text()
+    assert "No standard errors are told" in page
+    assert "Every answer is unbiased" not in page
+
+
+def test_maximum_entropy_from_the_measurements_of_a_plan(tmp_path):
+    """Non-negative where least squares is not, from the same measurements."""
+    least = dp.run(write(tmp_path, workload=OWN["workload"], privacy={"rho": 0.01}), tmp_path / "least")
+    job = write(
+        tmp_path, "maxent.toml", workload=OWN["workload"], privacy={"rho": 0.01}, reconstruct={"method": "maxent"}
+    )
+    most = dp.run(job, tmp_path / "maxent")
+    assert least.marginal(tuple(SIZES)).min() < 0 < most.marginal(tuple(SIZES)).min()
+    errors = [np.abs(one.marginal(tuple(SIZES)) - exact(tuple(SIZES))).sum() for one in (least, most)]
+    assert errors[1] < 0.8 * errors[0]
+    assert least.answer(("a",), [1, 0, 0, 0])[1] > 0
+    assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
+
+
+def test_one_attribute_and_a_budget_for_nothing(tmp_path):
+    one = dp.run(
+        write(tmp_path, **(OWN | {"workload": [{"family": "marginal", "attributes": [["b"]]}]})), tmp_path / "one"
+    )
+    assert pq.read_table(one.path / "trace.parquet").num_rows == 0
+    job = write(tmp_path, "poor.toml", **OWN, privacy={"rho": 1e-12})
+    poor = dp.run(job, tmp_path / "poor")
+    assert np.isfinite(poor.marginal(("a", "b", "c"))).all()
+    for names in combinations(SIZES, 2):
+        assert (poor.marginal(names) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"mechanism": {"name": "aim-grem", "round": 3}}, ["mechanism.round", "rounds"]),
+        ({"mechanism": {"name": "aim-grem", "rounds": 0}}, ["mechanism.rounds", "1 to 10000"]),
+        ({"mechanism": {"name": "aim-grem", "ones": 1.5}}, ["mechanism.ones", "0.99"]),
+        ({"mechanism": {"name": "aim-grem", "published": 1}}, ["mechanism.published", "true or false"]),
+        ({"mechanism": {"name": "aim-grem", "published": True, "rounds": 3}}, ["mechanism.rounds", "leave it out"]),
+        ({"privacy": {"epsilon": 1.0}}, ["privacy", "add delta"]),
+        ({"reconstruct": {"method": "least-squares"}}, ["reconstruct.method", "maxent"]),
+        ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
+        ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload", "weighs"]),
+    ],
+)
+def test_wrong_jobs_are_told_in_one_sentence_and_spend_nothing(tmp_path, changes, parts):
+    with pytest.raises(dp.DpscaleError) as caught:
+        dp.run(write(tmp_path, **(OWN | changes)), tmp_path / "run")
+    assert caught.value.exit_code == 2
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert not measurements(tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists() or not spent_any(tmp_path)
+
+
+def spent_any(place):
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        return ledger.summary()["datasets"]
+
+
+def test_a_plan_beforehand_is_refused_with_the_way_to_go():
+    workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
+    with pytest.raises(dp.JobError, match=r"chooses what to measure as it goes.*dp\.run"):
+        dp.plan(workload, mechanism="aim-grem")
+
+
+def test_a_target_of_everything_has_pairs_as_candidates():
+    """2^40 subsets are not listed."""
+    sizes = {f"x{i}": 3 for i in range(40)}
+    assert len(Setting(sizes, (tuple(sizes),), Fraction(1)).candidates) == 780
