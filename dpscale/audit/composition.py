@@ -1,7 +1,8 @@
 """What a run really drew, recomputed from its files, against what its ledger says was paid.
 
 This reads measurements, plan, job and ledger with its own few lines and shares no code with the rooms that wrote them:
-Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan.
+Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan. An
+adaptive run's draws are half of that in zCDP, with Δ² of the residual that the record names, and its choices are added.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Audit:
-    """What was drawn and what was paid, as squared Gaussian-DP mu or as pure epsilon, and what is wrong besides."""
+    """What was drawn and what was paid, as squared Gaussian-DP mu, pure epsilon or ρ, and what is wrong besides."""
 
     drawn: Fraction
     paid: Fraction
@@ -37,6 +38,8 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     run = Path(run_dir)
     manifest, job = json.loads((run / "manifest.json").read_text()), tomllib.loads((run / "job.toml").read_text())
     bound = job["data"].get("max_rows_per_unit") or 1
+    if (run / "measurements" / "round-000.json").exists():
+        return _audit_rounds(run, manifest["release"], bound, _paid(ledger))
     sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
     drawn, faults = Fraction(0), []
     for path in sorted((run / "measurements").glob("*.parquet")):
@@ -51,11 +54,30 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
 
 
+def _audit_rounds(run: Path, release: str, bound: int, paid: dict[str, Fraction]) -> Audit:
+    """An adaptive run: its choices by the rounds' files, its draws by their own records."""
+    rounds = [json.loads(path.read_text()) for path in sorted((run / "measurements").glob("round-*.json"))]
+    drawn = sum((Fraction(one["rho"]) * len(one["chosen"]) for one in rounds), Fraction(0))
+    ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
+    faults = []
+    for path in sorted((run / "measurements").glob("*.parquet")):
+        record = record_of(path)
+        if record["release"] != release or release not in paid:
+            faults.append(f"{path.name}: a draw under a release that was not charged")
+        if (record["round"], record["rank"], tuple(record["residual"])) not in ordered:
+            faults.append(f"{path.name}: a draw that no round decided")
+        squared = 1
+        for _, *starts in record["groups"]:
+            squared *= 1 if record["whole"] else len(starts) * (len(starts) - 1)
+        drawn += _cost(record, (squared, 0), bound) / 2
+    return Audit(drawn, paid.get(release, Fraction(0)), tuple(faults))
+
+
 def _cost(record: dict[str, Any], reach: tuple[int, int], rows: int) -> Fraction:
     """What one draw costs, by its own record; `reach`: the largest squared L2 and the largest L1 norm of a column."""
     if "laplace" in record:
         return Fraction(record["multiplier"] * reach[1] * rows, int(record["laplace"]))
-    return Fraction(record["multiplier"] ** 2 * reach[0] * rows**2, int(record["variance"]) - 8)
+    return Fraction(int(record["multiplier"]) ** 2 * reach[0] * rows**2, int(record["variance"]) - 8)
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -68,7 +90,9 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
     with closing(sqlite3.connect(ledger)) as db:
         rows = db.execute("SELECT release, cost FROM releases").fetchall()
     costs = {release: json.loads(cost) for release, cost in rows}
-    return {release: Fraction(cost["gaussian"]) or Fraction(cost["pure"]) for release, cost in costs.items()}
+    kinds = ("gaussian", "pure", "zcdp")
+    return {release: next((Fraction(cost[kind]) for kind in kinds if Fraction(cost[kind])), Fraction(0))
+            for release, cost in costs.items()}  # fmt: skip
 
 
 def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:

@@ -65,16 +65,18 @@ def scores_of(state, counts_of):
     return scores.of(selection)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.sets(st.sampled_from(NAMES), min_size=1, max_size=4), min_size=1, max_size=6),
-    st.fractions(Fraction(1, 10**7), 5),
+asked_anything = given(
+    st.lists(st.sets(st.sampled_from(NAMES), min_size=1, max_size=5), min_size=1, max_size=6),
+    st.fractions(Fraction(1, 10**7), 5) | st.floats(1e-12, 1e3).map(Fraction),
     st.booleans(),
+    st.integers(1, 3),
     st.integers(0, 99),
 )
-def test_the_budget_is_met_exactly_and_never_passed(sets, rho, published, seed):
+
+
+def check_budget(sets, rho, published, rows, seed):
     targets = {tuple(name for name in NAMES if name in own) for own in sets}
-    asked = setting(PUBLISHED if published else OWN, rho, sorted(targets))
+    asked = setting(PUBLISHED if published else OWN, rho, sorted(targets), rows_per_unit=rows)
     rng = np.random.default_rng(seed)
 
     def choose(selection):
@@ -87,6 +89,12 @@ def test_the_budget_is_met_exactly_and_never_passed(sets, rho, published, seed):
         assert state.left == 0
         planned = len(asked.names) * asked.one_way_cost + sum(note.step * len(note.chosen) for note in state.rounds)
         assert planned == rho
+
+
+test_the_budget_is_met_exactly_and_never_passed = settings(max_examples=60, deadline=None)(asked_anything(check_budget))
+test_thousands_of_budgets_are_met_exactly = pytest.mark.slow(
+    pytest.mark.timeout(3600)(settings(max_examples=4000, deadline=None)(asked_anything(check_budget)))
+)
 
 
 @either

@@ -32,7 +32,8 @@ def command(*arguments: object) -> int:
     """The command line in this process: its exit code. Plots are left out: they are most of a small run's time."""
     from dpscale.jobs.cli import main
 
-    with mock.patch.multiple("dpscale.jobs.reporting", error_plot=lambda *_: "", share_plot=lambda *_: ""):
+    plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
+    with mock.patch.multiple("dpscale.jobs.reporting", **plots):
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as exit_:

@@ -2,10 +2,11 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
+from dpscale.audit.composition import audit_run, record_of
 from dpscale.audit.releases import MECHANISMS
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
@@ -43,6 +44,21 @@ def test_the_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, da
         spent = opened.summary()["datasets"]["pure"]["spent"]["cost"]
     assert spent["gaussian"] == "0"
     assert found.drawn <= Fraction(spent["pure"]) <= 0.7
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
+def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, published, data):
+    privacy = {"epsilon": 1.0, "delta": 1e-9, "dataset": "adaptive"}
+    run = dp.run(write(tmp_path, mechanism={"name": "aim-grem", "published": published}, data=data, privacy=privacy,
+                       workload=[{"family": "prefix", "degree": 2}]), tmp_path / "run").path  # fmt: skip
+    found = audit_run(run, tmp_path / "ledger.sqlite")
+    assert found.sound
+    assert found.paid * 999 / 1000 < found.drawn <= found.paid == Fraction(dp.privacy.zcdp_rho(1.0, 1e-9) * (1 - 1e-15))
+    path = next(iter(run.glob("measurements/*.parquet")))
+    record = record_of(path) | {"variance": "3000000"}
+    write_values(path.with_name(f"{record_digest(record)}.parquet"), np.zeros(3), record)
+    assert not audit_run(run, tmp_path / "ledger.sqlite").sound  # a second draw under another noise
 
 
 def test_a_planted_uncharged_draw_is_found(tmp_path):

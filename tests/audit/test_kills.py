@@ -25,15 +25,22 @@ from tests.audit.small import answers, measurements, write
 KILLS = 24
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("kills"))
+ADAPTIVE = {"mechanism": {"name": "aim-grem"}, "privacy": {"rho": 0.5, "dataset": "small"}}
+
+
+@pytest.fixture(scope="module", params=[{}, ADAPTIVE], ids=["plan", "adaptive"])
+def job(request, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("kills"), **request.param)
 
 
 @pytest.fixture(scope="module")
 def unkilled(job):
     run = job.parent / "unkilled"
     return run, kills.warm(job, run)
+
+
+def rounds(run):
+    return {path.name: path.read_bytes() for path in run.glob("measurements/round-*.json")}
 
 
 def charges(ledger):
@@ -48,10 +55,11 @@ def check(run, unkilled, ledger):
     assert (charged, state) == (release, "released")
     assert measurements(run) == measurements(unkilled)
     assert answers(run) == answers(unkilled)
+    assert rounds(run) == rounds(unkilled)
     assert not (run / "secret.key").exists()
     found = audit_run(run, ledger)
     assert found.sound
-    assert found.paid == Fraction(json.loads(cost)["gaussian"])
+    assert found.paid == max(Fraction(part) for part in json.loads(cost).values())
 
 
 def killed_run(job, place, unkilled, draws):

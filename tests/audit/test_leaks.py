@@ -74,7 +74,7 @@ def long(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("mechanism", ["query-smasher", long("residual-planner"), long("identity")])
+@pytest.mark.parametrize("mechanism", ["query-smasher", "aim-grem", long("residual-planner"), long("identity")])
 def test_a_whole_run_tells_nothing(tmp_path, data, mechanism):
     job = write_job(tmp_path, data / "good", mechanism)
     code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", "--json")
@@ -126,9 +126,13 @@ def test_a_refused_budget_tells_nothing(tmp_path, data):
     assert_silent(tmp_path, output)
 
 
-@pytest.mark.parametrize("how", [long("done"), long("disk"), long("killed"), "memory"])
-def test_a_cluster_tells_nothing(tmp_path, data, how):
-    job = write_job(tmp_path, data / "good")
+@pytest.mark.parametrize(
+    ("mechanism", "how"),
+    [long("query-smasher", "done"), long("query-smasher", "disk"), long("query-smasher", "killed"),
+     ("query-smasher", "memory"), ("aim-grem", "done"), long("aim-grem", "disk")],
+)  # fmt: skip
+def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
+    job = write_job(tmp_path, data / "good", mechanism)
     code, output = spoken(tmp_path, "tests.audit.cluster_run", job, "run", how)
     assert code == 0, output.decode()[-3000:]
     assert b"worker logs" in output
