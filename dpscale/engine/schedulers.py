@@ -160,6 +160,16 @@ def resolve(client: Any = None, scheduler: str | None = None, progress: Progress
     return ClusterEngine(ambient, progress) if ambient is not None else LocalEngine(progress=progress)
 
 
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """A client of an existing cluster, closed afterwards."""
+    client = _connect(address)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
 def _connect(address: str) -> Any:
     if not address.startswith(("tcp://", "tls://")):
         takes = f"{', '.join(LOCAL)}, tcp://HOST:PORT or tls://HOST:PORT"

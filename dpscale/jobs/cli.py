@@ -163,18 +163,69 @@ _stage_command("report", "Write the report of an answered run.")
 
 
 @main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
+@click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
+@json_option
+def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None:
+    """Run all stages of a job on a cluster, its driver too, and come back at once."""
+    from dpscale.engine.schedulers import connected
+    from dpscale.jobs import driver
+    from dpscale.jobs.rundir import RunDirectory
+    from dpscale.jobs.spec import Job
+
+    directory = RunDirectory.create(Job.read(job), run_dir)
+    with connected(scheduler) as client:
+        found = driver.submit(directory, client)
+    told = {"run_dir": str(directory.path), **found}
+    click.echo(json.dumps(told) if as_json else f"{found['state']}: dpscale wait {directory.path}")
+
+
+@main.command()
 @click.argument("run_dir")
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
-    """Tell which stages of a run are done."""
+    """Tell which stages of a run are done, and how its driver on the cluster is."""
+    from dpscale.jobs import driver
     from dpscale.jobs.rundir import RunDirectory
 
-    manifest = RunDirectory(run_dir).manifest
+    run = RunDirectory(run_dir)
+    manifest, driven = run.manifest, driver.told(run.path)
     if as_json:
-        click.echo(json.dumps(manifest))
+        click.echo(json.dumps(manifest | ({"driver": driven} if driven else {})))
         return
     for name, stage in manifest["stages"].items():
         click.echo(f"{name:>12}: {stage['state']}")
+    if driven:
+        working = driven.get("working")
+        tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""
+        click.echo(f"{'driver':>12}: {'silent' if driven['silent'] else driven['state']}{tasks}")
+
+
+@main.command()
+@click.argument("run_dir")
+@click.option("--seconds", type=float, help="Give up after so long (exit code 75); the run goes on.")
+def wait(run_dir: str, seconds: float | None) -> None:
+    """Wait for a submitted run; ends with its exit code."""
+    from dpscale.jobs import driver
+    from dpscale.jobs.rundir import RunDirectory
+
+    run = RunDirectory(run_dir)
+    code = driver.wait(run.path, seconds)
+    if code:
+        click.echo(f"dpscale: {driver.told(run.path)['error']}", err=True)
+        raise click.exceptions.Exit(code)
+    click.echo(f"report: {run.path / 'report.html'}")
+
+
+@main.command()
+@click.argument("run_dir")
+def cancel(run_dir: str) -> None:
+    """Stop a submitted run at its next task; a later submit goes on from there."""
+    from dpscale.jobs import driver
+    from dpscale.jobs.rundir import RunDirectory
+
+    driver.cancel(RunDirectory(run_dir).path)
 
 
 @main.group()
