@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check audit nightly bench clean
+.PHONY: demo test check audit airflow nightly bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
@@ -19,8 +19,11 @@ check: $(VENV)/.test
 audit: $(VENV)/.test
 	$(BIN)/python -m pytest tests/audit -m "slow or not slow"
 
+airflow: $(VENV)/.test
+	$(BIN)/python -m pytest tests/pipelines -m airflow
+
 nightly: $(VENV)/.test
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "slow or airflow or not slow"
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet ".[bench]"

@@ -1,6 +1,7 @@
-"""The main job as a DAG in plain Python: plan, measure, reconstruct, report, each a process of its own.
+"""A job as a DAG in plain Python, for those without Airflow: plan, measure, reconstruct, report.
 
-A step takes everything from the run directory and may be run again: what is done stays done, nothing is spent twice.
+Every step is a process of its own that knows the run directory and nothing else. It may be run again: what is done
+stays done, and nothing is spent twice. A transient failure (exit code 75) is tried again, any other ends the DAG.
 
     python pipelines/steps.py pipelines/main.toml runs/main
 """
@@ -12,7 +13,7 @@ import sys
 import time
 
 TRANSIENT = 75
-TRIES = 3
+TRIES, DELAY = 3, 1.0
 
 
 def step(*arguments: str) -> None:
@@ -23,7 +24,7 @@ def step(*arguments: str) -> None:
             return
         if code != TRANSIENT or left == 0:
             raise SystemExit(code)
-        time.sleep(1)
+        time.sleep(DELAY)
 
 
 def main(job: str, run_dir: str) -> None:

@@ -1,0 +1,79 @@
+"""A dpscale job as an Airflow 3 DAG: one task a stage.
+
+Tasks hand over the run directory and the hash of what the stage before left; nothing of the data passes through XCom. A
+stage that is done returns at once, and the ledger charges a release once, so a retry spends nothing and draws nothing
+anew. Exit codes: 75 is retried; 2 (wrong job or data) and 3 (the budget refuses) fail for good.
+
+Put this file into the DAG folder. The command may be in an environment of its own: DPSCALE names it. Parameters: `job`,
+a job file, and `run_dir`, a new directory that every Airflow worker sees; by default one below the job's folder for
+every logical run, so that a scheduled DAG makes a new release (with a new charge) each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
+
+COMMAND = os.environ.get("DPSCALE", "dpscale")
+TRANSIENT = 75
+
+
+def dpscale(*arguments: str) -> dict[str, Any]:
+    """Run a dpscale command; its JSON, or the failure that Airflow should see."""
+    done = subprocess.run([COMMAND, *arguments, "--json"], capture_output=True, text=True)
+    sentence = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode == TRANSIENT:
+        raise RuntimeError(sentence)  # retried
+    if done.returncode != 0:
+        raise AirflowFailException(sentence)
+    return dict(json.loads(done.stdout.rpartition("{")[1] + done.stdout.partition("{")[2]))
+
+
+def stage(name: str, before: dict[str, str]) -> dict[str, str]:
+    """One stage, on what the one before it left and nothing else."""
+    run_dir, earlier = before["run_dir"], before["stage"]
+    found = dpscale("status", run_dir)["stages"].get(earlier, {})
+    if found.get("sha256") != before["sha256"]:
+        raise AirflowFailException(f"{run_dir} is not what stage {earlier} left")
+    return {"run_dir": run_dir, "stage": name, "sha256": dpscale(name, run_dir)["sha256"]}
+
+
+@dag(
+    dag_id="dpscale",
+    schedule=None,
+    catchup=False,
+    params={"job": Param(type="string"), "run_dir": Param(default="", type="string")},
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=int(os.environ.get("DPSCALE_RETRY_SECONDS", "60")))},
+    tags=["dpscale"],
+)
+def release() -> None:
+    @task
+    def plan() -> dict[str, str]:
+        context = get_current_context()
+        job, run_dir = context["params"]["job"], context["params"]["run_dir"]
+        run_dir = run_dir or os.path.join(os.path.dirname(job), "runs", context["run_id"].replace(":", "-"))
+        dpscale("plan", job, "--run-dir", run_dir)
+        return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}
+
+    @task
+    def measure(before: dict[str, str]) -> dict[str, str]:
+        return stage("measure", before)
+
+    @task
+    def reconstruct(before: dict[str, str]) -> dict[str, str]:
+        return stage("reconstruct", before)
+
+    @task
+    def report(before: dict[str, str]) -> dict[str, str]:
+        return stage("report", before)
+
+    report(reconstruct(measure(plan())))
+
+
+release()

@@ -1,0 +1,105 @@
+"""The Airflow DAG in a real Airflow 3, in an environment of its own, on the sample data.
+
+AIRFLOW_CONSTRAINTS names a constraints file (its publishers' are on a host that this test does not ask); without it the
+registry's newest versions are taken. DPSCALE_AIRFLOW names an environment that has Airflow already.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dpscale.privacy.ledger import Ledger
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory):
+    """A function that runs an airflow command; its exit code and output."""
+    home = tmp_path_factory.mktemp("airflow")
+    binary = Path(os.environ.get("DPSCALE_AIRFLOW") or installed(home)) / "bin/airflow"
+    (home / "dags").mkdir()
+    shutil.copy(ROOT / "pipelines/airflow_dag.py", home / "dags")
+    command = Path(sys.executable).with_name("dpscale")
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "DPSCALE": str(command), "DPSCALE_RETRY_SECONDS": "1",
+    }  # fmt: skip
+
+    def ran(*arguments):
+        done = subprocess.run([binary, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=600)
+        return done.returncode, done.stdout + done.stderr
+
+    assert ran("db", "migrate")[0] == 0
+    return ran
+
+
+def installed(home):
+    """A new environment with Airflow."""
+    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
+    constraints = os.environ.get("AIRFLOW_CONSTRAINTS")
+    pinned = ["--constraint", constraints] if constraints else []
+    install = [home / "venv/bin/pip", "install", "-q", "apache-airflow>=3.0,<4", *pinned]
+    if subprocess.run(install, capture_output=True).returncode:
+        pytest.skip("Airflow cannot be installed here: no registry")
+    return home / "venv"
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """The sample data, and the adaptive pipeline over it."""
+    from dpscale.jobs.demo.randhie import write_demo
+
+    place = tmp_path_factory.mktemp("sample")
+    write_demo(place / "dpscale-demo")
+    (place / "pipelines").mkdir()
+    for name in ("adaptive.toml", "main.toml"):
+        shutil.copy(ROOT / "pipelines" / name, place / "pipelines")
+    return place
+
+
+def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample):
+    """Another process works in the run directory when the stage begins: exit code 75, and a retry after a second."""
+    job, run_dir = sample / "pipelines/adaptive.toml", sample / "retried"
+    held = threading.Thread(target=hold_until_refused, args=(run_dir,))
+    held.start()
+    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
+    held.join()
+    assert code == 0, output[-4000:]
+    assert "another process works in" in output
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    assert {name: stage["state"] for name, stage in manifest["stages"].items()} == dict.fromkeys(
+        ("plan", "measure", "reconstruct", "report"), "done"
+    )
+    with Ledger.open(sample / "dpscale-demo/ledger.sqlite") as ledger:
+        [row] = ledger.summary("rand-hie")["datasets"]["rand-hie"]["releases"]
+    assert (row["release"], row["state"]) == (manifest["release"], "released")
+
+
+def hold_until_refused(run_dir):
+    """Lock the run directory once it is planned, for as long as a try takes."""
+    while not (run_dir / "plan/plan.json").exists():
+        time.sleep(0.02)
+    with open(run_dir / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(12)
+
+
+def test_a_refused_budget_is_not_retried(airflow, sample):
+    job, run_dir = sample / "pipelines/adaptive.toml", sample / "refused"
+    with Ledger.open(sample / "dpscale-demo/ledger.sqlite") as ledger:
+        ledger.set_cap("rand-hie", 0.5, 1e-9)
+    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
+    assert code != 0 or "state=failed" in output
+    assert "rand-hie" in output
+    assert not list((run_dir / "measurements").glob("*.parquet"))
+    assert output.count("[DAG TEST] starting task_id=measure") == 1
