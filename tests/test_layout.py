@@ -1,6 +1,7 @@
 """What stands around the package: import cost, pipelines, generator, links."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,15 +41,25 @@ def test_every_public_name_is_there():
         _ = dpscale.nothing
 
 
-def test_the_main_job_runs_step_by_step(tmp_path):
+@pytest.fixture(scope="module")
+def pipelines(tmp_path_factory):
+    """The pipelines' job files with the data that they name beside them (fewer rows than they say)."""
     from dpscale.jobs.demo.randhie import write_demo
 
-    write_demo(tmp_path / "dpscale-demo")
-    (tmp_path / "pipelines").mkdir()
-    job = tmp_path / "pipelines" / "main.toml"
-    job.write_text((ROOT / "pipelines" / "main.toml").read_text())
-    python(ROOT / "pipelines" / "steps.py", job, tmp_path / "run")
-    assert (tmp_path / "run" / "report.html").exists()
+    place = tmp_path_factory.mktemp("pipelines")
+    write_demo(place / "dpscale-demo")
+    python(
+        ROOT / "data/generate.py", place / "dpscale-census", "--rows", 3000, "--attributes", 12, "--sizes", "2,5,20,40"
+    )
+    shutil.copytree(ROOT / "pipelines", place / "pipelines")
+    return place
+
+
+@pytest.mark.parametrize("name", ["main", "adaptive", "census"])
+def test_the_pipelines_run_step_by_step(pipelines, name):
+    run = pipelines / "runs" / name
+    python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)
+    assert (run / "report.html").exists()
 
 
 def test_the_pipeline_is_the_demos_job():

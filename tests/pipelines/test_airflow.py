@@ -36,7 +36,9 @@ def airflow(tmp_path_factory):
     }  # fmt: skip
 
     def ran(*arguments):
-        done = subprocess.run([binary, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            [binary, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=600
+        )
         return done.returncode, done.stdout + done.stderr
 
     assert ran("db", "migrate")[0] == 0
