@@ -31,7 +31,7 @@ INTERNAL = 70
 
 
 def submit(run: RunDirectory, client: Any) -> dict[str, Any]:
-    """Start the driver of a run on a cluster; what `driver.json` says then. A run that is being driven is left alone."""
+    """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
     from distributed import fire_and_forget
 
     known = told(run.path)
