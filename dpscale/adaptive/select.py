@@ -2,7 +2,7 @@
 
 score_γ = w_γ (‖μ_γ − μ̂_γ‖₁ − penalty_γ). Estimates are rounded to 1/SCALE first (they are released, so that is free);
 then the distance is a whole number of 1/SCALE, computed in integers from exact counts, and a record moves it by at
-most SCALE: no floating-point error touches the sensitivity. True scores are private: only `draw_index` meets them.
+most SCALE: no floating-point error touches the sensitivity. True scores are private: only `draw_distinct` meets them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.adaptive.setting import Names
-from dpscale.privacy.selection import draw_index, scale_for
+from dpscale.privacy.selection import draw_distinct, scale_for
 from dpscale.privacy.staircase import Words
 from dpscale.residual.groups import Groups, coarsened
 
@@ -103,10 +103,6 @@ class Scorer:
 
 def draw_chosen(selection: Selection, scores: list[int], stream_of: Callable[[dict[str, Any]], Words]) -> list[Names]:
     """`count` candidates, one exponential mechanism after the other, each among those left."""
-    left = list(range(len(scores)))
-    scale = scale_for(selection.rho, selection.sensitivity)
-    chosen = []
-    for rank in range(selection.count):
-        words = stream_of(selection.record(rank))
-        chosen.append(left.pop(draw_index(words, [scores[index] for index in left], scale)))
+    streams = (stream_of(selection.record(rank)) for rank in range(selection.count))
+    chosen = draw_distinct(streams, scores, scale_for(selection.rho, selection.sensitivity))
     return [selection.candidates[index] for index in chosen]

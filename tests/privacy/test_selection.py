@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from dpscale.privacy.selection import draw_index, epsilon_below, scale_for
+from dpscale.privacy.selection import draw_distinct, draw_index, epsilon_below, scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 
 
@@ -73,3 +73,13 @@ def test_epsilon_never_costs_more_than_rho(rho):
     assert epsilon**2 / 8 <= rho
     assert float(epsilon) == pytest.approx(math.sqrt(8 * rho), rel=1e-12)
     assert scale_for(rho, 3) == epsilon / 6
+
+
+@given(st.lists(st.integers(-400, 400), min_size=3, max_size=40), st.integers(0, 10**6), st.integers(1, 50))
+def test_drawing_several_is_drawing_one_after_the_other(scores, seed, apart):
+    """Sharing the weights between draws, whatever top they are relative to, changes no outcome."""
+    scale, left, expected = Fraction(apart, 20), list(range(len(scores))), []
+    for rank in range(len(scores)):
+        index = draw_index(stream(seed + rank), [scores[i] for i in left], scale)
+        expected.append(left.pop(index))
+    assert draw_distinct((stream(seed + rank) for rank in range(len(scores))), scores, scale) == expected
