@@ -112,3 +112,7 @@ def generated(shape: str, seed: int = 0) -> Table:
         bent = np.abs(np.clip(place, -1, 2)) ** rng.uniform(1, 2)
         columns.append(np.clip((bent * size).astype(np.int64), 0, size - 1))
     return Table(shape, sizes, np.stack(columns, axis=1))
+
+
+def subsets_of(names: Names) -> list[Names]:
+    return [kept for size in range(len(names) + 1) for kept in combinations(names, size)]

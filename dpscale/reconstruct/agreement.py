@@ -4,7 +4,7 @@ Nearest in the sense of Σ_γ w_γ KL(q_γ ‖ p_γ), p the tables given and q t
 set S has the same margin on S is a linear constraint, whose Bregman projection is in closed form: the common margin is
 the weighted geometric mean of the holders' own, and each holder is scaled to it. Taken in turn over all common sets
 the projections converge to the nearest tables that meet every constraint (Bregman 1967; as in Benamou et al. 2015,
-section 3); the product of independent attributes meets them, so there are some. Least squares would lose non-negativity.
+section 3); the product of independent attributes meets them, so there are some. Least squares would go below zero.
 Agreement is not more: tables that agree on all common parts need not be margins of one joint table.
 """
 
