@@ -92,13 +92,13 @@ def real(name: str, data: Path = DATA) -> Table | None:
 
 
 def generated(shape: str, seed: int = 0) -> Table:
-    """`loans`: 43 attributes of 20 to 80 values, 42,535 rows. `census`: 66 attributes of 2 to 8 values, 378,817 rows.
+    """`loans`: 43 attributes of 30 to 60 values, 42,535 rows. `census`: 66 attributes of 2 to 6 values, 378,817 rows.
 
     A latent class of each record sets where every attribute's values lie; and an attribute leans, in a chain of
     blocks, on the one before it. Values are skewed, as real columns are.
     """
     rng = np.random.default_rng(seed)
-    count, rows, least, most = {"loans": (43, 42_535, 20, 80), "census": (66, 378_817, 2, 6)}[shape]
+    count, rows, least, most = {"loans": (43, 42_535, 30, 60), "census": (66, 378_817, 2, 6)}[shape]
     sizes = {f"x{i:02}": int(rng.integers(least, most + 1)) for i in range(count)}
     classes = 6
     of = rng.choice(classes, size=rows, p=rng.dirichlet(np.full(classes, 3.0)))
