@@ -1,35 +1,52 @@
-"""Adaptive mechanisms on Adult: all 364 3-way marginals of 14 attributes, δ = 1e-9.
+"""Adaptive mechanisms and their rivals: all 3-way marginals of a table, δ = 1e-9.
 
-Error: mean over the marginals of ‖μ̂ − μ‖₁ / N (2 is the worst that a distribution can do). Prints, for every ε, the
-mean over seeds with its spread, and seconds on one core for the run and for all 364 answers, counting left out.
+Error: mean over the marginals of ‖μ̂ − μ‖₁ / N (2 is the worst that a distribution can do). Prints, for every table
+and ε, the mean over seeds with its spread, and seconds on one core for the run and for all answers (with their
+comparison with the truth); counting is left out. Real tables are in ../shared/data and do not travel with dpscale.
 
-    python benchmarks/adaptive.py [--epsilons 0.1 1 10] [--seeds 5] [--tried] [--data FOLDER]
+    python benchmarks/adaptive.py [--tables adult acs salary titanic] [--epsilons 0.1 1 10] [--seeds 3]
+        --tried                the settings that the defaults of `Options` were chosen among, and nothing else
+        --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
+        --errors               how often estimate ± 1.96 standard errors holds the truth, and nothing else
+        --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), by a Python that has it, at ε = 1
+        --plot FILE            error by ε of every mechanism, as a picture
 
-`--tried` runs the settings that the defaults of `Options` were chosen among; for those use seeds that no default was
-chosen on (`--first-seed`). Reported elsewhere: AIM with Private-PGM 0.345 in 133 s (ε = 0.1), 0.166 in 349 s (ε = 1).
+For settings use seeds that no default was chosen on (--first-seed; the defaults of `Options` saw 0 to 20).
+Reported elsewhere for Adult: AIM with Private-PGM 0.345 in 133 s (ε = 0.1), 0.166 in 349 s (ε = 1).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marginal_tables import DATA, Names, Table, generated, real
 
+from dpscale import Domain, Workload, plan
 from dpscale.adaptive import Options, Setting, State, run
+from dpscale.measure.block import measure_block
+from dpscale.measure.schedule import make_schedule
 from dpscale.privacy import zcdp_rho
 from dpscale.privacy.streams import seeded_secret
+from dpscale.reconstruct import Estimates
+from dpscale.reconstruct.from_estimates import from_estimates
+from dpscale.reconstruct.simulated import CONTAINS, simulated
+from dpscale.tables import ExactMarginal
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "adult"
-DELTA, DEGREE = 1e-9, 3
-KNOWN = {0.1: "AIM+Private-PGM 0.345, 133 s", 1.0: "AIM+Private-PGM 0.166, 349 s"}
+DELTA = 1e-9
+Answers = Callable[[Names], np.ndarray]
+KNOWN = {("adult", 0.1): "AIM+Private-PGM 0.345, 133 s", ("adult", 1.0): "AIM+Private-PGM 0.166, 349 s"}
 TRIED: dict[str, dict[str, Any]] = {
     "defaults": {},
     "1-ways 1/5": {"ones": Fraction(1, 5)},
@@ -51,72 +68,203 @@ TRIED: dict[str, dict[str, Any]] = {
 }
 
 
-class Adult:
-    """The coded table, its marginals counted once and kept."""
-
-    def __init__(self, folder: Path) -> None:
-        self.sizes: dict[str, int] = json.loads((folder / "adult-domain.json").read_text())
-        self.names = tuple(self.sizes)
-        self.codes = np.loadtxt(folder / "adult.csv", delimiter=",", skiprows=1, dtype=np.int64)
-        self.targets = tuple(combinations(self.names, DEGREE))
-        self.counts = lru_cache(maxsize=None)(self._counts)
-
-    def _counts(self, names: tuple[str, ...]) -> np.ndarray:
-        if not names:
-            return np.array(len(self.codes))
-        shape = [self.sizes[name] for name in names]
-        columns = self.codes[:, [self.names.index(name) for name in names]].T
-        return np.bincount(np.ravel_multi_index(columns, shape), minlength=int(np.prod(shape))).reshape(shape)
-
-    def error(self, marginal: Callable[[tuple[str, ...]], np.ndarray]) -> float:
-        rows = len(self.codes)
-        return float(np.mean([np.abs(marginal(names) - self.counts(names)).sum() / rows for names in self.targets]))
+def rho_of(epsilon: float) -> Fraction:
+    return Fraction(zcdp_rho(epsilon, DELTA))
 
 
-def outcome(adult: Adult, epsilon: float, seed: int, options: Options, product: bool = False) -> tuple[float, ...]:
-    """Error, seconds to the last state, seconds of the answers (their comparison with the truth included), rounds."""
-    asked = tuple((name,) for name in adult.names) if product else adult.targets
-    setting = Setting(adult.sizes, asked, Fraction(zcdp_rho(epsilon, DELTA)), options=options)
+def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> State:
+    """`alone`: 1-ways and nothing else."""
+    asked = tuple((name,) for name in table.names) if alone else table.targets
+    return run(Setting(table.sizes, asked, rho_of(epsilon), options=options), table.counts, seeded_secret(seed))
+
+
+def planned(table: Table, epsilon: float, seed: int) -> Estimates:
+    """ResidualPlanner on all targets at the same ρ."""
+    made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
+    schedule, secret = make_schedule(made, float(2 * rho_of(epsilon))), seeded_secret(seed)
+    values = []
+    for index, (block, draw) in enumerate(zip(made.blocks, schedule.draws, strict=True)):
+        exact = ExactMarginal(block.attributes, np.asarray(table.counts(block.attributes), dtype=np.int64))
+        values.append(measure_block(block, draw, exact, secret, {"block": index}) / draw.multiplier)
+    return Estimates(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
+
+
+class Rows:
+    """The mechanisms that are compared, each answers from (table, ε, seed)."""
+
+    def __init__(self, tried: bool) -> None:
+        self.made: dict[str, Callable[[Table, float, int], Answers]] = {}
+        if tried:
+            for name, kwargs in TRIED.items():
+                self._add(name, Options(**kwargs))
+            return
+        self._add("AIM+GReM as published", Options(published=True))
+        self._add("product of 1-ways", Options(), alone=True)
+        self.made["ResidualPlanner"] = lambda *asked: planned(*asked).marginal
+        self.made["ResidualPlanner, maxent"] = lambda *asked: from_estimates(planned(*asked)).marginal
+        self._add("ours", Options())
+
+    def _add(self, name: str, options: Options, alone: bool = False) -> None:
+        self.made[name] = lambda table, epsilon, seed: adaptive(table, epsilon, seed, options, alone).marginal
+
+
+def outcome(table: Table, answers_of: Callable[[], Answers]) -> tuple[float, float, float]:
+    """Error, seconds until answers can be had, seconds of all answers."""
     started = time.perf_counter()
-    state: State = run(setting, adult.counts, seeded_secret(seed))
+    answers = answers_of()
     done = time.perf_counter()
-    error = adult.error(state.marginal)
-    return error, done - started, time.perf_counter() - done, len(state.rounds)
+    error = table.error(answers)
+    return error, done - started, time.perf_counter() - done
 
 
-def rows(tried: bool) -> Iterator[tuple[str, Options, bool]]:
-    if tried:
-        yield from ((name, Options(**kwargs), False) for name, kwargs in TRIED.items())
+def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Rows) -> dict[str, dict[float, float]]:
+    """Prints all rows; the mean errors by row and ε."""
+    means: dict[str, dict[float, float]] = defaultdict(dict)
+    print(f"{table.name}: {table.rows:,} rows, {len(table.names)} attributes, {len(table.targets):,} marginals")
+    for names in (*table.targets, *combinations(table.names, 2), *((name,) for name in table.names)):
+        table.counts(names)
+    for epsilon in epsilons:
+        print(f"  epsilon {epsilon:g}   {KNOWN.get((table.name, epsilon), '')}")
+        for name, made in rows.made.items():
+            found = np.array([outcome(table, partial(made, table, epsilon, seed)) for seed in seeds])
+            (error, run_for, answered), spread = found.mean(axis=0), found[:, 0].std()
+            means[name][epsilon] = error
+            print(
+                f"    {name:24} {error:.4f} ± {spread:.4f}   run {run_for:.2f} s, answers {answered:.2f} s", flush=True
+            )
+    return means
+
+
+def large(seed: int) -> None:
+    """The generated tables: seconds and memory of the run and of all answers, the error on a part of them."""
+    for shape in ("census", "loans"):
+        table, started = generated(shape), time.perf_counter()
+        for names in (*combinations(table.names, 2), *((name,) for name in table.names)):
+            table.counts(names)
+        counted = time.perf_counter()
+        state = adaptive(table, 1.0, seed, Options())
+        done, cells = time.perf_counter(), 0
+        for names in table.targets:
+            cells += state.marginal(names).size
+        end = time.perf_counter()
+        some = table.targets[:: len(table.targets) // 300]
+        error, alone = table.error(state.marginal, some), adaptive(table, 1.0, seed, Options(), alone=True)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{shape}: {table.rows:,} rows, {len(table.targets):,} marginals, {cells:,} cells, epsilon 1")
+        print(f"  1- and 2-ways counted in {counted - started:.1f} s, run {done - counted:.1f} s in", end=" ")
+        print(f"{len(state.rounds)} rounds, all answers {end - done:.1f} s, {memory:.2f} GiB at most")
+        print(f"  error {error:.4f}, product of 1-ways {table.error(alone.marginal, some):.4f}", flush=True)
+
+
+def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """One query: a range from the first cell on along every axis."""
+    query = np.ones(())
+    for size in shape:
+        query = np.multiply.outer(query, (np.arange(size) <= random.integers(0, max(size - 1, 1))).astype(float))
+    return query
+
+
+def errors(table: Table, epsilon: float, seed: int, sets: int = 40, queries: int = 8) -> None:
+    """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree."""
+    state, random = adaptive(table, epsilon, seed, Options()), np.random.default_rng(seed)
+    setting = state.setting
+    told = simulated(state.model, state.counts, state.residuals, setting.candidates, setting.options.chains)
+    print(f"{table.name}, epsilon {epsilon:g}: widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
+    for degree in (1, 2, 3):
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        every = list(combinations(table.names, degree))
+        for names in (every[i] for i in random.permutation(len(every))[:sets]):
+            true, off = table.counts(names), state.marginal(names) - table.counts(names)
+            own, full = told.cell_errors(names), table.counts(names) >= 10
+            found["cells"].append(_held(off, own))
+            if full.any():
+                found["cells of 10 and more"].append(_held(off[full], own[full]))
+            asked = [prefixes(true.shape, random) for _ in range(queries)]
+            own = np.array([told.query_error(names, query) for query in asked])
+            found["prefixes"].append(_held(np.array([(query * off).sum() for query in asked]), own))
+        for kind, held in found.items():
+            rate, ratio = np.mean(held, axis=0)
+            print(f"  {degree}-way {kind:22} {100 * rate:5.1f} % within 1.96 s.e.; s.e. / r.m.s. error {ratio:.2f}")
+
+
+def _held(off: np.ndarray, own: np.ndarray) -> tuple[float, float]:
+    return float((np.abs(off) <= 1.96 * own + 1e-9).mean()), float(np.sqrt((own**2).mean() / (off**2).mean()))
+
+
+def against_peer(table: Table, python: str, limit: float, seed: int, data: Path) -> None:
+    """A plain AIM loop on mbi, in its own process, against ours at ε = 1."""
+    script, rho = Path(__file__).with_name("peer_mbi.py"), float(rho_of(1.0))
+    command = [python, script, table.name, rho, seed, "--limit", limit, "--data", data]
+    print(f"{table.name}, epsilon 1, against a plain AIM loop on mbi")
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=4 * limit + 300)
+    except subprocess.TimeoutExpired:
+        print(f"  mbi: no answer within {4 * limit + 300:.0f} s")
         return
-    yield "AIM+GReM as published", Options(published=True), False
-    yield "product of 1-ways", Options(), True
-    yield "ours", Options(), False
+    if done.returncode:
+        print(f"  mbi: failed: {done.stderr.strip().splitlines()[-1:]}")
+        return
+    peer = json.loads(done.stdout.splitlines()[-1])
+    error, seconds, _ = outcome(table, lambda: adaptive(table, 1.0, seed, Options()).marginal)
+    note = f"stopped at {100 * peer['spent']:.0f} % of the budget" if peer["stopped"] else "whole budget"
+    print(f"  mbi   {peer['error']:.4f} in {peer['seconds']:.1f} s, {peer['rounds']} rounds, {note}")
+    print(f"  ours  {error:.4f} in {seconds:.2f} s: {peer['seconds'] / seconds:.0f} times as fast", flush=True)
+
+
+def plot(found: dict[str, dict[str, dict[float, float]]], file: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.6), squeeze=False)
+    for own, (table, means) in zip(axes[0], found.items(), strict=True):
+        for name, by_epsilon in means.items():
+            own.loglog(list(by_epsilon), list(by_epsilon.values()), marker="o", label=name)
+        own.set(title=table, xlabel="ε")
+    axes[0][0].set_ylabel("mean L1 error / N")
+    axes[0][-1].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+
+
+def tables(names: Sequence[str], data: Path) -> Iterator[Table]:
+    for name in names:
+        table = real(name, data)
+        if table is None:
+            print(f"{name}: its folder is not in {data}: real data does not travel with dpscale; give --data")
+        else:
+            yield table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)
-    parser.add_argument("--tried", action="store_true")
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--peer-python")
+    parser.add_argument("--peer-limit", type=float, default=600)
+    for flag in ("tried", "large", "errors"):
+        parser.add_argument(f"--{flag}", action="store_true")
     asked = parser.parse_args()
-    if not (asked.data / "adult.csv").exists():
-        print(f"{asked.data}/adult.csv is absent: real data does not travel with dpscale; give --data")
+    if asked.large:
+        large(asked.first_seed)
         return
-    adult = Adult(asked.data)
-    for names in (*adult.targets, *combinations(adult.names, 2), *((name,) for name in adult.names)):
-        adult.counts(names)
-    outcome(adult, 1.0, 0, Options())  # compiles the noise's loops
-    for epsilon in asked.epsilons:
-        print(f"epsilon {epsilon:g}   {KNOWN.get(epsilon, '')}")
-        for name, options, product in rows(asked.tried):
-            found = np.array(
-                [outcome(adult, epsilon, asked.first_seed + s, options, product) for s in range(asked.seeds)]
-            )
-            (error, run_for, answered, rounds), spread = found.mean(axis=0), found[:, 0].std()
-            times = f"run {run_for:.2f} s, answers {answered:.2f} s, {rounds:g} rounds"
-            print(f"  {name:24} {error:.4f} ± {spread:.4f}   {times}", flush=True)
+    if asked.errors:
+        print(CONTAINS)
+    found = {}
+    for table in tables(asked.tables, asked.data):
+        adaptive(table, 1.0, 0, Options())  # loads the compiled loops
+        if asked.errors:
+            for epsilon in asked.epsilons:
+                errors(table, epsilon, asked.first_seed)
+            continue
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        found[table.name] = compare(table, asked.epsilons, seeds, Rows(asked.tried))
+        if asked.peer_python:
+            against_peer(table, asked.peer_python, asked.peer_limit, asked.first_seed, asked.data)
+    if asked.plot and found:
+        plot(found, asked.plot)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from dpscale.adaptive.orders import Order, one_way_order, residual_orders
 from dpscale.adaptive.select import NOISE_L1, Selection, deviation
 from dpscale.adaptive.setting import Names, Setting
 from dpscale.adaptive.shard import Believed, Tables
-from dpscale.reconstruct.low_order import NoisyResidual, low_order
+from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.maxent import LowOrder
-from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
+from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
 
@@ -69,21 +69,8 @@ class State:
     @cached_property
     def model(self) -> LowOrder:
         """Consistent non-negative low-order tables from all that was measured."""
-        further = (float(self.residuals.values.get((), 0.0)), self.residuals.precision(()))
-        total = total_of(self.counts, further)
-        ones = {name: self._one_way(name, total) for name in self.setting.names}
-        measured = {names: self._noisy(names) for names in self.residuals.values if len(names) > 1}
-        return low_order(ones, self.groups, measured, self.setting.candidates, self.setting.options.chains)
-
-    def _one_way(self, name: str, total: float) -> Array:
-        counts, groups = non_negative_counts(self.counts[name], total), self.groups[name]
-        residual = np.asarray(self.residuals.values.get((name,), np.zeros(groups.count)))
-        return with_groups(counts, self.counts[name], groups, residual, self.residuals.precision((name,)), total)
-
-    def _noisy(self, names: Names) -> NoisyResidual:
-        """A centred residual's cells have variance p_τ σ²."""
-        kept = np.prod([1 - 1 / self.groups[name].count for name in names])
-        return NoisyResidual(self.residuals.values[names], float(np.sqrt(kept / self.residuals.precision(names))))
+        chains = self.setting.options.chains
+        return model_of(self.counts, self.groups, self.residuals, self.setting.candidates, chains)
 
     def estimate(self, names: Names) -> Array:
         """What is believed of a candidate, over groups."""

@@ -2,26 +2,36 @@
 
 Every table is expected to be what the tables inside it imply; its own noisy residual says how it departs from that,
 and `shrink` weighs the two. A pair's expectation is the product of its 1-ways or, where that explains the noisy pair
-better, a chain a — c — b of two other pairs, p(a, c) p(c, b) / p(c): other noise, so it may be held against the pair's
-own. A pair that was not measured is its strongest chain, the one farthest from independence.
+better, a chain a — c — b of two other pairs (`chains`): other noise, so it may be held against the pair's own. A pair
+that was not measured is its strongest chain, the one farthest from independence.
+
+Between few steps that see everything (the law of departures; which tables there are) every table is a piece of work of
+its own. They go by chunks through `each`, which may make tasks of them: no byte depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.maxent import LowOrder, Names, product_of, proportional_fit
+from dpscale.reconstruct.chains import Links, independent
+from dpscale.reconstruct.fit import Margin, proportional_fit
+from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.shrink import NoisyTable, learn, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
+Margins = list[Margin]
+Each = Callable[[Callable[[Any], Any], list[Any]], list[Any]]
 FIT_ROUNDS, FIT_TOLERANCE = 20, 1e-6
-MOST_MIDDLES = 12
+CHUNK_CELLS, CHUNK_TABLES = 1 << 16, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,33 +42,40 @@ class NoisyResidual:
     deviation: float
 
 
+def plainly(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """The plain loop that `each` is unless told otherwise."""
+    return [function(item) for item in items]
+
+
 def low_order(
     ones: Mapping[str, Array],
     groups: Mapping[str, Groups],
     measured: Mapping[Names, NoisyResidual],
     wanted: Sequence[Names] = (),
     chains: int = 1,
+    each: Each | None = None,
 ) -> LowOrder:
     """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
 
     `ones`: non-negative 1-ways of equal sum. `chains`: how often pairs are taken anew with chains as expectations.
+    `each(function, items)`: [function(item) for item in items] by other means, such as tasks. All can be pickled; an
+    item has about CHUNK_CELLS cells, or one table of more; where chains are sought the function holds the model.
     """
+    run = each or plainly
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
     pairs: dict[Names, NoisyResidual] = {names: own for names, own in measured.items() if len(names) == 2}
-    model = _with(model, _shrunk(model, pairs, {}))
-    for _ in range(chains):
-        links = Links(model)
-        nearest: dict[Names, Array] = {
-            names: links.nearest(names, _noisy(own, links.product(names))) for names, own in pairs.items()
-        }
-        model = LowOrder(ones, groups, _shrunk(model, pairs, nearest), model.total)
-    if chains:
-        links = Links(model)
-        implied = {names: links.strongest(names) for names in wanted if len(names) == 2 and names not in pairs}
+    model = _with(model, _shrunk(model, pairs, {}, run))
+    for _ in range(chains if pairs else 0):
+        nearest = _by_chunks(run, partial(_nearest, Links.of(model)), pairs)
+        model = LowOrder(ones, groups, _shrunk(model, pairs, nearest, run), model.total)
+    if chains and model.tables:
+        left: list[Names] = [names for names in wanted if len(names) == 2 and names not in pairs]
+        sought = {names: model.cells(names) for names in left}
+        implied = _by_chunks(run, partial(_strongest, Links.of(model)), sought)
         model = _with(model, {names: table for names, table in implied.items() if table is not None})
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: own for names, own in measured.items() if len(names) == size}
-        model = _with(model, _shrunk(model, larger, {}))
+        model = _with(model, _shrunk(model, larger, {}, run))
     return model
 
 
@@ -71,58 +88,57 @@ def _noisy(own: NoisyResidual, reference: Array) -> Array:
     return np.asarray(own.values + reference - center(reference, range(reference.ndim)))
 
 
+def _by_chunks(each: Each, function: Callable[[Any], Any], pieces: Mapping[Names, Any]) -> dict[Names, Any]:
+    """`function` of every (names, piece), which takes a list of these."""
+    found = each(function, list(_chunks(pieces)))
+    return dict(zip(pieces, chain.from_iterable(found), strict=True))
+
+
+def _chunks(pieces: Mapping[Names, Any]) -> Iterator[list[tuple[Names, Any]]]:
+    chunk: list[tuple[Names, Any]] = []
+    cells = 0
+    for names, piece in pieces.items():
+        chunk.append((names, piece))
+        cells += _size(piece)
+        if cells >= CHUNK_CELLS or len(chunk) == CHUNK_TABLES:
+            yield chunk
+            chunk, cells = [], 0
+    if chunk:
+        yield chunk
+
+
+def _size(piece: Any) -> int:
+    """The cells of a piece: of a number of cells, of a noisy thing, or of a tuple that one leads."""
+    own = piece[0] if isinstance(piece, tuple) else piece
+    return own if isinstance(own, int) else int(own.values.size)
+
+
+def _nearest(links: Links, chunk: list[tuple[Names, NoisyResidual]]) -> list[Array]:
+    return [links.nearest(names, _noisy(own, independent(links.model, names))) for names, own in chunk]
+
+
+def _strongest(links: Links, chunk: list[tuple[Names, int]]) -> list[Array | None]:
+    return [links.strongest(names) for names, _ in chunk]
+
+
 def _shrunk(
-    model: LowOrder, measured: Mapping[Names, NoisyResidual], expected: Mapping[Names, Array]
+    model: LowOrder, measured: Mapping[Names, NoisyResidual], expected: Mapping[Names, Array], each: Each
 ) -> dict[Names, Array]:
     """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
-    tables = {}
+    tables: dict[Names, tuple[NoisyTable, Margins]] = {}
     for names, own in measured.items():
-        reference = np.maximum(expected.get(names, model.coarse_marginal(names)), 1e-6)
-        tables[names] = NoisyTable(_noisy(own, reference), reference, own.deviation)
-    law = learn(list(tables.values()))
-    return {names: _fitted(model, names, posterior(table, law)) for names, table in tables.items()}
+        told = expected[names] if names in expected else model.coarse_marginal(names)
+        reference = np.maximum(told, 1e-6)
+        table = NoisyTable(_noisy(own, reference), reference, own.deviation)
+        tables[names] = (table, _margins(model, names))
+    law = learn([table for table, _ in tables.values()])
+    return _by_chunks(each, partial(_fitted, law, FIT_TOLERANCE * model.total), tables)
 
 
-def _fitted(model: LowOrder, names: Names, table: Array) -> Array:
-    margins: list[tuple[tuple[int, ...], Array]] = [((axis,), model.coarse[name]) for axis, name in enumerate(names)]
-    if len(names) > 2:
-        margins = [*margins, *model.inside(names)]
-    return proportional_fit(table, margins, FIT_ROUNDS, FIT_TOLERANCE * model.total)
+def _margins(model: LowOrder, names: Names) -> Margins:
+    margins: Margins = [((axis,), model.coarse[name]) for axis, name in enumerate(names)]
+    return [*margins, *model.inside(names)] if len(names) > 2 else margins
 
 
-class Links:
-    """Pairs implied by two others that meet in a third attribute."""
-
-    def __init__(self, model: LowOrder) -> None:
-        self.model = model
-        self._to: dict[str, dict[str, Array]] = {name: {} for name in model.ones}
-        self._strength: dict[tuple[str, str], float] = {}
-        for names, table in model.tables.items():
-            if len(names) == 2:
-                self._to[names[0]][names[1]] = table
-                self._to[names[1]][names[0]] = table.T
-                own = float(np.abs(table - self.product(names)).sum())
-                self._strength[names[0], names[1]] = self._strength[names[1], names[0]] = own
-
-    def product(self, names: Names) -> Array:
-        return product_of([self.model.coarse[name] for name in names], self.model.total)
-
-    def through(self, names: Names) -> list[Array]:
-        """The pairs that chains imply: the MOST_MIDDLES chains whose weaker link is strongest."""
-        one, other = names
-        middles = [middle for middle in self._to[one] if other in self._to[middle]]
-        middles.sort(key=lambda middle: -min(self._strength[one, middle], self._strength[middle, other]))
-        return [
-            (self._to[one][middle] / self.model.coarse[middle]) @ self._to[middle][other]
-            for middle in middles[:MOST_MIDDLES]
-        ]
-
-    def nearest(self, names: Names, noisy: Array) -> Array:
-        """Of the product and all chains, the one nearest to a noisy table in L2."""
-        tried = [self.product(names), *self.through(names)]
-        return min(tried, key=lambda table: float(((noisy - table) ** 2).sum()))
-
-    def strongest(self, names: Names) -> Array | None:
-        """The chain farthest from independence in L1; None where there is none."""
-        product = self.product(names)
-        return max(self.through(names), key=lambda table: float(np.abs(table - product).sum()), default=None)
+def _fitted(law: Array, tolerance: float, chunk: list[tuple[Names, tuple[NoisyTable, Margins]]]) -> list[Array]:
+    return [proportional_fit(posterior(table, law), margins, FIT_ROUNDS, tolerance) for _, (table, margins) in chunk]

@@ -11,6 +11,7 @@ and spread over the cells at the end: the result is that of the fit on the cells
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -18,13 +19,13 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.fit import fit_in_place
 from dpscale.residual import subsets
-from dpscale.residual.groups import Groups, coarsened, expanded
+from dpscale.residual.groups import Groups, coarsened
 
 Array = NDArray[np.float64]
 Names = tuple[str, ...]
 ROUNDS, TOLERANCE = 12, 1e-4
-LEAST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +50,29 @@ class LowOrder:
         """The fitted marginal over groups. `names` in the order of `ones`."""
         if names in self.tables:
             return self.tables[names]
-        start = product_of([self.coarse[name] for name in names], self.total)
-        return proportional_fit(start, self.inside(names), rounds, TOLERANCE * self.total)
+        table = product_of([self.coarse[name] for name in names], self.total)
+        fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
+        return table
 
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
-        """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`."""
+        """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
+
+        At no time held: more than this and one like it.
+        """
         ordered = tuple(name for name in self.ones if name in names)
         if not ordered:
             return np.array(self.total)
-        own = [self.groups[name] for name in ordered]
-        ratio = self.coarse_marginal(ordered, rounds) / product_of([self.coarse[n] for n in ordered], 1.0)
-        cells = expanded(ratio, own)
+        cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
-            cells = cells * along(self.ones[name], axis, len(ordered))
-        return cells.transpose([ordered.index(name) for name in names])
+            own = self.groups[name]
+            if own.count < own.size:
+                cells, known = cells.take(own.labels, axis=axis), False
+                cells *= along(self.ones[name] / self.coarse[name][own.labels], axis, len(ordered))
+        return (cells.copy() if known else cells).transpose([ordered.index(name) for name in names])
+
+    def cells(self, names: Names) -> int:
+        """The cells of a set's marginal over groups."""
+        return math.prod(self.groups[name].count for name in names)
 
     def inside(self, names: Names) -> list[tuple[tuple[int, ...], Array]]:
         """The largest tables inside a set, each with the axes of the set that it is over."""
@@ -98,23 +108,3 @@ def product_of(ones: Sequence[Array], total: float) -> Array:
     """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
     scaled = [ones[0], *(own / total for own in ones[1:])]
     return np.asarray(reduce(np.multiply.outer, scaled))
-
-
-def proportional_fit(
-    table: Array, margins: Sequence[tuple[tuple[int, ...], Array]], rounds: int, tolerance: float
-) -> Array:
-    """IPF: scale `table` to each margin in turn, up to `rounds` times or until the L1 change is below `tolerance`.
-
-    margins: (axes, counts over these axes). One margin alone is met in one step.
-    """
-    for _ in range(rounds if len(margins) > 1 else min(rounds, len(margins))):
-        moved = 0.0
-        for axes, wanted in margins:
-            others = tuple(axis for axis in range(table.ndim) if axis not in axes)
-            has = table.sum(axis=others)
-            moved = max(moved, float(np.abs(has - wanted).sum()))
-            shape = [size if axis in axes else 1 for axis, size in enumerate(table.shape)]
-            table = table * (wanted / np.maximum(has, LEAST)).reshape(shape)
-        if moved <= tolerance:
-            break
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ class NoisyCounts:
     values: Array
     variance: float
 
+    @cached_property
+    def shrunk(self) -> Array:
+        """Posterior means, made once."""
+        return shrunk_counts(self.values, float(np.sqrt(self.variance)))
+
 
 def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
     """The number of records, ≥ 1: the inverse-variance average of the sums, and of a further (value, precision)."""
@@ -35,7 +41,7 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
 
 def non_negative_counts(noisy: NoisyCounts, total: float) -> Array:
     """Counts over cells, each at least a small number, with sum `total`."""
-    counts = np.maximum(shrunk_counts(noisy.values, float(np.sqrt(noisy.variance))), LEAST_CELL)
+    counts = np.maximum(noisy.shrunk, LEAST_CELL)
     return np.asarray(counts * (total / counts.sum()))
 
 

@@ -49,14 +49,14 @@ def learn(tables: Sequence[NoisyTable]) -> Array:
     seen = []
     for table in tables:
         values, reference = (part[:each] for part in table.sample)
-        seen.append(_likelihood(values, *_components(reference, table.deviation)))
+        seen.append(_likelihood(values, *_components(reference, table.deviation))[0])
     return _weights(np.concatenate(seen), START, POOLED_STRENGTH, POOLED_ROUNDS) if seen else START
 
 
 def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
     values, reference = table.sample
-    own = _weights(_likelihood(values, *_components(reference, table.deviation)), law, OWN_STRENGTH, OWN_ROUNDS)
+    own = _weights(_likelihood(values, *_components(reference, table.deviation))[0], law, OWN_STRENGTH, OWN_ROUNDS)
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
     parts = [
         _means(flat[at : at + BLOCK], *_components(expected[at : at + BLOCK], table.deviation), table.deviation, own)
@@ -101,11 +101,9 @@ class _Mixture:
 
     def __init__(self, values: Array, centers: Array, variances: Array, start: Array, strength: float) -> None:
         self.centers, self.variances = centers, variances
-        logs = _logs(values, centers, variances)
-        most = logs.max(axis=1, keepdims=True)
-        likelihood = np.exp(np.maximum(logs - most, -700))
+        likelihood, tops = _likelihood(values, centers, variances)
         self.weights = _weights(likelihood, start, strength, COUNT_ROUNDS)
-        self.evidence = float((np.log(likelihood @ self.weights) + most[:, 0]).sum())
+        self.evidence = float((np.log((likelihood * self.weights).sum(axis=1)) + tops).sum())
 
 
 def _components(reference: Array, deviation: float) -> tuple[Array, Array]:
@@ -114,28 +112,21 @@ def _components(reference: Array, deviation: float) -> tuple[Array, Array]:
     return expected * RATIOS, deviation**2 + (expected * WIDTHS) ** 2
 
 
-def _likelihood(values: Array, centers: Array, variances: Array) -> Array:
-    """Likelihoods up to a factor a cell, (cells, components)."""
-    logs = _logs(values, centers, variances)
-    return np.asarray(np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -700)))
+def _likelihood(values: Array, centers: Array, variances: Array) -> tuple[Array, Array]:
+    """Likelihoods, (cells, components), up to a factor a cell, whose log is the second result."""
+    from dpscale.reconstruct import kernels
 
-
-def _logs(values: Array, centers: Array, variances: Array) -> Array:
-    return np.asarray(-((values.reshape(-1, 1) - centers) ** 2) / (2 * variances) - 0.5 * np.log(variances))
+    return kernels.likelihoods(*(np.ascontiguousarray(part) for part in (values, centers, variances)))
 
 
 def _weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
-    """EM for the mixture's weights, from `start`, which counts as `strength` cells."""
-    weights = start
-    for _ in range(rounds):
-        totals = likelihood @ weights
-        weights = weights * (likelihood / totals[:, None]).sum(axis=0) + strength * start
-        weights = weights / weights.sum()
-    return weights
+    from dpscale.reconstruct import kernels
+
+    return np.asarray(kernels.mixture_weights(likelihood, start, strength, rounds))
 
 
 def _means(values: Array, centers: Array, variances: Array, deviation: float, weights: Array) -> Array:
-    chances = _likelihood(values, centers, variances) * weights
-    chances /= chances.sum(axis=1, keepdims=True)
-    inside = centers + (1 - deviation**2 / variances) * (values[:, None] - centers)
-    return np.asarray((chances * np.maximum(inside, 0)).sum(axis=1))
+    from dpscale.reconstruct import kernels
+
+    parts = [np.ascontiguousarray(part) for part in (values, centers, variances)]
+    return np.asarray(kernels.posterior_means(*parts, deviation, kernels.likelihoods(*parts)[0], weights))

@@ -10,9 +10,11 @@ from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct import Estimates
+from dpscale.reconstruct.chains import Links
+from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
-from dpscale.reconstruct.low_order import Links, NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder, product_of, proportional_fit
+from dpscale.reconstruct.low_order import NoisyResidual, low_order
+from dpscale.reconstruct.maxent import LowOrder, product_of
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual import center, residual_of
 from dpscale.residual.groups import Groups, coarsened, every_cell
@@ -198,9 +200,9 @@ def test_a_chain_helps_a_pair_measured_too_noisily():
 
 
 def test_links_know_every_middle():
-    links = Links(exact(table(), list(combinations(NAMES, 2))))
+    links = Links.of(exact(table(), list(combinations(NAMES, 2))))
     assert len(links.through(("a", "d"))) == 2
-    assert Links(exact(table(), [("a", "b")])).strongest(("c", "d")) is None
+    assert Links.of(exact(table(), [("a", "b")])).strongest(("c", "d")) is None
 
 
 def test_triples_are_taken_with_the_pairs_inside():

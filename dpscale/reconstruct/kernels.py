@@ -1,0 +1,172 @@
+"""The compiled loops of shrinking and of proportional fitting: no BLAS, one order of summation, no temporaries.
+
+So the bytes do not depend on threads or on how tables are batched. Apart from the rest so that numba is loaded by the
+first estimate and not by the import.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.privacy.kernels import compiled
+
+Array = NDArray[np.float64]
+FARTHEST, LEAST = -60.0, 1e-9
+
+
+@compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[:, ::1], float64[:, ::1])")
+def likelihoods(values: Array, centers: Array, variances: Array) -> tuple[Array, Array]:
+    """Normal densities of every value under its components, (cells, components), over exp of the second result."""
+    cells, parts = centers.shape
+    found, tops = np.empty((cells, parts)), np.empty(cells)
+    for cell in range(cells):
+        top = -np.inf
+        for part in range(parts):
+            apart = values[cell] - centers[cell, part]
+            found[cell, part] = -0.5 * apart * apart / variances[cell, part]
+            top = max(top, found[cell, part])
+        for part in range(parts):
+            near = found[cell, part] - top
+            found[cell, part] = exp(near) / sqrt(variances[cell, part]) if near > FARTHEST else 0.0
+        tops[cell] = top
+    return found, tops
+
+
+@compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
+def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
+    """EM for a mixture's weights, from `start`, which counts as `strength` cells. Four cells at a time, for speed."""
+    cells, parts = likelihood.shape
+    weights = start.copy()
+    whole = cells - cells % 4
+    for _ in range(rounds):
+        told = strength * start
+        scaled = np.zeros(parts)
+        for cell in range(0, whole, 4):
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for part in range(parts):
+                a += likelihood[cell, part] * weights[part]
+                b += likelihood[cell + 1, part] * weights[part]
+                c += likelihood[cell + 2, part] * weights[part]
+                d += likelihood[cell + 3, part] * weights[part]
+            a, b, c, d = 1 / a, 1 / b, 1 / c, 1 / d
+            for part in range(parts):
+                scaled[part] += (
+                    likelihood[cell, part] * a
+                    + likelihood[cell + 1, part] * b
+                    + likelihood[cell + 2, part] * c
+                    + likelihood[cell + 3, part] * d
+                )
+        for cell in range(whole, cells):
+            a = 0.0
+            for part in range(parts):
+                a += likelihood[cell, part] * weights[part]
+            for part in range(parts):
+                scaled[part] += likelihood[cell, part] / a
+        told += weights * scaled
+        weights = told / told.sum()
+    return weights
+
+
+@compiled("float64[::1](float64[::1], float64[:, ::1], float64[:, ::1], float64, float64[:, ::1], float64[::1])")
+def posterior_means(
+    values: Array, centers: Array, variances: Array, deviation: float, likelihood: Array, weights: Array
+) -> Array:
+    """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
+    cells, parts = centers.shape
+    found = np.empty(cells)
+    noise = deviation * deviation
+    for cell in range(cells):
+        total, mean = 0.0, 0.0
+        for part in range(parts):
+            chance = likelihood[cell, part] * weights[part]
+            center = centers[cell, part]
+            inside = center + (1 - noise / variances[cell, part]) * (values[cell] - center)
+            total += chance
+            mean += chance * max(inside, 0.0)
+        found[cell] = mean / total
+    return found
+
+
+@compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
+def fit_pair(table: Array, rows: Array, columns: Array, rounds: int, tolerance: float) -> None:
+    """Proportional fitting of a pair to its two 1-ways, in place."""
+    height, width = table.shape
+    for _ in range(rounds):
+        moved, back, has = 0.0, 0.0, np.zeros(width)
+        for i in range(height):
+            total = 0.0
+            for j in range(width):
+                total += table[i, j]
+            moved += abs(total - rows[i])
+            ratio = rows[i] / max(total, LEAST)
+            for j in range(width):
+                table[i, j] *= ratio
+                has[j] += table[i, j]
+        for j in range(width):
+            back += abs(has[j] - columns[j])
+            has[j] = columns[j] / max(has[j], LEAST)
+        for i in range(height):
+            for j in range(width):
+                table[i, j] *= has[j]
+        if max(moved, back) <= tolerance:
+            break
+
+
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+def scale_front(table: Array, wanted: Array) -> float:
+    """Scale a table (i, j, k) to a margin (i, j); returns how far it was, in L1."""
+    moved = 0.0
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            total = 0.0
+            for k in range(table.shape[2]):
+                total += table[i, j, k]
+            moved += abs(total - wanted[i, j])
+            ratio = wanted[i, j] / max(total, LEAST)
+            for k in range(table.shape[2]):
+                table[i, j, k] *= ratio
+    return moved
+
+
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+def scale_sides(table: Array, wanted: Array) -> float:
+    """Scale a table (i, j, k) to a margin (i, k)."""
+    moved = 0.0
+    depth = table.shape[2]
+    has = np.empty(depth)
+    for i in range(table.shape[0]):
+        has[:] = 0.0
+        for j in range(table.shape[1]):
+            for k in range(depth):
+                has[k] += table[i, j, k]
+        for k in range(depth):
+            moved += abs(has[k] - wanted[i, k])
+            has[k] = wanted[i, k] / max(has[k], LEAST)
+        for j in range(table.shape[1]):
+            for k in range(depth):
+                table[i, j, k] *= has[k]
+    return moved
+
+
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+def scale_back(table: Array, wanted: Array) -> float:
+    """Scale a table (i, j, k) to a margin (j, k)."""
+    moved = 0.0
+    height, depth = table.shape[1:]
+    has = np.zeros((height, depth))
+    for i in range(table.shape[0]):
+        for j in range(height):
+            for k in range(depth):
+                has[j, k] += table[i, j, k]
+    for j in range(height):
+        for k in range(depth):
+            moved += abs(has[j, k] - wanted[j, k])
+            has[j, k] = wanted[j, k] / max(has[j, k], LEAST)
+    for i in range(table.shape[0]):
+        for j in range(height):
+            for k in range(depth):
+                table[i, j, k] *= has[j, k]
+    return moved

@@ -1,0 +1,125 @@
+"""What tasks, chunks and size may not change, and what they may not cost."""
+
+import pickle
+import tracemalloc
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruct import low_order as room
+from dpscale.reconstruct.fit import proportional_fit
+from dpscale.reconstruct.low_order import NoisyResidual, low_order
+from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.shrink import NoisyTable, posterior
+from dpscale.residual import center
+from dpscale.residual.groups import every_cell
+
+SIZES = {f"x{i}": 3 + i % 4 for i in range(12)}
+
+
+def parts(seed=0):
+    rng = np.random.default_rng(seed)
+    ones = {name: rng.dirichlet(np.ones(size)) * 5000 for name, size in SIZES.items()}
+    groups = {name: every_cell(size) for name, size in SIZES.items()}
+    pairs = list(combinations(SIZES, 2))
+    measured = {
+        names: NoisyResidual(center(rng.normal(0, 60, [SIZES[n] for n in names]), (0, 1)), 40.0) for names in pairs[::3]
+    }
+    triple = ("x0", "x1", "x2")
+    measured[triple] = NoisyResidual(center(rng.normal(0, 60, [SIZES[n] for n in triple]), (0, 1, 2)), 40.0)
+    return ones, groups, measured, pairs
+
+
+def through_pickles(function, items):
+    """As tasks on other machines would: last item first, each with its own copy of everything."""
+    found = [pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(one)))) for one in items[::-1]]
+    return [pickle.loads(one) for one in found[::-1]]
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
+def test_the_bytes_depend_neither_on_tasks_nor_on_chunks(monkeypatch, chunk):
+    expected = low_order(*parts())
+    monkeypatch.setattr(room, "CHUNK_CELLS", chunk)
+    found = low_order(*parts(), each=through_pickles)
+    assert len(found.tables) > 40
+    assert list(found.tables) == list(expected.tables)
+    for names, own in expected.tables.items():
+        assert found.tables[names].tobytes() == own.tobytes()
+
+
+def fit_by_numpy(table, margins, rounds):
+    for _ in range(rounds):
+        for axes, wanted in margins:
+            has = table.sum(axis=tuple(i for i in range(table.ndim) if i not in axes))
+            table = table * (wanted / has).reshape([n if i in axes else 1 for i, n in enumerate(table.shape)])
+    return table
+
+
+@pytest.mark.parametrize("sets", [[(0,), (1,)], [(0, 1), (1, 2)], [(0, 1), (0, 2), (1, 2)], [(0, 1, 2), (1, 3)]])
+def test_compiled_fits_are_those_of_numpy(sets):
+    rng = np.random.default_rng(0)
+    shape = (4, 5, 3, 2)[: max(axis for axes in sets for axis in axes) + 1]
+    truth, start = rng.random(shape), rng.random(shape)
+    margins = [(axes, truth.sum(axis=tuple(i for i in range(len(shape)) if i not in axes))) for axes in sets]
+    before = start.copy()
+    np.testing.assert_allclose(proportional_fit(start, margins, 9, 0.0), fit_by_numpy(start, margins, 9))
+    np.testing.assert_array_equal(start, before)
+
+
+def test_the_posterior_is_the_mean_of_the_mixture():
+    """Against the integral of each component over the noise, done by brute force."""
+    from dpscale.reconstruct.shrink import RATIOS, START, WIDTHS, _means
+
+    value, reference, deviation = np.array([30.0, -4.0, 7.0]), np.array([10.0, 10.0, 0.5]), 5.0
+    centers, variances = reference[:, None] * RATIOS, deviation**2 + (reference[:, None] * WIDTHS) ** 2
+    found = _means(value, centers, variances, deviation, START)
+    for index in range(3):
+        spread = np.maximum(np.sqrt(variances[index] - deviation**2), 1e-12)
+        density = np.exp(-((value[index] - centers[index]) ** 2) / (2 * variances[index])) / np.sqrt(variances[index])
+        inside = []
+        for middle, width in zip(centers[index], spread, strict=True):
+            x = middle + width * np.linspace(-9, 9, 20001)
+            law = np.exp(-((x - middle) ** 2) / (2 * width**2) - (value[index] - x) ** 2 / (2 * deviation**2))
+            inside.append(max((law * x).sum() / law.sum(), 0))
+        chances = density * START
+        assert found[index] == pytest.approx((chances * inside).sum() / chances.sum(), rel=1e-5)
+
+
+def big(sizes, seed=0):
+    rng = np.random.default_rng(seed)
+    ones = {name: rng.dirichlet(np.ones(size)) * 1e6 for name, size in sizes.items()}
+    return ones, {name: every_cell(size) for name, size in sizes.items()}
+
+
+def test_ten_million_cells_take_memory_for_two():
+    """A triple of 215 values an attribute from its three pairs, cell by cell: it and its sums, nothing twice."""
+    sizes = dict.fromkeys("abc", 215)
+    ones, groups = big(sizes)
+    rng = np.random.default_rng(1)
+    flat = rng.random((215, 215))
+    tables = {
+        (one, other): proportional_fit(flat, [((0,), ones[one]), ((1,), ones[other])], 20, 1.0)
+        for one, other in combinations("abc", 2)
+    }
+    model = LowOrder(ones, groups, tables, 1e6)
+    model.marginal(("a", "b"))  # compiles
+    tracemalloc.start()
+    found = model.marginal(("a", "b", "c"), rounds=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.sum() == pytest.approx(1e6, rel=1e-3)
+    assert peak < 1.3 * found.nbytes
+
+
+@pytest.mark.slow
+def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
+    sizes = {"a": 3163, "b": 3163}
+    ones, groups = big(sizes)
+    noise = center(np.random.default_rng(2).normal(0, 3, (3163, 3163)), (0, 1))
+    model = low_order(ones, groups, {("a", "b"): NoisyResidual(noise, 3.0)})
+    found = model.marginal(("a", "b"))
+    product = np.outer(ones["a"], ones["b"]) / 1e6
+    assert np.abs(found - product).sum() < 0.05 * np.abs(noise).sum()
+    shrunk = posterior(NoisyTable(noise + product, product, 3.0), np.full(29, 1 / 29))
+    assert (shrunk >= 0).all()

@@ -1,0 +1,131 @@
+"""Errors by simulation, against repeated runs on tables that the model can and cannot tell."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruct import unmeasured
+from dpscale.reconstruct.from_residuals import model_of
+from dpscale.reconstruct.one_way import NoisyCounts
+from dpscale.reconstruct.simulated import CONTAINS, simulated
+from dpscale.residual import center
+from dpscale.residual.grem import Residuals
+from dpscale.residual.groups import Groups, coarsened, every_cell
+
+SIZES = {"a": 4, "b": 5, "c": 3}
+NAMES = tuple(SIZES)
+GROUPS = {name: every_cell(size) for name, size in SIZES.items()}
+CHAIN, WANTED = (("a", "b"), ("b", "c")), (("a", "c"),)
+
+
+def margin(values, names):
+    return values.sum(axis=tuple(i for i, name in enumerate(NAMES) if name not in names))
+
+
+def chained(rows, rng, interaction=0.0):
+    """Records of a — b — c, or with c leaning on both."""
+    law = rng.gamma(1.0, size=(4, 5))[:, :, None] * rng.gamma(1.0, size=(5, 3))[None]
+    law = law * np.exp(interaction * rng.standard_normal((4, 5, 3)))
+    return rng.multinomial(rows, (law / law.sum()).ravel()).reshape(4, 5, 3).astype(float)
+
+
+def measured(values, deviation, pairs, rng, groups=GROUPS):
+    counts = {name: NoisyCounts(margin(values, name) + rng.normal(0, 9, SIZES[name]), 81.0) for name in NAMES}
+    told = []
+    for names in pairs:
+        own = coarsened(margin(values, names), [groups[name] for name in names])
+        told.append((names, center(own + rng.normal(0, deviation, own.shape), (0, 1)), deviation**-2))
+    residuals = Residuals({name: own.count for name, own in groups.items()}).updated(told)
+    return counts, residuals
+
+
+def one_run(rng, interaction=0.0, deviation=9.0, rows=20_000):
+    values = chained(rows, rng, interaction)
+    counts, residuals = measured(values, deviation, CHAIN, rng)
+    model = model_of(counts, GROUPS, residuals, WANTED)
+    return values, model, simulated(model, counts, residuals, WANTED, draws=12)
+
+
+def test_intervals_hold_what_the_model_can_tell():
+    held, ratio, rng = [], [], np.random.default_rng(0)
+    for _ in range(12):
+        values, model, errors = one_run(rng)
+        for names in [*combinations(NAMES, 2), NAMES]:
+            off, own = model.marginal(names) - margin(values, names), errors.cell_errors(names)
+            held.append((np.abs(off) <= 1.96 * own).mean())
+            ratio.append((own**2).mean() / (off**2).mean())
+    assert 0.88 < np.mean(held) < 0.99
+    assert 0.6 < np.median(ratio) < 2
+
+
+def test_without_what_was_not_measured_they_would_be_far_too_narrow():
+    """Cells of the triple: the chance of records given their pairs is the greater part of the error."""
+    rng, with_it, without = np.random.default_rng(1), [], []
+    for _ in range(8):
+        values, model, errors = one_run(rng, deviation=2.0, rows=2000)
+        off = np.abs(model.marginal(NAMES) - values)
+        noise = [(replica.marginal(NAMES) - model.marginal(NAMES)) ** 2 for replica in errors.replicas]
+        with_it.append((off <= 1.96 * errors.cell_errors(NAMES)).mean())
+        without.append((off <= 1.96 * np.sqrt(np.mean(noise, axis=0))).mean())
+    assert np.mean(with_it) > 0.88
+    assert np.mean(without) < 0.7
+
+
+def test_an_interaction_that_nobody_measured_is_not_in_it_and_the_label_says_so():
+    held = []
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        values, model, errors = one_run(rng, interaction=1.0)
+        held.append((np.abs(model.marginal(NAMES) - values) <= 1.96 * errors.cell_errors(NAMES)).mean())
+    assert np.mean(held) < 0.6
+    assert "not in it" in CONTAINS
+    assert "less often than 95" in CONTAINS
+
+
+def test_a_cell_and_its_query_agree_in_any_order_of_axes():
+    rng = np.random.default_rng(3)
+    *_, errors = one_run(rng)
+    turned, straight = errors.cell_errors(("c", "a")), errors.cell_errors(("a", "c"))
+    np.testing.assert_allclose(turned, straight.T)
+    query = np.zeros((3, 4))
+    query[1, 2] = 1
+    assert errors.query_error(("c", "a"), query) == pytest.approx(turned[1, 2], rel=0.15)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_records_leave_open_is_their_variance_given_the_measured_margins(grouped):
+    """Against weighted least squares on explicit indicator columns."""
+    rng = np.random.default_rng(4)
+    groups = GROUPS | ({"b": Groups(5, (0, 2, 4)), "a": Groups(4, (0, 1))} if grouped else {})
+    values = chained(5000, rng)
+    counts, residuals = measured(values, 3.0, CHAIN, rng, groups)
+    model, query = model_of(counts, groups, residuals), rng.random((4, 5, 3))
+    cells = model.marginal(NAMES)
+    columns = []
+    for names in [*CHAIN, ("a",), ("b",), ("c",)]:
+        labels = [groups[n].labels if len(names) > 1 else np.arange(SIZES[n]) for n in names]
+        grid = np.meshgrid(*(np.arange(size) for size in SIZES.values()), indexing="ij")
+        keys = np.stack([own[grid[NAMES.index(n)]].ravel() for n, own in zip(names, labels, strict=True)])
+        columns += [np.all(keys == key[:, None], axis=0) for key in np.unique(keys, axis=1).T]
+    root = np.sqrt(cells.ravel())
+    design, wanted = np.array(columns, dtype=float).T * root[:, None], query.ravel() * root
+    left = wanted - design @ np.linalg.lstsq(design, wanted, rcond=None)[0]
+    found = unmeasured.query_variance(model, NAMES, query, CHAIN)
+    assert found == pytest.approx((left**2).sum(), rel=0.02)
+    assert unmeasured.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
+
+
+def test_draws_may_be_tasks():
+    rng = np.random.default_rng(5)
+    values = chained(5000, rng)
+    counts, residuals = measured(values, 5.0, CHAIN, rng)
+    model, seen = model_of(counts, GROUPS, residuals), []
+
+    def each(function, items):
+        seen.extend(items)
+        return [function(item) for item in items[::-1]][::-1]
+
+    one, other = simulated(model, counts, residuals, each=each, draws=3), simulated(model, counts, residuals, draws=3)
+    assert seen == [(0, 0), (0, 1), (0, 2)]
+    np.testing.assert_array_equal(one.cell_errors(NAMES), other.cell_errors(NAMES))
