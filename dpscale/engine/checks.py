@@ -19,6 +19,7 @@ from dpscale.errors import JobError, PlanError
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names
 SAMPLE = 100  # files that every worker is asked for
+DATA = "read the file"
 SAME = "install the same versions everywhere: see cluster/README.md"
 
 
@@ -69,7 +70,7 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
     blind = {worker: [told] for worker, told in found.items() if isinstance(told, str) and told}
     if blind:
         raise JobError(
-            "run directory" if any(str(folder) in told for [told] in blind.values()) else "data.path",
+            "data.path" if all(told.startswith(DATA) for [told] in blind.values()) else "run directory",
             _listed(blind, "cannot"),
             "paths that are the same on every machine, for the same user",
             "mount a shared file system, or run workers as this user",
@@ -89,7 +90,7 @@ def blind_spot(token: str, content: bytes, files: Sequence[str]) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
     unseen = next((file for file in files if not os.access(file, os.R_OK)), None)
-    return "" if unseen is None else f"read {unseen}"
+    return "" if unseen is None else f"{DATA} {unseen}"
 
 
 def check_room(client: Any, needed: int, what: str) -> None:

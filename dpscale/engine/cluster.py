@@ -43,7 +43,8 @@ class ClusterEngine(Engine):
     @property
     def workers(self) -> int:  # type: ignore[override]
         """Threads of all workers now."""
-        with dependable("start"):
+        self._check_open()
+        with dependable(self.client, "start"):
             return max(1, sum(self.client.nthreads().values()))
 
     def map(
@@ -54,7 +55,7 @@ class ClusterEngine(Engine):
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
         flow = self._flow(Discreet(function), batches, label, memory)
-        with dependable(label), _waiting(), closing(flow):
+        with dependable(self.client, label), _waiting(), closing(flow):
             done = 0
             for start, (seconds, values) in flow:
                 results[start : start + len(values)] = values
@@ -97,7 +98,7 @@ class ClusterEngine(Engine):
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
         graph, _, roots = sums(function, items, parts, self._kinds(label))
-        with dependable(label), _waiting():
+        with dependable(self.client, label), _waiting():
             handles = self._submit(graph, roots, self._resources(memory))
             watch, done = Watch(self.client), 0
             watch.add(handles)
@@ -112,10 +113,14 @@ class ClusterEngine(Engine):
         self, graph: Graph, keys: list[Any], resources: dict[str, int] | None, later: bool = False
     ) -> list[Any]:
         """Futures of some keys. Tasks that use up handles go first, so that what they hold is freed early."""
-        if self.client.status == "closed":
-            raise lost_scheduler()
+        self._check_open()
         priority = self.priority * 2 + later
         return list(self.client.get(graph, keys, sync=False, retries=RETRIES, priority=priority, resources=resources))
+
+    def _check_open(self) -> None:
+        """A client that lost its scheduler for good closes itself."""
+        if self.client.status == "closed":
+            raise lost_scheduler()
 
     def _kinds(self, label: str) -> Callable[[str], str]:
         token = self._token()
@@ -136,18 +141,18 @@ class ClusterEngine(Engine):
 
     def check_workers(self) -> None:
         """Wait for a first worker; JobError where the versions of one differ from this process's."""
-        with dependable("check"), _waiting():
+        with dependable(self.client, "check"), _waiting():
             await_worker(self.client)
             checks.check_versions(self.client)
 
     def check_room(self, needed: int, what: str) -> None:
         """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""
-        with dependable("check"):
+        with dependable(self.client, "check"):
             checks.check_room(self.client, needed, what)
 
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """JobError where a worker cannot write in a folder or read some files."""
-        with dependable("check"):
+        with dependable(self.client, "check"):
             checks.check_sight(self.client, Path(folder), [str(file) for file in files])
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ HOW = "see cluster/README.md"
 def connect(address: str, seconds: float) -> Any:
     """A client of the scheduler at an address."""
     _check_address(address)
-    from distributed import Client
+    from distributed import Client  # first: it adds its defaults to Dask's configuration
 
+    _check_encryption(address)
     security = _security() if address.startswith("tls://") else None
     try:
         return Client(address, timeout=seconds, security=security, set_as_default=False)
@@ -45,6 +46,14 @@ def _check_address(address: str) -> None:
         raise _no_address(address)
 
 
+def _check_encryption(address: str) -> None:
+    import dask
+
+    if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
+        raise JobError(FIELD, f"{address}, where Dask's configuration says require-encryption", "tls://HOST:PORT",
+                       f"use the scheduler's tls address: {HOW}")  # fmt: skip
+
+
 def _no_address(address: str) -> JobError:
     return JobError(FIELD, f"{address!r}", f"{', '.join(LOCAL)}, tcp://HOST:PORT or tls://HOST:PORT", "mend it")
 
@@ -62,7 +71,8 @@ def _security() -> Any:
         security = Security()
         security.get_connection_args("client")
     except (OSError, ValueError) as error:
-        kind = "unreadable" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or "unreadable"
+        broken = "unreadable or not of one pair"
+        kind = broken if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or broken
         raise _no_certificates(f"the certificates in Dask's configuration cannot be used ({kind})") from None
     return security
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import FAN_IN, Engine
+from dpscale.engine.base import Engine
+from dpscale.engine.graphs import FAN_IN
 from dpscale.tables.count import Attributes, Counts, Dropped, Layout, count
 from dpscale.tables.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.tables.table import Partition
@@ -57,6 +58,11 @@ class Pass:
     def cells(self) -> int:
         """Counters of all shards."""
         return sum(int(shard.offsets[-1]) for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """What a task that counts holds at the most: all counters, and the joints that it counts first."""
+        return COUNTER_BYTES * (self.cells + self.spare)
 
     def cover(self, rows: int) -> Cover:
         """How a task of about so many rows counts the sets."""
@@ -110,6 +116,13 @@ def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int
         tasks += counting + len(one.shards) * (counting + _sums(counting) + 1)
     held = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
     return Effort(len(passes), tasks, held, total(cover.saving for cover in covers))
+
+
+def largest_task(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> tuple[int, str]:
+    """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
+    largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
+    widest = max(largest.sets, key=lambda attributes: domain.cells(attributes))
+    return largest.bytes, ", ".join(widest) or "the total"
 
 
 def _wanted(one: Pass, cover: Cover, rows: int) -> int:
@@ -171,7 +184,7 @@ def run_pass(
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
     told = [(one.shards, group, tuple(checked), _of(dropped, group), part, mine) for group, part, mine in items]
-    return engine.reduce(count_shards, told, len(one.shards), "count")
+    return engine.reduce(count_shards, told, len(one.shards), "count", one.bytes)
 
 
 Item = tuple[tuple[Partition, ...], Cover, tuple[int, int]]

@@ -85,10 +85,11 @@ class Watch:
 
 
 @contextmanager
-def dependable(label: str) -> Iterator[None]:
+def dependable(client: Any, label: str) -> Iterator[None]:
     """Turn what a cluster raises when a part of it is lost into an error that can be tried again.
 
-    Errors of tasks are not among these: they come as they are or as `discretion` tells them, never as an OSError.
+    Errors of tasks are not among these: they come as they are or as `discretion` tells them, never as an OSError. A
+    client that is closing raises whatever its parts happen to raise, so then everything is the loss.
     """
     from distributed import KilledWorker
     from distributed.scheduler import NoValidWorkerError
@@ -108,7 +109,7 @@ def dependable(label: str) -> Iterator[None]:
     except (OSError, TimeoutError, CancelledError, asyncio.CancelledError):
         raise lost_scheduler() from None
     except Exception as error:
-        if type(error).__name__ in ("ClosedClientError", "NoWorkerError"):  # not in all versions
+        if client.status != "running" or type(error).__name__ == "NoWorkerError":  # the latter not in all versions
             raise lost_scheduler() from None
         raise
 
