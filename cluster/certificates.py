@@ -1,12 +1,13 @@
 """Certificates for a Dask cluster of its own: one authority, and a certificate for scheduler, workers and clients.
 
-    python cluster/certificates.py FOLDER --host scheduler.example.org --host 10.0.0.5 --days 365
+    python cluster/certificates.py FOLDER --host scheduler.example.org --host 10.0.0.5 --days 365 --at /run/secrets
 
 Dask asks both sides of every connection for a certificate of the authority in `ca-file`, and does not compare host
 names: whoever holds any certificate of this authority can run code on the cluster. So use an authority for one cluster
 only, which is what this script makes. Its key, ca.key, signs new certificates; keep it away from the cluster.
 
 Written are NAME.pem and NAME.key (mode 600), and dask.yaml, which tells Dask to use them: DASK_CONFIG=FOLDER/dask.yaml.
+--at is where the machines will find the folder, when that is elsewhere (containers).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ distributed:
 """
 
 
-def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
+def make_certificates(folder: Path, hosts: list[str], days: int = 365, at: Path | None = None) -> None:
     """Write an authority and what it signs; nothing that is there is written over."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = ec.generate_private_key(ec.SECP256R1())
@@ -48,7 +49,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     for role in ROLES:
         key = ec.generate_private_key(ec.SECP256R1())
         _write(folder, role, key, _signed(key, role, hosts, authority, issuer, days))
-    _create(folder / "dask.yaml", CONFIGURATION.format(folder=folder.resolve()).encode(), 0o644)
+    _create(folder / "dask.yaml", CONFIGURATION.format(folder=at or folder.resolve()).encode(), 0o644)
 
 
 def _authority(key: ec.EllipticCurvePrivateKey, name: x509.Name, days: int) -> x509.Certificate:
@@ -113,12 +114,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--host", action="append", help="a name or address of the machines (default: this one only)")
     parser.add_argument("--days", type=int, default=365, help="how long the certificates hold (default 365)")
+    parser.add_argument("--at", type=Path, help="the folder as the machines will see it (default: as it is here)")
     given = parser.parse_args()
     try:
-        make_certificates(given.folder, given.host or ["localhost", "127.0.0.1", "::1"], given.days)
+        make_certificates(given.folder, given.host or ["localhost", "127.0.0.1", "::1"], given.days, given.at)
     except FileExistsError as error:
         parser.error(f"{error.filename} is there already: choose another folder")
-    print(f"export DASK_CONFIG={given.folder.resolve()}/dask.yaml")
+    print(f"export DASK_CONFIG={given.at or given.folder.resolve()}/dask.yaml")
 
 
 if __name__ == "__main__":

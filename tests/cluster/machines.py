@@ -35,7 +35,8 @@ class Machines:
         return self._start("scheduler", "--port", self.port, "--protocol", self.protocol, "--no-dashboard")
 
     def worker(self, *arguments: object) -> subprocess.Popen[bytes]:
-        return self._start("worker", self.address, "--nthreads", 1, "--no-dashboard", *arguments)
+        threads = [] if "--nthreads" in arguments else ["--nthreads", 1]
+        return self._start("worker", self.address, "--no-dashboard", *threads, *arguments)
 
     def _start(self, what: str, *arguments: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", *map(str, arguments)]

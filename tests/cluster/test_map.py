@@ -1,10 +1,15 @@
 """Maps and reductions on a cluster: the results of a plain loop, few tasks at a time, nothing left behind."""
 
+import time
+from itertools import pairwise
+
+import dask
 import numpy as np
 import pytest
 
 from dpscale.engine import LocalEngine, resolve
 from dpscale.engine.cluster import LEAST_TASKS
+from tests.cluster.machines import machines
 from tests.cluster.troubles import squared
 from tests.cluster.waiting import eventually
 
@@ -81,6 +86,22 @@ def test_arguments_are_never_read_as_keys(client, items):
 
 
 def test_memory_is_asked_for_only_where_workers_declare_it(client):
-    engine = resolve(client)
-    assert engine._resources(10) is None
-    assert engine.map(squared, [3], memory=10) == [9]
+    assert resolve(client).map(squared, [3], memory=10) == [9]
+
+
+def spell(value):
+    begin = time.monotonic()
+    time.sleep(0.05)
+    return begin, time.monotonic()
+
+
+def test_tasks_that_need_much_memory_run_one_at_a_time_where_workers_declare_it(secured, tmp_path):
+    with machines(tmp_path, secured) as made:
+        made.scheduler()
+        made.worker("--no-nanny", "--resources", "MEMORY=1000", "--nthreads", 4)
+        with dask.config.set({"dpscale.worker-wait": 60}):
+            engine = resolve(scheduler=made.address)
+        for memory in (600, 10**12):  # more than any has: all of the smallest
+            spells = sorted(engine.map(spell, range(8), memory=memory))
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(spells))
+        engine.close()
