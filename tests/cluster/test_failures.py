@@ -99,7 +99,7 @@ def test_all_workers_gone_is_not_waited_for_for_ever(tmp_path, secured):
         engine.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_scheduler_that_dies_under_a_map(tmp_path, secured, monkeypatch, how):
     monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 5)
     with machines(tmp_path, secured) as made:
