@@ -10,6 +10,7 @@ from them.
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -115,6 +116,11 @@ class ClusterEngine(Engine):
         """Futures of some keys. Tasks that use up handles go first, so that what they hold is freed early."""
         self._check_open()
         priority = self.priority * 2 + later
+        with warnings.catch_warnings():  # of large graphs: their size may tell how many rows are left out
+            warnings.simplefilter("ignore", UserWarning)
+            return self._futures(graph, keys, priority, resources)
+
+    def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
         return list(self.client.get(graph, keys, sync=False, retries=RETRIES, priority=priority, resources=resources))
 
     def _check_open(self) -> None:
