@@ -42,8 +42,12 @@ class Engine(ABC):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
+        whole: bool = False,
     ) -> list[Any]:
-        """Sum over items of function(*item), a list of `parts` arrays: one handle for each part."""
+        """Sum over items of function(*item), a list of `parts` arrays: one handle for each part.
+
+        `whole` sums all parts in the same tasks: fewer, and right where the arrays are small.
+        """
 
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
         """`map` under a label, in the shape that the rooms of mathematics take."""

@@ -96,9 +96,10 @@ class ClusterEngine(Engine):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
+        whole: bool = False,
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
-        graph, _, roots = sums(function, items, parts, self._kinds(label))
+        graph, _, roots = sums(function, items, parts, self._kinds(label), whole)
         with dependable(self.client, label), _waiting():
             handles = self._submit(graph, roots, self._resources(memory))
             watch, done = Watch(self.client), 0

@@ -22,28 +22,35 @@ def calls(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: 
 
 
 def sums(
-    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], parts: int, named: Named
+    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], parts: int, named: Named, whole: bool = False
 ) -> tuple[Graph, list[Any], list[Any]]:
-    """The graph that sums `parts` lists of arrays; the keys of the calls, and of the sums."""
+    """The graph that sums lists of `parts` arrays; the keys of the calls, and of the sums.
+
+    Each part is summed by tasks of its own, or, with `whole`, all parts by the same: about `parts` times fewer tasks.
+    """
     graph = calls(function, items, named(""))
     called, roots = list(graph), []
+    if whole:
+        total = _tree(graph, called, (named("sum"),), TOTALS)
+        graph |= {(named("part"), part): (TAKE, total, part) for part in range(parts)}
+        return graph, called, [(named("part"), part) for part in range(parts)]
     for part in range(parts):
         level: list[Any] = []
         for i, key in enumerate(called):
             graph[named("part"), i, part] = (TAKE, key, part)
             level.append((named("part"), i, part))
-        roots.append(_tree(graph, level, (named("sum"), part)))
+        roots.append(_tree(graph, level, (named("sum"), part), TOTAL))
     return graph, called, roots
 
 
-def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
+def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...], total: Discreet) -> Any:
     """Add a tree of sums over the keys to the graph; its root."""
     depth = 0
     while len(level) > 1:
         groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
         level = []
         for i, group in enumerate(groups):
-            graph[(*name, depth, i)] = (TOTAL, *group)
+            graph[(*name, depth, i)] = (total, *group)
             level.append((*name, depth, i))
         depth += 1
     return level[0]
@@ -81,4 +88,8 @@ def _sum(*arrays: Any) -> Any:
     return total
 
 
-TAKE, TOTAL = Discreet(_part), Discreet(_sum)
+def _sums(*lists: Sequence[Any]) -> list[Any]:
+    return [_sum(*arrays) for arrays in zip(*lists, strict=True)]
+
+
+TAKE, TOTAL, TOTALS = Discreet(_part), Discreet(_sum), Discreet(_sums)

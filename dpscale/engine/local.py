@@ -37,9 +37,10 @@ class LocalEngine(Engine):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
+        whole: bool = False,
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: the sums."""
-        graph, called, roots = sums(function, items, parts, lambda kind: f"{label}-{kind}")
+        graph, called, roots = sums(function, items, parts, lambda kind: f"{label}-{kind}", whole)
         return self._results(graph, roots, label, called)
 
     def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:

@@ -65,8 +65,9 @@ def test_sums_of_floats_are_the_same_bytes_as_on_threads(client):
     items = [(seed,) for seed in range(19)]
     expected = LocalEngine("synchronous").reduce(arrays, items, 3)
     engine = resolve(client)
-    found = engine.map(np.asarray, engine.reduce(arrays, items, 3))
-    assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
+    for whole in (False, True):
+        found = engine.map(np.asarray, engine.reduce(arrays, items, 3, whole=whole))
+        assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
 
 
 def test_handles_are_arguments_among_others(client):
