@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import Engine
+from dpscale.engine.base import Engine
 from dpscale.tables.count import Dropped
 from dpscale.tables.table import Partition
 from dpscale.tables.units import buckets, dropped, unit_rows

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import FAN_IN, Engine
+from dpscale.engine.base import Engine
+from dpscale.engine.graphs import FAN_IN
 from dpscale.tables.count import Attributes, Counts, Dropped, Layout, count
 from dpscale.tables.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.tables.table import Partition
@@ -33,6 +34,7 @@ TASKS = 100_000
 TASK_SECONDS = 1.0
 WAITING = 16  # partial counts that may wait for their sum, where tasks are short
 SENT = 5_000_000  # sets that all tasks of a pass are told of
+SMALL = 1 << 26  # bytes that a task may sum at once
 BETTER = 0.9  # by how much sharing the sets has to be better than sharing the rows
 READ = 4.0  # nanoseconds to read and encode a value
 
@@ -57,6 +59,16 @@ class Pass:
     def cells(self) -> int:
         """Counters of all shards."""
         return sum(int(shard.offsets[-1]) for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """What a task that counts holds at the most: all counters, and the joints that it counts first."""
+        return COUNTER_BYTES * (self.cells + self.spare)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all shards are summed in the same tasks: they are small, and tasks are what sums cost."""
+        return COUNTER_BYTES * self.cells * FAN_IN <= SMALL
 
     def cover(self, rows: int) -> Cover:
         """How a task of about so many rows counts the sets."""
@@ -107,15 +119,27 @@ def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int
     tasks = 0
     for one, cover in zip(passes, covers, strict=True):
         counting = min(workers if rows is None else max(workers, _wanted(one, cover, rows)), one.most)
-        tasks += counting + len(one.shards) * (counting + _sums(counting) + 1)
+        tasks += counting + _summing(one, counting) + len(one.shards)
     held = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
     return Effort(len(passes), tasks, held, total(cover.saving for cover in covers))
+
+
+def largest_task(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> tuple[int, str]:
+    """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
+    largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
+    widest = max(largest.sets, key=lambda attributes: domain.cells(attributes))
+    return largest.bytes, ", ".join(widest) or "the total"
 
 
 def _wanted(one: Pass, cover: Cover, rows: int) -> int:
     """How many tasks a pass over so many rows is cut into."""
     seconds = cover.saving.covered / cover.rows * rows / 1e9
     return min(math.ceil(seconds / TASK_SECONDS), one.most)
+
+
+def _summing(one: Pass, items: int) -> int:
+    """How many tasks sum what so many items count."""
+    return _sums(items) + len(one.shards) if one.whole else len(one.shards) * (items + _sums(items))
 
 
 def _sums(items: int) -> int:
@@ -171,7 +195,7 @@ def run_pass(
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
     told = [(one.shards, group, tuple(checked), _of(dropped, group), part, mine) for group, part, mine in items]
-    return engine.reduce(count_shards, told, len(one.shards), "count")
+    return engine.reduce(count_shards, told, len(one.shards), "count", one.bytes, one.whole)
 
 
 Item = tuple[tuple[Partition, ...], Cover, tuple[int, int]]

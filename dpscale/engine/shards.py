@@ -16,8 +16,8 @@ from dpscale.adaptive import Shard, packed
 from dpscale.adaptive.setting import Names
 from dpscale.adaptive.shard import Believed, Distances, packed_bytes
 from dpscale.domain import Domain
+from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
-from dpscale.engine.schedulers import Engine
 from dpscale.measure import Order, measure_all
 from dpscale.residual.groups import Groups
 from dpscale.tables.count import Counts, Layout

@@ -38,6 +38,7 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
         return
     with run.stage("reconstruct", "answers"):
         (run.path / "answers").mkdir(exist_ok=True)
+        engine.check_sight(run.path)
         keep_model(run)
         workload = run.job.build_workload(run.domain)
         items = []

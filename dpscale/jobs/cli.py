@@ -169,7 +169,7 @@ _stage_command("report", "Write the report of an answered run.")
 @json_option
 def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None:
     """Run all stages of a job on a cluster, its driver too, and come back at once."""
-    from dpscale.engine.schedulers import connected
+    from dpscale.engine.connect import connected
     from dpscale.jobs import driver
     from dpscale.jobs.rundir import RunDirectory
     from dpscale.jobs.spec import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.counting import FACTOR
+from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.errors import PlanError
 from dpscale.jobs.methods import is_adaptive, method_of, plan_of
 from dpscale.jobs.planfile import write_plan
@@ -28,7 +28,7 @@ def make_plan(job: Job, domain: Domain, engine: Engine) -> AnyPlan:
     """The plan of a job, refused where it cannot fit the memory setting."""
     method_of(job)
     made = plan_of(job, domain) if is_adaptive(job) else _chosen(job, domain, engine)
-    check_memory(made, job.engine.bytes, engine.workers)
+    check_room(made, job.engine.bytes, engine)
     return made
 
 
@@ -38,10 +38,19 @@ def _chosen(job: Job, domain: Domain, engine: Engine) -> Plan:
     return choose(job.build_workload(domain), job.mechanism.name, setting)
 
 
-def check_memory(made: AnyPlan, memory: int, workers: int) -> None:
-    """PlanError when the largest attribute set does not fit the memory setting, half of which an adaptive run holds."""
+def check_room(made: AnyPlan, memory: int, engine: Engine) -> None:
+    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker.
+
+    An adaptive run holds exact counts in half of the setting, and counts in the other.
+    """
     share = 2 if isinstance(made, AdaptivePlan) else 1
-    needed = share * 8 * (workers + FACTOR) * made.domain.cells(made.largest)
+    check_memory(made, memory // share, engine.workers)
+    engine.check_room(*largest_task(made.domain, made.counted, memory // share, engine.workers))
+
+
+def check_memory(made: AnyPlan, memory: int, workers: int) -> None:
+    """PlanError when the largest attribute set does not fit the memory that counting has."""
+    needed = 8 * (workers + FACTOR) * made.domain.cells(made.largest)
     if needed > memory:
         raise PlanError(
             "engine.memory",

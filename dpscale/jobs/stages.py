@@ -10,7 +10,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.errors import JobError
 from dpscale.jobs.adapting import measure_adaptively
-from dpscale.jobs.planning import AnyPlan, check_memory, run_plan
+from dpscale.jobs.planning import AnyPlan, check_room, run_plan
 from dpscale.jobs.reading import Reader, columns_of, open_table, snapshot_of
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
@@ -30,10 +30,11 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
     run.require("plan")
     if run.done("measure"):
         return
-    check_memory(made := run.plan(), run.job.engine.bytes, engine.workers)
+    check_room(made := run.plan(), run.job.engine.bytes, engine)
     with run.stage("measure", "measurements"):
         run.measurements_path.mkdir(exist_ok=True)
         table = open_table(run, columns_of(run.domain, made.counted))
+        engine.check_sight(run.path, table.files)
         hold_secret(run)
         seen = stamps(table)
         measurements = _of(run, made, snapshot_of(run, table, engine))

@@ -9,7 +9,6 @@ import pytest
 from dpscale import DataError, TransientError
 from dpscale.engine import resolve
 from dpscale.engine.discretion import Discreet
-from dpscale.engine.schedulers import ClusterEngine
 from tests.audit.leaks import leaks_in
 
 ERRORS = {
@@ -47,17 +46,3 @@ def test_our_own_errors_pass_as_they_are():
 
 def test_a_discreet_function_travels_and_keeps_its_name():
     assert repr(pickle.loads(pickle.dumps(Discreet(refuse)))) == "refuse"
-
-
-def test_two_engines_never_share_a_key():
-    """A cluster remembers results by key: a later job must not meet an earlier one's counts."""
-    seen = []
-
-    class Client:
-        def get(self, graph, keys, **settings):
-            seen.extend(graph)
-            return keys
-
-    for _ in range(20):
-        ClusterEngine(Client())._handles({("map", 0): (fail, "numpy")}, [("map", 0)], "map")
-    assert len(set(seen)) == len(seen) == 20

@@ -100,9 +100,9 @@ def test_checked_columns_are_held_against_the_domain(tmp_path):
 class Recorder(LocalEngine):
     """An engine that remembers what it was asked to reduce."""
 
-    def reduce(self, function, items, parts, label="reduce"):
-        self.items = list(items)
-        return super().reduce(function, items, parts, label)
+    def reduce(self, function, items, parts, label="reduce", memory=None, whole=False):
+        self.items, self.memory = list(items), memory
+        return super().reduce(function, items, parts, label, memory, whole)
 
 
 def codes_of(domain, rows, seed=0):
@@ -213,8 +213,6 @@ class Tally(LocalEngine):
         self.tasks += len(graph)
         return super()._results(graph, keys, *rest)
 
-    _handles = _results
-
 
 def test_no_task_key_or_item_shows_a_count(tmp_path):
     domain = dp.Domain({"a": 3, "b": 4})
@@ -222,3 +220,31 @@ def test_no_task_key_or_item_shows_a_count(tmp_path):
     engine = Recorder("threads", workers=2)
     in_passes(engine, domain, [("a", "b"), ("a",)], dp.Table.open(tmp_path, domain).partitions, 1 << 30)
     assert "4711" not in repr(engine.items)
+
+
+def test_the_largest_task_names_the_largest_set_and_what_counting_it_asks_for(tmp_path):
+    domain = dp.Domain({"a": 3, "b": 4, "c": 50})
+    pq.write_table(as_table(domain, [(1, 2, 3)] * 10), tmp_path / "x.parquet")
+    sets = [("a", "b"), ("b", "c"), ("a",)]
+    engine = Recorder("threads", workers=2)
+    in_passes(engine, domain, sets, dp.Table.open(tmp_path, domain).partitions, 1 << 30)
+    needed, what = counting.largest_task(domain, sets, 1 << 30, 2)
+    assert (engine.memory, what) == (needed, "b, c")
+    assert needed >= 8 * (12 + 200 + 3)
+    assert counting.largest_task(domain, [()], 1 << 30, 2)[1] == "the total"
+
+
+@pytest.mark.parametrize("small", [0, 1 << 40])
+def test_shards_summed_apart_or_together_are_the_same(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(counting, "SMALL", small)
+    domain = dp.Domain({"a": 3, "b": 4, "c": 2})
+    rows = codes_of(domain, 500)
+    for number in range(20):
+        pq.write_table(as_table(domain, rows[number::20]), tmp_path / f"{number}.parquet")
+    sets = [("a", "b"), ("b", "c"), ("a",), ()]
+    engine = Tally("threads", workers=20)
+    found = in_passes(engine, domain, sets, dp.Table.open(tmp_path, domain).partitions, 1 << 30)
+    assert all(np.array_equal(found[names], naive.marginal(domain, rows, names)) for names in sets)
+    shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, 20))
+    assert engine.tasks + shards == effort(domain, sets, 1 << 30, 20).tasks
+    assert (engine.tasks <= 20 + 4 + shards) == bool(small)

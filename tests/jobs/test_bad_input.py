@@ -214,7 +214,7 @@ def test_a_refused_job_reads_no_data(place, monkeypatch):
 
 
 def test_no_scheduler_there_is_a_transient_failure(place, monkeypatch):
-    monkeypatch.setattr("dpscale.engine.schedulers.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("dpscale.engine.connect.CONNECT_SECONDS", 1)
     path = write_job(place)
     result = call("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
     assert result.exit_code == 75

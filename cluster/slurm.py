@@ -1,0 +1,85 @@
+"""Run a job with workers that SLURM starts, over TLS (needs dask-jobqueue).
+
+    export DASK_CONFIG=/shared/certs/dask.yaml           (by cluster/certificates.py, on the shared file system)
+    python cluster/slurm.py job.toml --run-dir /shared/run --queue normal --jobs 8 --cores 4 --memory 32GB
+
+The scheduler and the driver are this process, on the node where it is started (best a job of its own); each SLURM job
+is a node's share: one worker process for each core, since counting holds its own thread busy. `--script` prints what
+would be given to sbatch and starts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+WAIT_SECONDS = 3600  # for a first worker: a queue may be long
+
+
+def make_cluster(queue: str, cores: int, memory: str, walltime: str, interface: str | None = None) -> Any:
+    """A SLURMCluster whose workers speak TLS, spill nothing and keep their scratch in memory."""
+    import dask
+    from dask_jobqueue import SLURMCluster
+    from distributed import Security
+
+    configuration = dask.config.get("distributed.comm.tls.worker.cert", None)
+    if not configuration:
+        raise SystemExit("slurm.py: no certificates in Dask's configuration; export DASK_CONFIG=…/dask.yaml")
+    return SLURMCluster(
+        queue=queue,
+        cores=cores,
+        processes=cores,
+        memory=memory,
+        walltime=walltime,
+        interface=interface,
+        protocol="tls://",
+        security=Security(),
+        local_directory="/dev/shm",
+        worker_extra_args=["--no-dashboard"],
+        scheduler_options={"dashboard_address": None},
+        job_script_prologue=[*(_exported("DASK_CONFIG")), "export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
+                             "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False"],
+    )  # fmt: skip
+
+
+def _exported(name: str) -> list[str]:
+    """A line that hands a setting of this shell on: SLURM may start jobs with a clean one."""
+    import os
+    import shlex
+
+    return [f"export {name}={shlex.quote(os.environ[name])}"] if name in os.environ else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job")
+    parser.add_argument("--run-dir", required=True, help="on the file system that all nodes share")
+    parser.add_argument("--queue", required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=4)
+    parser.add_argument("--memory", default="16GB", help="of a job; each core has its share")
+    parser.add_argument("--walltime", default="04:00:00")
+    parser.add_argument("--interface", help="the network between nodes, such as ib0")
+    parser.add_argument("--script", action="store_true", help="print the job script and end")
+    given = parser.parse_args()
+    with make_cluster(given.queue, given.cores, given.memory, given.walltime, given.interface) as cluster:
+        if given.script:
+            print(cluster.job_script())
+            return
+        run(given.job, given.run_dir, cluster, given.jobs)
+
+
+def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:
+    """All stages of the job on the cluster; walltimes that end in between cost what was under way, no more."""
+    import dask
+    from distributed import Client
+
+    import dpscale as dp
+
+    cluster.scale(jobs=jobs)
+    with dask.config.set({"dpscale.worker-wait": WAIT_SECONDS}), Client(cluster) as client:
+        print(dp.run(job, run_dir, client=client).path)
+
+
+if __name__ == "__main__":
+    main()

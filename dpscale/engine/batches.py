@@ -1,0 +1,90 @@
+"""Batches: how many calls make one task of about a second.
+
+Dask takes about a millisecond for a task, so calls that are shorter than that would cost more than they do. The first
+calls are tasks of their own and are timed; the tasks that follow hold as many as take about TASK_SECONDS. Times depend
+on public sizes and on the machine; where a batch ends changes no result, since every call stands for itself.
+
+A call that is given a handle is a task of its own always: its argument may be large, and a worker would have to hold
+those of all calls of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from dpscale.engine.graphs import is_handle
+
+TASK_SECONDS = 1.0
+MOST_CALLS = 10_000  # in a task: what a death of its worker repeats, and what one message holds
+SHARES = 4  # tasks that every thread should still get at the end, so that all end together
+
+
+class Batch:
+    """Some calls of one function in one task; picklable where function and arguments are. Shows no argument."""
+
+    def __init__(self, function: Callable[..., Any], items: Sequence[tuple[Any, ...]]) -> None:
+        self.function, self.__name__ = function, getattr(function, "__name__", "call")
+        self.handles = [argument for item in items for argument in item if is_handle(argument)]
+        self.items = [tuple(_SLOT if is_handle(argument) else argument for argument in item) for item in items]
+
+    def __call__(self, *handles: Any) -> tuple[float, list[Any]]:
+        begin, given = perf_counter(), iter(handles)
+        results = []
+        for item in self.items:
+            results.append(self.function(*(next(given) if isinstance(a, _Slot) else a for a in item)))
+        return perf_counter() - begin, results
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"handles": []}  # they reach the task as its arguments
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+class _Slot:
+    """Stands where a handle's result goes."""
+
+
+_SLOT = _Slot()
+
+
+class Batches:
+    """Cuts items into batches, ever better as it learns how long a call takes."""
+
+    def __init__(self, items: Sequence[tuple[Any, ...]], threads: int, seconds: float | None = None) -> None:
+        self._items, self._threads, self._next = items, threads, 0
+        self._calls, self._seconds = 0.0, 0.0
+        if seconds is not None:
+            self.learn(1, seconds)
+
+    @property
+    def left(self) -> int:
+        """Items that are in no batch yet."""
+        return len(self._items) - self._next
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a call; None before anything is known."""
+        return self._seconds / self._calls if self._calls else None
+
+    def learn(self, calls: int, seconds: float) -> None:
+        """So many calls took so long. What was long ago counts less."""
+        keep = 0.5 if self._calls > MOST_CALLS else 1.0
+        self._calls, self._seconds = keep * self._calls + calls, keep * self._seconds + seconds
+
+    def take(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
+        """The next batch: where it starts, and its items."""
+        start = self._next
+        self._next += self._size()
+        return start, self._items[start : self._next]
+
+    def _size(self) -> int:
+        if self.pace is None or any(map(is_handle, self._items[self._next])):
+            return 1
+        fair = -(-self.left // (SHARES * self._threads))
+        size = max(1, min(int(TASK_SECONDS / max(self.pace, 1e-9)), fair, MOST_CALLS))
+        within = range(self._next, min(self._next + size, len(self._items)))
+        mixed = next((i for i in within if any(map(is_handle, self._items[i]))), None)
+        return len(within) if mixed is None else max(mixed - self._next, 1)

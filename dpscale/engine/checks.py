@@ -1,0 +1,129 @@
+"""What has to be true of a cluster's workers before they are given work: versions, files in sight, room.
+
+Each check asks all workers by functions of the standard library, or of dpscale once versions are known to agree.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dpscale.engine.discretion import FIELD
+from dpscale.errors import JobError, PlanError
+
+PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
+SHOWN = 3  # workers that a sentence names
+SAMPLE = 100  # files that every worker is asked for
+DATA = "read the file"
+SAME = "install the same versions everywhere: see cluster/README.md"
+
+
+def check_versions(client: Any) -> None:
+    """JobError that tells which worker differs from this process in what."""
+    differing: dict[str, list[str]] = {}
+    for name in ("python", *PACKAGES):
+        here, there = _here(name), _there(client, name)
+        for worker, found in there.items():
+            if found != here:
+                differing.setdefault(worker, []).append(f"{name} {found} (here {here})")
+    if differing:
+        raise JobError(f"{FIELD}.scheduler", _listed(differing, "has"), "the driver's versions", SAME)
+
+
+def _here(name: str) -> str:
+    return _minor(platform.python_version()) if name == "python" else version(name)
+
+
+def _there(client: Any, name: str) -> dict[str, str]:
+    """The version of each worker; workers that are lost meanwhile are left out."""
+    if name == "python":
+        found = client.run(platform.python_version, on_error="return")
+    else:
+        found = client.run(version, name, on_error="return")
+    told = {worker: "missing" if isinstance(one, PackageNotFoundError) else one for worker, one in found.items()}
+    return {worker: _minor(one) if name == "python" else one for worker, one in told.items() if isinstance(one, str)}
+
+
+def _minor(text: str) -> str:
+    return ".".join(text.split(".")[:2])
+
+
+def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
+    """JobError where a worker cannot work in `folder` as the driver does, or does not see some of the files.
+
+    A token that only its owner may read, as the secret of a release is, is put there and taken away again.
+    """
+    token = folder / f".seen-{secrets.token_hex(8)}"
+    content = secrets.token_bytes(16)
+    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        found = client.run(blind_spot, str(token), content, list(files)[:SAMPLE], on_error="return")
+    finally:
+        token.unlink(missing_ok=True)
+    blind = {worker: [told] for worker, told in found.items() if isinstance(told, str) and told}
+    if blind:
+        raise JobError(
+            "data.path" if all(told.startswith(DATA) for [told] in blind.values()) else "run directory",
+            _listed(blind, "cannot"),
+            "paths that are the same on every machine, for the same user",
+            "mount a shared file system, or run workers as this user",
+        )
+
+
+def blind_spot(token: str, content: bytes, files: Sequence[str]) -> str:
+    """On a worker: what it cannot do; empty where it can do all."""
+    folder = os.path.dirname(token)
+    try:
+        if Path(token).read_bytes() != content:
+            return f"see {folder} as it is here"
+    except PermissionError:
+        return f"read what only its owner may read in {folder}"
+    except OSError:
+        return f"see {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"write in {folder}"
+    unseen = next((file for file in files if not os.access(file, os.R_OK)), None)
+    return "" if unseen is None else f"{DATA} {unseen}"
+
+
+def check_room(client: Any, needed: int, what: str) -> None:
+    """PlanError where so many bytes exceed what the smallest worker has for a thread."""
+    rooms = {
+        worker: told["memory_limit"] // told["nthreads"]
+        for worker, told in _workers(client).items()
+        if told.get("memory_limit")
+    }
+    if not rooms:
+        return
+    smallest = min(rooms, key=lambda worker: rooms[worker])
+    if needed > rooms[smallest]:
+        raise PlanError(
+            f"{FIELD}.memory",
+            f"a task on {what} needs {needed / 2**30:.2f} GiB",
+            f"at most the {rooms[smallest] / 2**30:.2f} GiB that worker {smallest} has for each of its threads",
+            "set less, give workers more (--memory-limit) or fewer threads, or leave the set out",
+        )
+
+
+def declared(client: Any, resource: str) -> int | None:
+    """The least of a resource that a worker declares; None where not all do."""
+    found = [told.get("resources", {}).get(resource) for told in _workers(client).values()]
+    return None if not found or None in found else int(min(found))
+
+
+def _workers(client: Any) -> Mapping[str, Any]:
+    return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions tell of five workers only
+
+
+def _listed(told: Mapping[str, Sequence[str]], verb: str) -> str:
+    """Some workers, and what each of them has or cannot do."""
+    first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(told.items())[:SHOWN]]
+    more = len(told) - len(first)
+    return " and ".join([*first, *([f"{more} more workers"] if more else [])])

@@ -1,0 +1,213 @@
+"""An existing `distributed` cluster.
+
+Tasks have readable keys that hold no argument: `dpscale-count-<random>`, and a number. A map keeps a few batches a
+thread on the scheduler, thousands at the most, and sends more as they end, so a million items need no more memory
+there than a thousand; a batch is let go as soon as its results are here. A reduction is one graph, bounded by what
+`counting` plans: its tasks stay known to the scheduler while a handle lives, since Dask computes a lost sum again
+from them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpscale.engine import checks
+from dpscale.engine.base import Engine, Progress, silent, spread
+from dpscale.engine.batches import Batch, Batches
+from dpscale.engine.connect import await_worker
+from dpscale.engine.discretion import Discreet
+from dpscale.engine.graphs import Graph, calls, sums
+from dpscale.engine.watch import Watch, dependable, lost_scheduler
+
+RETRIES = 3
+MOST_TASKS = 4000  # of a map, on the scheduler at once
+A_THREAD, LEAST_TASKS = 4, 32
+RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
+
+
+class ClusterEngine(Engine):
+    """An existing `distributed` cluster; `owned` clients are closed with the engine.
+
+    Of two jobs on a cluster the tasks of the one with the higher `priority` run first.
+    """
+
+    def __init__(self, client: Any, progress: Progress = silent, owned: bool = False, priority: int = 0) -> None:
+        self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
+        self._name, self._runs = secrets.token_hex(8), 0
+        self._paces: dict[str, float | None] = {}
+
+    @property
+    def workers(self) -> int:  # type: ignore[override]
+        """Threads of all workers now."""
+        self._check_open()
+        with dependable(self.client, "start"):
+            return max(1, sum(self.client.nthreads().values()))
+
+    def map(
+        self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
+    ) -> list[Any]:
+        """function(item) for every item, in order; a tuple item is spread over the arguments."""
+        arguments = spread(items)
+        results: list[Any] = [None] * len(arguments)
+        batches = Batches(arguments, self.workers, self._paces.get(label))
+        flow = self._flow(Discreet(function), batches, label, memory)
+        with dependable(self.client, label), _waiting(), closing(flow):
+            done = 0
+            for start, (seconds, values) in flow:
+                results[start : start + len(values)] = values
+                batches.learn(len(values), seconds)
+                done += len(values)
+                self.progress(label, done, len(results))
+        self._paces[label] = batches.pace
+        return results
+
+    def _flow(
+        self, function: Discreet, batches: Batches, label: str, memory: int | None
+    ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
+        """Run batches, never too many at once: where each starts, and what it gave, as they end."""
+        watch, name, resources = Watch(self.client), self._named(label), self._resources(memory)
+        window = min(max(LEAST_TASKS, A_THREAD * self.workers), MOST_TASKS)
+        pending: dict[Any, int] = {}
+        try:
+            while batches.left or pending:
+                if batches.left and len(pending) <= window // 2:
+                    graph, handles = _batch_graph(function, batches, window - len(pending), name)
+                    futures = self._submit(graph, list(graph), resources, later=handles)
+                    pending.update({future: future.key[1] for future in futures})
+                    watch.add(futures)
+                ended = watch.next()
+                yield from zip([pending[future] for future in ended], watch.gather(ended), strict=True)
+                for future in ended:
+                    del pending[future]
+                    future.release()
+        finally:
+            for future in pending:
+                future.release()
+
+    def reduce(
+        self,
+        function: Callable[..., Sequence[Any]],
+        items: Sequence[tuple[Any, ...]],
+        parts: int,
+        label: str = "reduce",
+        memory: int | None = None,
+        whole: bool = False,
+    ) -> list[Any]:
+        """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
+        graph, _, roots = sums(function, items, parts, self._kinds(label), whole)
+        return self._kept(graph, roots, label, memory)
+
+    def keep(
+        self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
+        memory: int | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """function(*item) for every item, left on the worker that made it: a future each, when all are done."""
+        graph = calls(function, list(items), self._named(label))
+        return self._kept(graph, list(graph), label, memory)
+
+    def _kept(self, graph: Graph, keys: list[Any], label: str, memory: int | None) -> list[Any]:
+        with dependable(self.client, label), _waiting():
+            handles = self._submit(graph, keys, self._resources(memory))
+            watch, done = Watch(self.client), 0
+            watch.add(handles)
+            while done < len(keys):
+                for future in watch.next():
+                    _raise_failed(future)
+                    done += 1
+                self.progress(label, done, len(keys))
+        return handles
+
+    def _submit(
+        self, graph: Graph, keys: list[Any], resources: dict[str, int] | None, later: bool = False
+    ) -> list[Any]:
+        """Futures of some keys. Tasks that use up handles go first, so that what they hold is freed early."""
+        self._check_open()
+        priority = self.priority * 2 + later
+        with warnings.catch_warnings():  # of large graphs: their size may tell how many rows are left out
+            warnings.simplefilter("ignore", UserWarning)
+            return self._futures(graph, keys, priority, resources)
+
+    def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
+        return list(self.client.get(graph, keys, sync=False, retries=RETRIES, priority=priority, resources=resources))
+
+    def _check_open(self) -> None:
+        """A client that lost its scheduler for good closes itself."""
+        if self.client.status == "closed":
+            raise lost_scheduler()
+
+    def _kinds(self, label: str) -> Callable[[str], str]:
+        token = self._token()
+        return lambda kind: "-".join(["dpscale", label, *([kind] if kind else []), token])
+
+    def _named(self, label: str) -> str:
+        return self._kinds(label)("")
+
+    def _token(self) -> str:
+        """Fresh with every call: a cluster remembers results by key, also those of an earlier job."""
+        self._runs += 1
+        return f"{self._name}{self._runs}"
+
+    def _resources(self, memory: int | None) -> dict[str, int] | None:
+        """Bytes to ask for, where all workers declare how many they have; no more than the smallest has."""
+        declared = checks.declared(self.client, RESOURCE) if memory else None
+        return {RESOURCE: min(memory, declared)} if memory and declared else None
+
+    def check_workers(self) -> None:
+        """Wait for a first worker; JobError where the versions of one differ from this process's."""
+        with dependable(self.client, "check"), _waiting():
+            await_worker(self.client)
+            checks.check_versions(self.client)
+
+    def check_room(self, needed: int, what: str) -> None:
+        """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""
+        with dependable(self.client, "check"):
+            checks.check_room(self.client, needed, what)
+
+    def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
+        """JobError where a worker cannot write in a folder or read some files."""
+        with dependable(self.client, "check"):
+            checks.check_sight(self.client, Path(folder), [str(file) for file in files])
+
+    def close(self) -> None:
+        """Close the client where the engine opened it."""
+        if self._owned:
+            self.client.close()
+
+
+def _batch_graph(function: Discreet, batches: Batches, most: int, name: str) -> tuple[Graph, bool]:
+    """Up to so many batches, keyed by where each starts, and whether they use handles up."""
+    graph: Graph = {}
+    handles = False
+    while batches.left and len(graph) < most:
+        start, items = batches.take()
+        batch = Batch(function, items)
+        graph[name, start] = (batch, *batch.handles)
+        handles = handles or bool(batch.handles)
+    return graph, handles
+
+
+def _raise_failed(future: Any) -> None:
+    """Raise what a future failed with, with the places in the code."""
+    if future.status != "finished":
+        future.result()
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Inside a task: leave the worker's thread to others while this one waits for them."""
+    from distributed import rejoin, secede
+
+    try:
+        secede()
+    except (ValueError, AttributeError, KeyError):  # no task, or one that has left already
+        yield
+        return
+    try:
+        yield
+    finally:
+        rejoin()

@@ -1,0 +1,96 @@
+"""Dask's local schedulers: threads, processes, or the calling thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpscale.engine.base import Engine, Progress, silent, spread
+from dpscale.engine.discretion import lost_workers
+from dpscale.engine.graphs import Graph, calls, sums
+
+LOCAL = ("threads", "processes", "synchronous")
+
+
+class LocalEngine(Engine):
+    """Dask's own schedulers on this machine."""
+
+    def __init__(self, scheduler: str = "threads", workers: int | None = None, progress: Progress = silent) -> None:
+        self.scheduler, self.progress = scheduler, progress
+        self.workers = 1 if scheduler == "synchronous" else workers or len(os.sched_getaffinity(0))
+
+    def map(
+        self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
+    ) -> list[Any]:
+        """function(item) for every item, in order; a tuple item is spread over the arguments."""
+        graph = calls(function, spread(items), label)
+        return self._results(graph, list(graph), label)
+
+    def reduce(
+        self,
+        function: Callable[..., Sequence[Any]],
+        items: Sequence[tuple[Any, ...]],
+        parts: int,
+        label: str = "reduce",
+        memory: int | None = None,
+        whole: bool = False,
+    ) -> list[Any]:
+        """Sum over items of function(*item), a list of `parts` arrays: the sums."""
+        graph, called, roots = sums(function, items, parts, lambda kind: f"{label}-{kind}", whole)
+        return self._results(graph, roots, label, called)
+
+    def keep(
+        self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
+        memory: int | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """function(*item) for every item: what it made."""
+        return self.map(function, items, label, memory)
+
+    def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
+        """The results of `keys`; `shown` are the tasks that progress counts, `keys` unless told."""
+        if not keys:
+            return []
+        counted = set(keys if shown is None else shown)
+        with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(counted), counted):
+            return list(self._get()(graph, keys, num_workers=self.workers))
+
+    def check_room(self, needed: int, what: str) -> None:
+        """The memory setting is all that bounds a machine's own tasks."""
+
+    def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
+        """A machine's own tasks see what the driver sees."""
+
+    def close(self) -> None:
+        """Nothing to let go of: Dask's local schedulers hold nothing between calls."""
+
+    def _get(self) -> Callable[..., Any]:
+        import dask.local
+        import dask.multiprocessing
+        import dask.threaded
+
+        schedulers = {
+            "threads": dask.threaded.get,
+            "processes": dask.multiprocessing.get,
+            "synchronous": dask.local.get_sync,
+        }
+        return schedulers[self.scheduler]  # type: ignore[return-value]
+
+
+@contextmanager
+def _shown(progress: Progress, label: str, total: int, keys: set[Any]) -> Iterator[None]:
+    """Report finished tasks of a local scheduler."""
+    from dask.callbacks import Callback
+
+    done = 0
+
+    def finished(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        nonlocal done
+        done += key in keys
+        progress(label, done, total)
+
+    with Callback(posttask=finished):
+        yield

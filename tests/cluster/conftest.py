@@ -1,0 +1,78 @@
+"""A real cluster, shared by a module: two worker processes with nannies, over TLS with certificates made for it.
+
+No mock of Dask stands anywhere here. What must break breaks in processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import dask
+import distributed  # noqa: F401  (it adds its defaults to Dask's configuration, which tests then change for a while)
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def certificates_script():
+    """cluster/certificates.py as a module."""
+    spec = importlib.util.spec_from_file_location("certificates", ROOT / "cluster" / "certificates.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def configured(folder):
+    """Dask's configuration with that of a folder of certificates on top."""
+    own = yaml.safe_load((folder / "dask.yaml").read_text())
+    return dask.config.set(dict(flat(own)))
+
+
+def flat(tree, prefix=""):
+    """Settings by their dotted names: `dask.config.set` would replace whole branches."""
+    for name, value in tree.items():
+        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A folder of certificates for this machine."""
+    folder = tmp_path_factory.mktemp("certificates") / "own"
+    certificates_script().make_certificates(folder, ["localhost", "127.0.0.1"], 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secured(certificates):
+    """Dask configured as dask.yaml of the certificates says: that file."""
+    with configured(certificates):
+        yield certificates / "dask.yaml"
+
+
+@pytest.fixture(scope="module")
+def cluster(secured):
+    """Two workers of a thread each, over TLS."""
+    from distributed import LocalCluster, Security
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, protocol="tls://",
+                      security=Security(), host="127.0.0.1") as made:  # fmt: skip
+        yield made
+
+
+@pytest.fixture
+def client(cluster):
+    """A client of the cluster that is nobody's default, with all workers up."""
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as made:
+        made.wait_for_workers(2, timeout=60)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def impatient():
+    """No test waits two minutes for a worker, or half of one for a scheduler."""
+    with dask.config.set({"dpscale.worker-wait": 3, "distributed.comm.timeouts.connect": "5s"}):
+        yield

@@ -1,0 +1,113 @@
+"""Whole jobs on a cluster: the bytes of one process, whoever dies meanwhile; one charge, one draw."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+
+from dpscale import TransientError
+from dpscale.engine.cluster import ClusterEngine
+from dpscale.jobs.release import run_stages
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from tests.audit.small import answers, measurements, write
+from tests.cluster.conftest import ROOT
+from tests.cluster.machines import kill, machines
+from tests.cluster.troubles import PLACES, arm
+from tests.cluster.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """A folder with the job's data, and its run in this process."""
+    place = tmp_path_factory.mktemp("expected")
+    run(write(place), "run")
+    return place
+
+
+@pytest.fixture
+def job(expected):
+    """The same job with a new ledger: the release id of a seeded run follows the job, so every run is one release."""
+    for path in expected.glob("ledger.sqlite*"):
+        path.unlink()
+    return expected / "job.toml"
+
+
+def run(job, name, client=None):
+    """All stages but the report, which has no tasks."""
+    directory = RunDirectory.create(Job.read(job), job.parent / name)
+    for stage in ("plan", "measure", "reconstruct"):
+        run_stages(directory, client, only=stage)
+
+
+def check(run, expected):
+    """The bytes of a run in one process, and one charge."""
+    assert measurements(run) == measurements(expected / "run")
+    assert answers(run) == answers(expected / "run")
+    assert not (run / "secret.key").exists()
+    assert charges(run.parent) == ["released"]
+
+
+def charges(folder):
+    """The state of every release on the ledger: one for each charge."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        return [state for (state,) in db.execute("SELECT state FROM releases")]
+
+
+def test_a_cluster_gives_the_bytes_of_one_process(client, job, expected):
+    run(job, "cluster", client)
+    check(job.parent / "cluster", expected)
+
+
+@pytest.mark.parametrize("stage", PLACES)
+def test_workers_killed_in_a_stage_are_made_good(cluster, client, job, expected, stage):
+    before = {worker.pid for worker in cluster.workers.values()}
+    client.run(arm, stage)
+    run(job, stage, client)
+    assert {worker.pid for worker in cluster.workers.values()} != before, "the test's kill hit"
+    check(job.parent / stage, expected)
+
+
+def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere(tmp_path, certificates, job, expected):
+    """The scheduler is killed at the first measurement on disk; the command ends with 75, and with 0 elsewhere."""
+    run = job.parent / "resumed"
+    with machines(tmp_path, certificates / "dask.yaml") as made:
+        scheduler = made.scheduler()
+        made.worker("--preload", "tests.cluster.slow_store")
+        command = [sys.executable, "-m", "dpscale.jobs.cli", "run", str(job), "--run-dir", str(run), "--scheduler"]
+        environment = made._environment | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "20s"}
+        begun = subprocess.Popen([*command, made.address], env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
+        kill(scheduler)
+        _, told = begun.communicate(timeout=60)
+    assert begun.returncode == 75, told
+    assert "dpscale: engine: the connection to the Dask scheduler was lost; start it, then run again" in told
+    assert "Traceback" not in told.split("dpscale: engine")[1]
+    left = measurements(run)
+    assert 0 < len(left) < len(measurements(expected / "run"))
+    assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "failed"
+    assert subprocess.run([*command, "synchronous"], cwd=ROOT, check=False).returncode == 0
+    check(run, expected)
+
+
+def test_two_jobs_at_once_on_one_cluster_and_one_ledger(client, job, expected):
+    other = write(job.parent, "other.toml", workload=[{"family": "prefix", "degree": 1}])
+    runs = [RunDirectory.create(Job.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
+    threads = [threading.Thread(target=run_stages, args=(run, client)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert measurements(runs[0].path) == measurements(expected / "run")
+    assert charges(job.parent) == ["released"] * 2
+
+
+def test_a_closed_client_ends_a_run_with_a_sentence(client):
+    engine = ClusterEngine(client)
+    client.close()
+    with pytest.raises(TransientError, match="connection to the Dask scheduler was lost"):
+        engine.map(abs, [1])

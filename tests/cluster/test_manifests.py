@@ -1,0 +1,79 @@
+"""The files in cluster/: certificates as they should be, manifests held against their readers' schemas.
+
+The schemas come with dask-kubernetes and dask-jobqueue, which dpscale does not need: DPSCALE_DEPLOY_PYTHON names a
+Python that has them (and jsonschema), else this one is tried.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from cryptography import x509
+
+from tests.cluster.conftest import ROOT, certificates_script
+
+CLUSTER = ROOT / "cluster"
+
+
+@pytest.mark.parametrize("what", ["kubernetes.yaml", "compose.yaml", "slurm.py"])
+def test_a_manifest_is_what_its_reader_takes(what):
+    python = os.environ.get("DPSCALE_DEPLOY_PYTHON", sys.executable)
+    done = subprocess.run([python, CLUSTER / "check.py"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    [told] = [line for line in done.stdout.splitlines() if line.startswith(what)]
+    if "skipped" in told:
+        pytest.skip(told)
+
+
+def test_every_machine_has_one_image_no_spilling_and_certificates():
+    compose = yaml.safe_load((CLUSTER / "compose.yaml").read_text())
+    cluster = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
+    pods = [cluster["worker"]["spec"], cluster["scheduler"]["spec"]]
+    containers = [*compose["services"].values(), *(pod["containers"][0] for pod in pods)]
+    assert len({one["image"] for one in containers}) == 1
+    assert "spill: false" in certificates_script().CONFIGURATION
+    for service in compose["services"].values():
+        assert service["environment"]["DASK_CONFIG"].removeprefix("/run/secrets/") in service["secrets"]
+        assert "ports" not in service
+    for pod in pods:
+        assert {"name": "DASK_CONFIG", "value": "/tls/dask.yaml"} in pod["containers"][0]["env"]
+        assert pod["securityContext"]["runAsNonRoot"]
+    assert "ca.key" not in compose["secrets"]
+
+
+def test_certificates_name_hosts_end_and_are_their_owners_alone(tmp_path):
+    certificates_script().make_certificates(tmp_path / "c", ["dask.example.org", "10.0.0.5"], 30, "/tls")
+    folder = tmp_path / "c"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(key.stat().st_mode) for key in folder.glob("*.key")} == {0o600}
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    for role in ("scheduler", "worker", "client"):
+        made = x509.load_pem_x509_certificate((folder / f"{role}.pem").read_bytes())
+        made.verify_directly_issued_by(authority)
+        assert abs(made.not_valid_after_utc - datetime.now(UTC) - timedelta(days=30)) < timedelta(hours=1)
+        assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert _names(made) == ([] if role == "client" else ["dask.example.org", "10.0.0.5"])
+    assert "ca-file: /tls/ca.pem" in (folder / "dask.yaml").read_text()
+
+
+def _names(certificate):
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names]
+
+
+def test_certificates_are_never_written_over(tmp_path):
+    command = [sys.executable, CLUSTER / "certificates.py", tmp_path / "c"]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.stdout == f"export DASK_CONFIG={tmp_path}/c/dask.yaml\n"
+    before = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}

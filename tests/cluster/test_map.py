@@ -1,0 +1,108 @@
+"""Maps and reductions on a cluster: the results of a plain loop, few tasks at a time, nothing left behind."""
+
+import time
+from itertools import pairwise
+
+import dask
+import numpy as np
+import pytest
+
+from dpscale.engine import LocalEngine, resolve
+from dpscale.engine.cluster import LEAST_TASKS
+from tests.cluster.machines import machines
+from tests.cluster.troubles import squared
+from tests.cluster.waiting import eventually
+
+
+def arrays(seed, parts=3):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=5) for _ in range(parts)]
+
+
+def add(number, array):
+    return number + float(np.sum(array))
+
+
+def test_many_tiny_items_come_in_order_and_never_crowd_the_scheduler(cluster, client):
+    held, seen = [], []
+
+    def progress(label, done, total):
+        held.append(len(cluster.scheduler.tasks))
+        seen.append((label, done, total))
+
+    engine = resolve(client, progress=progress)
+    assert engine.map(squared, range(100_000), "squares") == [i * i for i in range(100_000)]
+    assert max(held) <= 2 * LEAST_TASKS
+    assert seen[-1] == ("squares", 100_000, 100_000)
+    assert len(held) < 2000, "items were sent in batches"
+    assert eventually(lambda: not cluster.scheduler.tasks)
+
+
+def test_keys_are_readable_and_hold_nothing_but_a_number(cluster, client):
+    keys, words = set(), set()
+
+    def progress(*_):
+        keys.update(cluster.scheduler.tasks)
+        words.update(repr(task.run_spec) for task in cluster.scheduler.tasks.values())
+
+    engine = resolve(client, progress=progress)
+    handles = engine.reduce(arrays, [(4711, 2), (4712, 2)], 2, "count")
+    engine.map(add, [(4713, handle) for handle in handles], "measure")
+    assert {key[0].rsplit("-", 1)[0] for key in keys} >= {"dpscale-count", "dpscale-count-sum"}
+    assert "4711" not in str(keys | words)
+    assert "4713" not in str(keys | words)
+
+
+def test_two_engines_never_share_a_key(client):
+    """A cluster remembers results by key: a later job must not meet an earlier one's counts."""
+    keys = [handle.key for _ in range(3) for handle in resolve(client).reduce(arrays, [(1,)], 3)]
+    engine = resolve(client)
+    keys += [handle.key for _ in range(3) for handle in engine.reduce(arrays, [(1,)], 3)]
+    assert len(set(keys)) == len(keys) == 18
+
+
+def test_sums_of_floats_are_the_same_bytes_as_on_threads(client):
+    items = [(seed,) for seed in range(19)]
+    expected = LocalEngine("synchronous").reduce(arrays, items, 3)
+    engine = resolve(client)
+    for whole in (False, True):
+        found = engine.map(np.asarray, engine.reduce(arrays, items, 3, whole=whole))
+        assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
+
+
+def test_handles_are_arguments_among_others(client):
+    engine = resolve(client)
+    handles = engine.reduce(arrays, [(1,)], 3)
+    found = engine.map(add, [(0, handles[0]), (5, np.zeros(2)), (1, handles[2])])
+    assert found == [add(0, arrays(1)[0]), 5, add(1, arrays(1)[2])]
+
+
+def test_nothing_is_nothing(client):
+    assert resolve(client).map(squared, []) == []
+
+
+@pytest.mark.parametrize("items", [[("a", 1)], [("dpscale", 0)], [([1, (2, "x")],)]])
+def test_arguments_are_never_read_as_keys(client, items):
+    assert resolve(client).map(lambda *given: given, items) == items
+
+
+def test_memory_is_asked_for_only_where_workers_declare_it(client):
+    assert resolve(client).map(squared, [3], memory=10) == [9]
+
+
+def spell(value):
+    begin = time.monotonic()
+    time.sleep(0.05)
+    return begin, time.monotonic()
+
+
+def test_tasks_that_need_much_memory_run_one_at_a_time_where_workers_declare_it(secured, tmp_path):
+    with machines(tmp_path, secured) as made:
+        made.scheduler()
+        made.worker("--no-nanny", "--resources", "MEMORY=1000", "--nthreads", 4)
+        with dask.config.set({"dpscale.worker-wait": 60}):
+            engine = resolve(scheduler=made.address)
+        for memory in (600, 10**12):  # more than any has: all of the smallest
+            spells = sorted(engine.map(spell, range(8), memory=memory))
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(spells))
+        engine.close()

@@ -1,0 +1,139 @@
+"""What is wrong with a cluster is said before anything is read, in one sentence, with the exit code that fits."""
+
+import dask
+import pytest
+from click.testing import CliRunner
+
+from dpscale import JobError, PlanError, TransientError
+from dpscale.engine import connect, resolve
+from dpscale.jobs.cli import main
+from tests.audit.small import write
+from tests.cluster.conftest import certificates_script, configured
+from tests.cluster.machines import free_port
+
+TLS = "distributed.comm.tls"
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 2)
+
+
+def refused(kind, *says, **given):
+    """The one sentence of an error."""
+    with pytest.raises(kind) as caught:
+        resolve(**given).close()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert caught.value.field in ("engine.scheduler", "engine")
+    assert all(part in text for part in says), text
+    return text
+
+
+@pytest.mark.parametrize("address", ["tcp://", "tcp://host", "tcp://host:", "tls://h:port", "http://h:1", "h:1", ""])
+def test_a_wrong_address(address):
+    refused(JobError, repr(address), "tcp://HOST:PORT", scheduler=address)
+
+
+def test_nobody_there():
+    refused(TransientError, "no answer from tcp://127.0.0.1:1", "start it", scheduler="tcp://127.0.0.1:1")
+
+
+def test_the_command_line_ends_with_the_code_of_the_error(tmp_path):
+    job = str(write(tmp_path))
+    for address, code in (("tcp://127.0.0.1:1", 75), ("tcp://nowhere", 2)):
+        result = CliRunner().invoke(main, ["run", job, "--run-dir", str(tmp_path / "r"), "--scheduler", address])
+        assert result.exit_code == code
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_tcp_where_dask_is_told_to_encrypt():
+    with dask.config.set({"distributed.comm.require-encryption": True}):
+        refused(JobError, "tcp://", "require-encryption", "tls://HOST:PORT", scheduler="tcp://127.0.0.1:1")
+
+
+def test_tls_without_certificates():
+    with dask.config.set({f"{TLS}.{name}": None for name in ("ca-file", "client.cert", "client.key")}):
+        refused(JobError, f"{TLS}.ca-file", f"{TLS}.client.cert", "certificates.py", scheduler="tls://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("fault", ["absent", "garbled", "strangers"])
+def test_certificates_that_cannot_be_used(tmp_path, certificates, fault):
+    certificates_script().make_certificates(tmp_path / "c", ["localhost"], 1)
+    key = tmp_path / "c" / "client.key"
+    key.unlink()
+    if fault == "garbled":
+        key.write_text("no key")
+    elif fault == "strangers":
+        key.write_bytes((certificates / "client.key").read_bytes())
+    with configured(tmp_path / "c"):
+        says = "No such file" if fault == "absent" else "unreadable or not of one pair"
+        refused(JobError, says, "certificates.py", scheduler="tls://127.0.0.1:1")
+
+
+def test_certificates_of_another_authority(cluster, tmp_path):
+    certificates_script().make_certificates(tmp_path / "c", ["localhost", "127.0.0.1"], 1)
+    with configured(tmp_path / "c"):
+        refused(JobError, "do not accept each other's certificates", scheduler=cluster.scheduler_address)
+
+
+def test_a_client_that_accepts_anybody_is_not_accepted(cluster, tmp_path):
+    """The scheduler asks for a certificate of its authority: encryption alone opens nothing."""
+    import asyncio
+    import ssl
+
+    certificates_script().make_certificates(tmp_path / "c", ["127.0.0.1"], 1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = cluster.scheduler_address.removeprefix("tls://").split(":")
+
+    async def greeted(own):
+        if own:
+            context.load_cert_chain(tmp_path / "c" / "client.pem", tmp_path / "c" / "client.key")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        try:
+            return await asyncio.wait_for(reader.read(1), 10)
+        except ssl.SSLError:
+            return b""
+        finally:
+            writer.close()
+
+    assert asyncio.run(greeted(False)) == b""
+    assert asyncio.run(greeted(True)) == b""
+
+
+def test_tcp_to_a_scheduler_that_speaks_tls(cluster):
+    with dask.config.set({"distributed.comm.require-encryption": False}):
+        address = cluster.scheduler_address.replace("tls", "tcp")
+        refused(TransientError, "no answer", "whether it is tls://", scheduler=address)
+
+
+def test_a_folder_that_workers_do_not_see(client, tmp_path):
+    engine = resolve(client)
+    engine.check_sight(tmp_path, [tmp_path])
+    with pytest.raises(JobError, match=r"data.path: worker tls://\S+ cannot read the file \S+/x.parquet and worker"):
+        engine.check_sight(tmp_path, [tmp_path / "x.parquet"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_another_for_workers(client, tmp_path, monkeypatch):
+    """The driver's folder is reached by a path that leads elsewhere for workers: /proc/self."""
+    monkeypatch.chdir(tmp_path)
+    engine = resolve(client)
+    with pytest.raises(JobError, match=r"run directory: worker \S+ cannot see /proc/self/cwd.*shared file system"):
+        engine.check_sight("/proc/self/cwd")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_no_worker_has_room_for(cluster, client):
+    engine = resolve(client)
+    limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values())
+    engine.check_room(limit, "age, sex")
+    with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
+        engine.check_room(limit + 1, "age, sex")
+
+
+def test_ports_are_looked_at_before_anything_is_opened():
+    assert free_port() > 0
+    with pytest.raises(JobError):
+        connect.connect("tls://127.0.0.1", 1)

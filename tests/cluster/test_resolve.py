@@ -1,0 +1,62 @@
+"""client= before scheduler= before the ambient client before threads; and inside a task of a cluster."""
+
+import pytest
+
+from dpscale import JobError
+from dpscale.engine import ClusterEngine, LocalEngine, resolve
+from tests.cluster.troubles import squared
+
+
+def test_the_order_of_what_is_given(cluster, client):
+    from distributed import Client
+
+    assert isinstance(resolve(), LocalEngine)
+    with Client(cluster) as ambient:
+        assert resolve(client).client is client
+        assert resolve(client, "synchronous").client is client
+        assert resolve(scheduler="synchronous").scheduler == "synchronous"
+        engine = resolve(scheduler=cluster.scheduler_address)
+        assert engine.client not in (client, ambient)
+        engine.close()
+        assert engine.client.status == "closed"
+        assert resolve().client is ambient
+        resolve().close()
+        assert ambient.status == "running", "what the engine did not open it does not close"
+    assert isinstance(resolve(), LocalEngine), "a closed ambient client does not count"
+
+
+def test_an_ambient_client_that_is_closed_within_its_block(cluster):
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as one, one.as_current():
+        assert isinstance(resolve(), ClusterEngine)
+        one.close()
+        assert isinstance(resolve(), LocalEngine)
+
+
+def ambient_squares(count):
+    return resolve().map(squared, range(count)), type(resolve()).__name__
+
+
+def worker_client_squares(count):
+    from distributed import worker_client
+
+    with worker_client():
+        return ambient_squares(count)
+
+
+@pytest.mark.parametrize("function", [ambient_squares, worker_client_squares])
+def test_inside_a_task_its_own_cluster_is_ambient_and_no_thread_waits_for_itself(client, function):
+    futures = [client.submit(function, 5, pure=False) for _ in range(4)]  # more than there are threads
+    assert client.gather(futures) == [([0, 1, 4, 9, 16], "ClusterEngine")] * 4
+
+
+def test_what_is_no_open_client_is_refused(cluster):
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as closed:
+        pass
+    with pytest.raises(JobError, match="client: a closed client; it takes an open"):
+        resolve(closed)
+    with pytest.raises(JobError, match="client: a LocalCluster; it takes"):
+        resolve(cluster)

@@ -1,0 +1,65 @@
+"""What goes wrong on workers: functions that tests run there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+PLACES = {
+    "counting": ("dpscale.engine.counting", "count"),
+    "measuring": ("dpscale.measure.orders", "write_values"),
+    "reconstruction": ("dpscale.jobs.answers", "_answer_set"),
+}
+
+
+def arm(stage: str) -> None:
+    """This process dies when it gets to a stage; the one that the nanny starts in its place does not."""
+    import importlib
+
+    module, name = PLACES[stage]
+    setattr(importlib.import_module(module), name, die)
+
+
+def die_once(marker: str, value: int) -> int:
+    """The first to come dies, all others pass."""
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return value
+    die()
+    raise AssertionError
+
+
+def grow(value: int) -> int:
+    """Take more memory than any worker of the tests has, slowly enough for its nanny to see."""
+    held = []
+    for _ in range(400):
+        held.append(bytearray(os.urandom(1 << 20)) * 8)
+        time.sleep(0.01)
+    return len(held)
+
+
+def squared(value: int) -> int:
+    return value * value
+
+
+def slowly(value: int) -> int:
+    time.sleep(0.2)
+    return value
+
+
+async def stop_for_a_while() -> None:
+    """This worker hangs for some seconds, as one that swaps does."""
+    pid = os.getpid()
+    if os.fork() == 0:
+        time.sleep(3)
+        os.kill(pid, signal.SIGCONT)
+        os._exit(0)
+    os.kill(pid, signal.SIGSTOP)

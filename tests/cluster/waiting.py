@@ -1,0 +1,15 @@
+"""Waiting in tests: until something holds, at most a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def eventually(holds: Callable[[], object], seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,80 @@
+"""Batches: every item once and in order, tasks of about a second, handles alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpscale.engine.batches import MOST_CALLS, SHARES, TASK_SECONDS, Batch, Batches
+
+
+class Handle:
+    """What a cluster's future looks like to a batch."""
+
+    __module__ = "distributed.client"
+
+
+def simulated(items, threads, seconds):
+    """The sizes of batches when a call takes so long."""
+    batches, sizes = Batches(items, threads), []
+    while batches.left:
+        start, taken = batches.take()
+        assert start == sum(sizes)
+        sizes.append(len(taken))
+        batches.learn(len(taken), len(taken) * seconds)
+    return sizes
+
+
+@given(st.integers(0, 3000), st.integers(1, 64), st.floats(0, 100))
+def test_every_item_is_in_one_batch_of_about_a_second(count, threads, seconds):
+    sizes = simulated([(i,) for i in range(count)], threads, seconds)
+    assert sum(sizes) == count
+    assert all(size <= max(1, TASK_SECONDS / seconds if seconds else MOST_CALLS) for size in sizes)
+
+
+def test_a_million_tiny_items_are_few_tasks_and_the_last_are_small():
+    sizes = simulated([()] * 1_000_000, 8, 1e-6)
+    assert len(sizes) < 500
+    assert max(sizes) == MOST_CALLS
+    assert sizes[-1] == 1, "all threads end together"
+
+
+def test_the_first_call_is_alone_unless_its_time_is_known():
+    items = [()] * 1000
+    assert len(Batches(items, 2).take()[1]) == 1
+    assert len(Batches(items, 2, seconds=0.1).take()[1]) == 10
+    assert len(Batches(items, 2, seconds=1e-6).take()[1]) == 1000 // (2 * SHARES)
+
+
+def test_what_was_long_ago_counts_less():
+    batches = Batches([()] * 10**6, 1)
+    batches.learn(MOST_CALLS + 1, 0.0)
+    for _ in range(20):
+        batches.learn(MOST_CALLS, MOST_CALLS * 0.5)
+    assert len(batches.take()[1]) == 2
+
+
+def test_a_call_with_a_handle_is_a_task_of_its_own():
+    batches = Batches([(1,), (2,), (Handle(), 3), (4,), (5,)], 1, seconds=1e-9)
+    sizes = []
+    while batches.left:
+        sizes.append(len(batches.take()[1]))
+    assert sizes == [2, 1, 1, 1]
+
+
+def test_batches_end_before_a_handle():
+    plain = [(i,) for i in range(50)]
+    batches = Batches([*plain, (Handle(),), *plain], 1, seconds=1e-9)
+    sizes = []
+    while batches.left:
+        sizes.append(len(batches.take()[1]))
+    ends = {sum(sizes[:i]) for i in range(len(sizes) + 1)}
+    assert ends >= {0, 50, 51, 101}
+
+
+def test_handles_stand_where_they_were():
+    first, last = Handle(), Handle()
+    batch = Batch(lambda *given: given, [(1, first), (last, 2, "x")])
+    assert batch.handles == [first, last]
+    seconds, results = batch("one", "two")
+    assert results == [(1, "one"), ("two", 2, "x")]
+    assert seconds >= 0
+    assert "Handle" not in repr(batch)
