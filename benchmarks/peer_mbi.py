@@ -93,7 +93,7 @@ class Aim:
             moved = np.abs(answer(model, names) - before).sum()
             if moved <= NOISE_L1 * np.sqrt(self.variance) * self.domain.size(names):
                 self.variance, self.epsilon = self.variance / 4, self.epsilon * 2
-            self.stopped = time.perf_counter() - started > self.limit
+            self.stopped = not last and time.perf_counter() - started > self.limit
         return self.estimated(model, LAST_STEPS)
 
 
