@@ -39,7 +39,7 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
     with run.stage("reconstruct", "answers"):
         (run.path / "answers").mkdir(exist_ok=True)
         engine.check_sight(run.path)
-        keep_model(run)
+        keep_model(run, engine.each("model"))
         workload = run.job.build_workload(run.domain)
         items = []
         for number, part in enumerate(workload.parts):

@@ -1,26 +1,38 @@
-"""The estimates of a run, by the method that its job asks for. A model is made once and kept, in model.npz."""
+"""The estimates of a run, by the method that its job asks for."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from dpscale.jobs.methods import method_of
+from dpscale.jobs.models import (
+    AGREED,
+    ERRORS,
+    MODEL,
+    read_agreed,
+    read_errors,
+    read_model,
+    write_agreed,
+    write_errors,
+    write_model,
+)
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.measure import Measurements
 from dpscale.reconstruct import Estimates
+from dpscale.reconstruct.agreement import agreeing
 from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.maxent import LowOrder
-from dpscale.reconstruct.modelled import Modelled
-from dpscale.residual.groups import Groups
+from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.modelled import Agreed, Modelled
+from dpscale.reconstruct.simulated import Simulated, simulated
 from dpscale.select.blas import one_thread
 
 AnyEstimates = Estimates | Modelled
-FILE = "model.npz"
+Each = Callable[[Callable[..., Any], Iterable[Any]], list[Any]]
 
 
 def estimates_of(run: RunDirectory) -> AnyEstimates:
@@ -30,24 +42,22 @@ def estimates_of(run: RunDirectory) -> AnyEstimates:
         state = told.final(published=True)
         return Modelled(told.plan.workload, state, state.setting.names, told.plan.noise)
     if method == "maxent":
-        model = _kept(run.path / FILE) or model_of(told)
-        return Modelled(told.plan.workload, model, tuple(model.ones), told.plan.noise)
+        return _modelled(run, told)
     return _least_squares(told)
 
 
-def keep_model(run: RunDirectory) -> None:
-    """Make the model once, for the tasks that answer from it; nothing where the method has none."""
-    if method_of(run.job) != "maxent" or (run.path / FILE).exists():
+def keep_model(run: RunDirectory, each: Each) -> None:
+    """Make what the job asks of a model once, for the tasks that answer from it; nothing where the method has none."""
+    folder, asked = run.path / "model", run.job.reconstruct
+    if method_of(run.job) != "maxent":
         return
-    model = model_of(measured(run))
-    index = {"groups": {name: [own.size, *own.starts] for name, own in model.groups.items()},
-             "tables": [list(names) for names in model.tables], "total": model.total}  # fmt: skip
-    arrays = {f"one{i}": own for i, own in enumerate(model.ones.values())}
-    arrays |= {f"table{i}": own for i, own in enumerate(model.tables.values())}
-    partial = run.path / f".{FILE}.partial"
-    with open(partial, "wb") as file:
-        np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
-    partial.replace(run.path / FILE)
+    told = measured(run)
+    if not (folder / MODEL).exists():
+        write_model(folder / MODEL, model_of(told))
+    if asked.errors == "simulated" and not (folder / ERRORS).exists():
+        write_errors(folder, _simulated(run, told, read_model(folder / MODEL), each))
+    if asked.agree and not (folder / AGREED).exists():
+        write_agreed(folder / AGREED, _agreed(told, read_model(folder / MODEL)))
 
 
 def model_of(told: Measurements | Rounds) -> LowOrder:
@@ -56,17 +66,32 @@ def model_of(told: Measurements | Rounds) -> LowOrder:
         return told.final(published=False).model if isinstance(told, Rounds) else from_estimates(_least_squares(told))
 
 
+def _modelled(run: RunDirectory, told: Measurements | Rounds) -> Modelled:
+    """Of the files in the model folder; where it has none yet the bare model is made."""
+    folder: Path = run.path / "model"
+    model = read_model(folder / MODEL) if (folder / MODEL).exists() else model_of(told)
+    errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
+    source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
+    return Modelled(told.plan.workload, source, tuple(model.ones), told.plan.noise, errors)
+
+
+def _simulated(run: RunDirectory, told: Measurements | Rounds, model: LowOrder, each: Each) -> Simulated:
+    """Streams follow the release's public name: whoever makes the errors again has the same."""
+    assert isinstance(told, Rounds)
+    state, seed = told.final(published=False), int(hashlib.sha256(told.release.encode()).hexdigest()[:12], 16)
+    chains = state.setting.options.chains
+    with one_thread():
+        return simulated(model, state.counts, state.residuals, state.setting.candidates, chains, seed=seed, each=each)
+
+
+def _agreed(told: Measurements | Rounds, model: LowOrder) -> dict[Names, Any]:
+    """The workload's sets, made to agree. Those that a larger one holds are its margins."""
+    sets = [names for names in told.plan.workload.sets if names]
+    largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]
+    with one_thread():
+        return agreeing({names: model.marginal(names) for names in largest})
+
+
 def _least_squares(told: Measurements | Rounds) -> Estimates:
     assert isinstance(told, Measurements)
     return Estimates(told.plan, told.variances, told.read)
-
-
-def _kept(path: Path) -> LowOrder | None:
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as found:
-        index = json.loads(str(found["index"]))
-        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
-        ones = {name: found[f"one{i}"] for i, name in enumerate(groups)}
-        tables = {tuple(names): found[f"table{i}"] for i, names in enumerate(index["tables"])}
-    return LowOrder(ones, groups, tables, index["total"])

@@ -24,7 +24,19 @@ def plan_of(job: Job, domain: Domain) -> AdaptivePlan:
 
 
 def method_of(job: Job) -> str:
-    """maxent, grem or least-squares: the job's own, or the best that its mechanism has."""
+    """maxent, grem or least-squares: the job's own, or the best that its mechanism has. JobError for what it lacks."""
+    method = _method(job)
+    asked = job.reconstruct
+    if asked.errors == "simulated" and (method != "maxent" or not is_adaptive(job)):
+        raise JobError("reconstruct.errors", f"'simulated' for {job.mechanism.name} by {method}",
+                       "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
+    if asked.agree and method != "maxent":
+        raise JobError("reconstruct.agree", f"true for estimates by {method}, which agree as they are",
+                       "true with method maxent", "leave it out")  # fmt: skip
+    return method
+
+
+def _method(job: Job) -> str:
     asked = job.reconstruct.method
     if not is_adaptive(job):
         return "least-squares" if asked in ("auto", "grem") else asked  # GReM-MLE of a plan is its least squares

@@ -11,6 +11,7 @@ from dpscale.jobs.methods import is_adaptive, method_of, plan_of
 from dpscale.jobs.planfile import write_plan
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
+from dpscale.reconstruct.from_estimates import told_whole
 from dpscale.select import Plan, Setting, choose, user_store
 
 AnyPlan = Plan | AdaptivePlan
@@ -26,10 +27,22 @@ def run_plan(run: RunDirectory, engine: Engine) -> None:
 
 def make_plan(job: Job, domain: Domain, engine: Engine) -> AnyPlan:
     """The plan of a job, refused where it cannot fit the memory setting."""
-    method_of(job)
+    method = method_of(job)
     made = plan_of(job, domain) if is_adaptive(job) else _chosen(job, domain, engine)
     check_room(made, job.engine.bytes, engine)
+    if method == "maxent" and isinstance(made, Plan):
+        told_whole(made)
+    if job.reconstruct.agree:
+        _check_agreement(made, job.engine.bytes)
     return made
+
+
+def _check_agreement(made: AnyPlan, memory: int) -> None:
+    """PlanError where the targets, held together with one copy of them, do not fit the memory setting."""
+    needed = 16 * sum(made.domain.cells(names) for names in made.workload.sets)
+    if needed > memory:
+        raise PlanError("reconstruct.agree", f"targets that need {needed / 2**30:.2f} GiB together",
+                        f"the {memory / 2**30:.2f} GiB of engine.memory", "raise it, or leave agree out")  # fmt: skip
 
 
 def _chosen(job: Job, domain: Domain, engine: Engine) -> Plan:

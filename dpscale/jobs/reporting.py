@@ -10,16 +10,18 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.jobs.files import write_atomic
 from dpscale.jobs.methods import method_of
+from dpscale.jobs.models import MODEL, read_model
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.jobs.trace import read_trace
 from dpscale.measure import Measurements
 from dpscale.privacy.accounting import Cost
-from dpscale.reconstruct.modelled import ERROR_LABEL
+from dpscale.reconstruct.agreement import Disagreement, disagreement
+from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED
 from dpscale.report import error_plot, render, share_plot, trace_plot
 
-SHOWN = 40
+SHOWN, SAMPLED = 40, 200
 
 
 def run_report(run: RunDirectory, engine: Engine) -> None:
@@ -49,7 +51,8 @@ def content(run: RunDirectory, workers: int = 1) -> dict[str, Any]:
         "rows": rows[:SHOWN],
         "hidden": max(len(rows) - SHOWN, 0),
         "error_plot": error_plot(rows),
-        "error_label": ERROR_LABEL,
+        "error_label": SIMULATED if run.job.reconstruct.errors == "simulated" else NO_ERRORS,
+        "disagreement": _disagreement(run),
     }
     return shown | (_of_rounds(run, told) if isinstance(told, Rounds) else _of_plan(run, told))
 
@@ -80,6 +83,15 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
         line["moved"] += row["moved"]
         line["noise"] += row["expected_noise"]
     return [found[number] for number in sorted(found)]
+
+
+def _disagreement(run: RunDirectory) -> Disagreement | None:
+    """How far targets differ on what they have in common, over a sample of pairs; None where they agree by making."""
+    path = run.path / "model" / MODEL
+    if run.job.reconstruct.agree or not path.exists():
+        return None
+    targets = [names for names in run.plan().workload.sets if len(names) > 1]
+    return disagreement(read_model(path).coarse_marginal, targets, SAMPLED)
 
 
 def answered(run: RunDirectory) -> list[dict[str, Any]]:

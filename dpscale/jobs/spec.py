@@ -123,9 +123,14 @@ class Mechanism(_Section):
 
 
 class Reconstruct(_Section):
-    """How estimates are made. auto: least squares for matrix mechanisms; for adaptive ones as `published` says."""
+    """How estimates are made. auto: least squares for matrix mechanisms; for adaptive ones as `published` says.
+
+    errors: exact ones by least squares, else none unless simulated. agree: targets' common margins are made equal.
+    """
 
     method: Literal["auto", "least-squares", "grem", "maxent"] = "auto"
+    errors: Literal["auto", "simulated"] = "auto"
+    agree: bool = False
 
 
 class EngineSettings(_Section):

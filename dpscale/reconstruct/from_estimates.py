@@ -20,6 +20,7 @@ from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
+from dpscale.select.plan import Plan
 
 Array = NDArray[np.float64]
 GRAIN, DEGREE, CHAINS = 0.3, 2, 1
@@ -32,10 +33,7 @@ def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GR
     Raises PlanError where a 1-way of the workload's attributes was not measured.
     """
     plan = estimates.plan
-    told = [kept for kept, own in plan.residuals.items() if own.spans_all]
-    names = [name for name in plan.domain.names if any(name in kept for kept in told)]
-    if () not in told or any((name,) not in told for name in names):
-        raise PlanError("reconstruct.method", "not every 1-way was measured", "a plan that tells them", "add them")
+    told, names = told_whole(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
     ones = {name: non_negative_counts(own, total) for name, own in counts.items()}
@@ -43,6 +41,16 @@ def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GR
     groups = _groups(estimates, ones, larger, grain, total)
     measured = {kept: _residual(estimates, kept, groups) for kept in larger}
     return low_order(ones, groups, measured, chains=chains)
+
+
+def told_whole(plan: Plan) -> tuple[list[Names], list[str]]:
+    """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
+    told = [kept for kept, own in plan.residuals.items() if own.spans_all]
+    names = [name for name in plan.domain.names if any(name in kept for kept in told)]
+    if () not in told or any((name,) not in told for name in names):
+        raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
+                        "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip
+    return told, names
 
 
 def _counts(estimates: Estimates, name: str) -> NoisyCounts:

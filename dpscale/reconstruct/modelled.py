@@ -7,34 +7,53 @@ noise alone, since what was not measured is guessed; so none is told unless erro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import JobError, PlanError
-from dpscale.workload import Part, Workload
+from dpscale.reconstruct.agreement import margin
+from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.simulated import CONTAINS, Simulated
+from dpscale.workload import Part, ProductPart, Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
-ERROR_LABEL = (
+NO_ERRORS = (
     "No standard errors are told: what was not measured is guessed from the rest, and noise does not tell how well."
 )
+SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
 
 
 class Model(Protocol):
     """What has estimated marginals."""
 
-    def marginal(self, names: Sequence[str], /) -> Array:
-        """Estimated counts over the cells, an axis each in the order asked."""
+    def marginal(self, names: Names, /) -> Array:
+        """Estimated counts over the cells, an axis each in the domain's order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """A model some of whose marginals were made to agree: they, and the margins of the first that holds a set."""
+
+    model: LowOrder
+    tables: Mapping[Names, Array]
+
+    def marginal(self, names: Names) -> Array:
+        holder = next((own for own in self.tables if set(names) <= set(own)), None)
+        return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
 
 
 class Modelled:
-    """Estimates of a workload by a model. `known`: the attributes that it tells of."""
+    """Estimates of a workload by a model. `known`: the attributes that it tells of; `errors`: as simulated, if so."""
 
-    def __init__(self, workload: Workload, model: Model, known: Sequence[str], noise: str) -> None:
-        self.workload, self.model, self.noise = workload, model, noise
+    def __init__(
+        self, workload: Workload, model: Model, known: Sequence[str], noise: str, errors: Simulated | None = None
+    ) -> None:
+        self.workload, self.model, self.noise, self.errors = workload, model, noise, errors
         self._known = frozenset(known)
 
     def marginal(self, attributes: Sequence[str]) -> Array:
@@ -47,15 +66,26 @@ class Modelled:
         return self.model.marginal(ordered).transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """Estimate and standard error (nan: none is known) of one linear query, an array over the attributes' cells."""
+        """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
         weights = np.asarray(query, dtype=np.float64)
         shape = self.workload.domain.shape(attributes)
         if weights.shape != shape or not np.isfinite(weights).all():
             raise JobError("query", f"shape {weights.shape}", f"finite numbers of shape {shape}",
                            "give an axis for every attribute")  # fmt: skip
-        return float((weights * self.marginal(attributes)).sum()), math.nan
+        error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
+        return float((weights * self.marginal(attributes)).sum()), error
 
     def part_answers(self, part: Part, attributes: Attributes) -> tuple[Array, Array]:
-        """Estimates of all queries of a part over one set, and their standard errors (nan: none is known)."""
+        """Estimates of all queries of a part over one set, and their standard errors (nan: none is told).
+
+        Simulated errors are told of cells; of other queries `answer` finds them one by one.
+        """
         answers = part.answers(attributes, self.marginal(attributes))
-        return answers, np.full(answers.shape, math.nan)
+        if self.errors is None or not attributes or not _cells(part, attributes):
+            return answers, np.full(answers.shape, math.nan)
+        return answers, self.errors.cell_errors(attributes)
+
+
+def _cells(part: Part, attributes: Attributes) -> bool:
+    """Whether the queries are the marginal's cells."""
+    return isinstance(part, ProductPart) and all(family.name == "marginal" for family in part.families(attributes))

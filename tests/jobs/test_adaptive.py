@@ -195,6 +195,37 @@ def test_maximum_entropy_from_the_measurements_of_a_plan(tmp_path):
     assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
 
 
+def test_simulated_errors_are_told_of_cells_and_labelled(tmp_path):
+    asked = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]}]
+    job = write(tmp_path, mechanism=OWN["mechanism"], workload=asked, reconstruct={"errors": "simulated"})
+    release = dp.run(job, tmp_path / "run")
+    for row in json.loads((release.path / "answers/index.json").read_text()):
+        table = pq.read_table(release.path / "answers" / row["file"])
+        assert np.isfinite(table["std_error"].to_numpy()).all() == (row["family"] == "marginal")
+        assert (row["rms_error"] is not None) == (row["family"] == "marginal")
+    assert release.answer(("a", "c"), np.tri(4, 5))[1] > 0
+    page = (release.path / "report.html").read_text()
+    assert "approximate, by simulation" in page
+    assert "Every answer is unbiased" not in page
+    again = dp.run(job, tmp_path / "again")
+    assert answers(again.path) == answers(release.path)
+    assert again.answer(("a", "c"), np.tri(4, 5)) == release.answer(("a", "c"), np.tri(4, 5))
+
+
+def test_targets_can_be_made_to_agree(tmp_path):
+    asked = [{"family": "marginal", "attributes": [["a", "b"], ["b", "c"], ["a", "b", "c"], ["b"]]}]
+    privacy = {"rho": 0.01, "dataset": "small"}
+    loose = dp.run(write(tmp_path, workload=asked, mechanism=OWN["mechanism"], privacy=privacy), tmp_path / "loose")
+    tight = dp.run(
+        write(tmp_path, "tight.toml", workload=asked, mechanism=OWN["mechanism"], privacy=privacy,
+              reconstruct={"agree": True}), tmp_path / "tight",
+    )  # fmt: skip
+    np.testing.assert_allclose(tight.marginal(("a", "b", "c")).sum(2), tight.marginal(("a", "b")), rtol=1e-5)
+    np.testing.assert_allclose(tight.marginal(("a", "b")).sum(0), tight.marginal(("b",)), rtol=1e-5)
+    assert "Sets are estimated apart" in (loose.path / "report.html").read_text()
+    assert "Sets are estimated apart" not in (tight.path / "report.html").read_text()
+
+
 def test_one_attribute_and_a_budget_for_nothing(tmp_path):
     one = dp.run(
         write(tmp_path, **(OWN | {"workload": [{"family": "marginal", "attributes": [["b"]]}]})), tmp_path / "one"
@@ -217,6 +248,9 @@ def test_one_attribute_and_a_budget_for_nothing(tmp_path):
         ({"mechanism": {"name": "aim-grem", "published": True, "rounds": 3}}, ["mechanism.rounds", "leave it out"]),
         ({"privacy": {"epsilon": 1.0}}, ["privacy", "add delta"]),
         ({"reconstruct": {"method": "least-squares"}}, ["reconstruct.method", "maxent"]),
+        ({"reconstruct": {"method": "grem"}}, ["reconstruct.method", "published"]),
+        ({"reconstruct": {"errors": "simulated"}} | PUBLISHED, ["reconstruct.errors", "maxent"]),
+        ({"reconstruct": {"agree": True}} | PUBLISHED, ["reconstruct.agree", "grem"]),
         ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
         ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload", "weighs"]),
     ],
