@@ -21,6 +21,7 @@ from typing import Any
 
 from dpscale.errors import DomainError
 from dpscale.names import nearest
+from dpscale.places import place
 
 KINDS = {
     "integer": {"low", "high"},
@@ -118,7 +119,7 @@ class Domain:
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML; see the contract)."""
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            content = tomllib.loads(place(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise DomainError("domain", f"cannot read {path} ({reason})", "a domain file", "check the path") from None

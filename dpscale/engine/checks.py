@@ -15,6 +15,7 @@ from typing import Any
 
 from dpscale.engine.discretion import FIELD
 from dpscale.errors import JobError, PlanError
+from dpscale.places import is_local, place, write_whole
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names
@@ -60,10 +61,8 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
     """
     token = folder / f".seen-{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
-    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        _put(token, content)
         found = client.run(blind_spot, str(token), content, list(files)[:SAMPLE], on_error="return")
     finally:
         token.unlink(missing_ok=True)
@@ -77,17 +76,28 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
         )
 
 
+def _put(token: Path, content: bytes) -> None:
+    if not is_local(token):
+        write_whole(token, content)
+        return
+    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
 def blind_spot(token: str, content: bytes, files: Sequence[str]) -> str:
     """On a worker: what it cannot do; empty where it can do all."""
-    folder = os.path.dirname(token)
+    folder, path = os.path.dirname(token), place(token)
     try:
-        if Path(token).read_bytes() != content:
+        if path.read_bytes() != content:
             return f"see {folder} as it is here"
     except PermissionError:
         return f"read what only its owner may read in {folder}"
     except OSError:
         return f"see {folder}"
-    if not os.access(folder, os.W_OK | os.X_OK):
+    except Exception as error:  # of a store's driver, whose text may tell keys
+        return f"reach {folder} ({type(error).__name__})"
+    if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
     unseen = next((file for file in files if not os.access(file, os.R_OK)), None)
     return "" if unseen is None else f"{DATA} {unseen}"

@@ -23,6 +23,7 @@ from dpscale.engine.connect import await_worker
 from dpscale.engine.discretion import Discreet
 from dpscale.engine.graphs import Graph, calls, sums
 from dpscale.engine.watch import Watch, dependable, lost_scheduler
+from dpscale.places import place
 
 RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once
@@ -171,7 +172,7 @@ class ClusterEngine(Engine):
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """JobError where a worker cannot write in a folder or read some files."""
         with dependable(self.client, "check"):
-            checks.check_sight(self.client, Path(folder), [str(file) for file in files])
+            checks.check_sight(self.client, place(folder), [str(file) for file in files])
 
     def close(self) -> None:
         """Close the client where the engine opened it."""

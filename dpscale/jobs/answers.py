@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import uuid
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ import numpy as np
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
 from dpscale.jobs.estimating import AnyEstimates, estimates_of, keep_model
-from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.measure.store import LARGE_PAGES
+from dpscale.places import write_whole, writing
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import ExplicitPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
@@ -37,7 +35,6 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
     if run.done("reconstruct"):
         return
     with run.stage("reconstruct", "answers"):
-        (run.path / "answers").mkdir(exist_ok=True)
         engine.check_sight(run.path)
         keep_model(run, engine.each("model"))
         workload = run.job.build_workload(run.domain)
@@ -46,7 +43,7 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
             size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
             items += [(str(run.path), number, start, start + size) for start in range(0, len(part.sets), size)]
         rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
-        write_atomic(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
+        write_whole(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
 
 
 @lru_cache(maxsize=4)
@@ -128,9 +125,7 @@ def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in figures]
     table = pa.table([*columns.values(), *map(pa.array, figures.values())], schema=pa.schema(fields))
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # a repeated task must not write into another's file
     coded: Any = [*columns, "std_error", *(("low", "high") if np.isnan(half).all() else ())]
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
-    pq.write_table(table, partial, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
-    os.replace(partial, path)
+    with writing(path, durable=False) as file:
+        pq.write_table(table, file, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)

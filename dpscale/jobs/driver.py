@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.errors import DpscaleError, JobError, TransientError
-from dpscale.jobs.files import write_atomic
 from dpscale.jobs.rundir import RunDirectory
+from dpscale.places import place, write_whole
 
 RESOURCE = "DRIVER"
 FILE, STOP = "driver.json", "cancel"
@@ -53,18 +53,18 @@ def drive(path: str) -> int:
 
     from dpscale.jobs.release import run_stages
 
-    place = Path(path)
-    if not (place / "manifest.json").exists():  # nothing can be told there
+    folder = place(path)
+    if not (folder / "manifest.json").exists():  # nothing can be told there
         raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
     try:
-        with Heart(place) as heart, worker_client(separate_thread=True) as client:
-            run_stages(RunDirectory(place), client=client, progress=heart)
+        with Heart(folder) as heart, worker_client(separate_thread=True) as client:
+            run_stages(RunDirectory(folder), client=client, progress=heart)
     except DpscaleError as error:
-        return _ended(place, "failed", error.exit_code, str(error))
+        return _ended(folder, "failed", error.exit_code, str(error))
     except Exception as error:  # its text may tell of records
-        return _ended(place, "failed", INTERNAL, f"the driver failed with {type(error).__name__}")
-    return _ended(place, "done", 0, None)
+        return _ended(folder, "failed", INTERNAL, f"the driver failed with {type(error).__name__}")
+    return _ended(folder, "done", 0, None)
 
 
 class Heart:
@@ -124,7 +124,7 @@ def wait(path: Path, seconds: float | None = None) -> int:
 def cancel(path: Path) -> None:
     """Ask the driver to stop at its next task; what is measured stays, and a later submit goes on from there."""
     if told(path).get("state") in ("submitted", "running"):
-        (path / STOP).touch()
+        write_whole(path / STOP, b"")
 
 
 def _ended(path: Path, state: str, code: int, error: str | None) -> int:
@@ -135,7 +135,7 @@ def _ended(path: Path, state: str, code: int, error: str | None) -> int:
 def _tell(path: Path, **changes: Any) -> None:
     old = told(path)
     old.pop("silent", None)
-    write_atomic(path / FILE, json.dumps(old | changes | {"at": time.time(), "pid": os.getpid()}).encode())
+    write_whole(path / FILE, json.dumps(old | changes | {"at": time.time(), "pid": os.getpid()}).encode())
 
 
 def _key(path: Path) -> str:

@@ -6,8 +6,6 @@ model/model.npz  replica-00.npz …  errors.json  agreed.npz        the last thr
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.jobs.files import write_atomic
+from dpscale.places import reading, write_whole, writing
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.groups import Groups
@@ -35,7 +33,7 @@ def write_model(path: Path, model: LowOrder) -> None:
 
 def read_model(path: Path) -> LowOrder:
     """The model of a file, byte by byte."""
-    with np.load(path, allow_pickle=False) as found:
+    with reading(path) as file, np.load(file, allow_pickle=False) as found:
         index = json.loads(str(found["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: found[f"one{i}"] for i, name in enumerate(index["ones"])}
@@ -49,7 +47,7 @@ def write_errors(folder: Path, told: Simulated) -> None:
         write_model(folder / f"replica-{number:02d}.npz", replica)
     content = {"replicas": len(told.replicas), "measured": [list(names) for names in told.measured],
                "widening": told.widening, "dispersion": told.dispersion}  # fmt: skip
-    write_atomic(folder / ERRORS, json.dumps(content).encode())
+    write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
 def read_errors(folder: Path, model: LowOrder) -> Simulated:
@@ -65,14 +63,11 @@ def write_agreed(path: Path, tables: Mapping[Names, Array]) -> None:
 
 
 def read_agreed(path: Path) -> dict[Names, Array]:
-    with np.load(path, allow_pickle=False) as found:
+    with reading(path) as file, np.load(file, allow_pickle=False) as found:
         return {tuple(names): found[f"t{i}"] for i, names in enumerate(json.loads(str(found["index"]))["sets"])}
 
 
 def _write(path: Path, index: dict[str, Any], arrays: dict[str, Array]) -> None:
     """Whole or not at all; not flushed, since it can be made again for free."""
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
-    with open(partial, "wb") as file:
+    with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
-    os.replace(partial, path)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
-from dpscale.jobs.files import write_atomic
+from dpscale.places import reading, write_whole, writing
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan
@@ -20,7 +20,6 @@ from dpscale.workload import Workload
 
 def write_plan(folder: Path, plan: Plan | AdaptivePlan) -> str:
     """Write a plan; returns its digest, by which the ledger knows it."""
-    folder.mkdir(parents=True, exist_ok=True)
     if isinstance(plan, AdaptivePlan):
         return _write(folder, plan.to_dict())
     factors: dict[int, tuple[str, Factor]] = {}
@@ -40,14 +39,14 @@ def write_plan(folder: Path, plan: Plan | AdaptivePlan) -> str:
         ],
     }
     matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
-    with open(folder / "factors.npz", "wb") as file:
+    with writing(folder / "factors.npz") as file:
         np.savez_compressed(file, allow_pickle=False, **matrices)
     return _write(folder, content)
 
 
 def _write(folder: Path, content: dict[str, Any]) -> str:
     text = json.dumps(content)
-    write_atomic(folder / "plan.json", text.encode())
+    write_whole(folder / "plan.json", text.encode())
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -67,7 +66,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
     """Read a plan back for the workload that it was made for."""
     try:
         content = json.loads((folder / "plan.json").read_text())
-        with np.load(folder / "factors.npz", allow_pickle=False) as matrices:
+        with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
             factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
     except (OSError, ValueError, KeyError):
         raise JobError(

@@ -8,7 +8,6 @@ from typing import Any
 
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
-from dpscale.jobs.files import write_atomic
 from dpscale.jobs.methods import method_of
 from dpscale.jobs.models import MODEL, read_model
 from dpscale.jobs.rounds import Rounds
@@ -16,6 +15,7 @@ from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
 from dpscale.jobs.trace import read_trace
 from dpscale.measure import Measurements
+from dpscale.places import write_whole
 from dpscale.privacy.accounting import Cost
 from dpscale.reconstruct.agreement import Disagreement, disagreement
 from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED
@@ -30,7 +30,7 @@ def run_report(run: RunDirectory, engine: Engine) -> None:
     if run.done("report"):
         return
     with run.stage("report", "report.html"):
-        write_atomic(run.path / "report.html", render(content(run, engine.workers)).encode())
+        write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
 
 
 def content(run: RunDirectory, workers: int = 1) -> dict[str, Any]:

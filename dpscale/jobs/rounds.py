@@ -20,9 +20,9 @@ from dpscale.adaptive import Decision, State, absorbed, advanced, begun
 from dpscale.adaptive import Order as Asked
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
-from dpscale.jobs.files import write_atomic
 from dpscale.measure import Order
 from dpscale.measure.store import read_values, record_digest
+from dpscale.places import write_whole
 from dpscale.privacy.accounting import Cost
 
 Array = NDArray[np.float64]
@@ -53,7 +53,7 @@ class Rounds:
 
     def decide(self, decision: Decision) -> Decision:
         """Keep a decision: from now on it is what the round measures."""
-        write_atomic(self._path(decision.round), json.dumps(decision.to_dict()).encode())
+        write_whole(self._path(decision.round), json.dumps(decision.to_dict()).encode())
         return decision
 
     def decisions(self) -> Iterator[Decision]:

@@ -8,7 +8,6 @@ done is done for good, since the job, the domain and the plan in it never change
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import platform
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,11 +25,13 @@ import tomli_w
 
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
-from dpscale.errors import JobError, TransientError
-from dpscale.jobs.files import digest_files, write_atomic
+from dpscale.errors import JobError
+from dpscale.jobs.files import digest_files
+from dpscale.jobs.lock import locked
 from dpscale.jobs.methods import is_adaptive, plan_of
 from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
+from dpscale.places import create, is_local, place, write_whole
 from dpscale.select import Plan
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -47,7 +48,7 @@ class RunDirectory:
     """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).resolve()
+        self.path = place(path)
         if not (self.path / "manifest.json").exists():
             raise JobError(
                 "run directory",
@@ -71,38 +72,29 @@ class RunDirectory:
         domain = job.read_domain()
         job.build_workload(domain)
         digest = job_digest(job, domain)
-        place = Path(path) if path is not None else Path("runs") / digest[:12]
-        if (place / "manifest.json").exists():
-            found = cls(place)
-            if found.manifest["job_sha256"] != digest:
-                raise JobError(
-                    "run directory",
-                    f"{place} holds another job",
-                    "the directory of this job, or a new one",
-                    "choose another --run-dir",
-                )
-            return found
-        _refuse_foreign(place)
-        place = place.absolute()
-        draft = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
-        try:
-            draft.mkdir(parents=True)
-        except OSError as error:
-            reason = error.strerror or "not possible"
+        where = place(path if path is not None else Path("runs") / digest[:12])
+        if (where / "manifest.json").exists():
+            return cls._reopened(where, digest)
+        _refuse_foreign(where)
+        files = {
+            "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
+            "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+            "manifest.json": json.dumps(_first_manifest(job, digest), indent=2).encode(),
+        }
+        made = _make_folder(where, files) if is_local(where) else _make_prefix(where, files)
+        return cls(where) if made else cls._reopened(where, digest)
+
+    @classmethod
+    def _reopened(cls, where: Path, digest: str) -> RunDirectory:
+        found = cls(where)
+        if found.manifest["job_sha256"] != digest:
             raise JobError(
-                "run directory", f"cannot make {place} ({reason})", "a place to write", "choose another --run-dir"
-            ) from None
-        write_atomic(draft / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
-        write_atomic(draft / "job.toml", tomli_w.dumps(job.to_dict()).encode())
-        write_atomic(draft / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
-        try:
-            os.rename(draft, place)  # whole or not at all, and one of two processes wins
-        except OSError:
-            shutil.rmtree(draft)
-            if not (place / "manifest.json").exists():
-                raise
-            return cls.create(job, place)  # another process was first
-        return cls(place)
+                "run directory",
+                f"{where} holds another job",
+                "the directory of this job, or a new one",
+                "choose another --run-dir",
+            )
+        return found
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -110,7 +102,7 @@ class RunDirectory:
 
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
-        write_atomic(self.path / "manifest.json", json.dumps(self.manifest | changes, indent=2).encode())
+        write_whole(self.path / "manifest.json", json.dumps(self.manifest | changes, indent=2).encode())
 
     @property
     def secret_path(self) -> Path:
@@ -149,28 +141,27 @@ class RunDirectory:
         except BaseException:
             self._mark(name, end=_now(), state="failed")
             raise
-        place = self.path / folder
-        files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else [place]
+        leaf = self.path / folder
+        files = [p for p in leaf.rglob("*") if p.is_file()] if leaf.is_dir() else [leaf]
         self._mark(name, end=_now(), state="done", sha256=digest_files(self.path, files))
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """One process at a time; TransientError when another is at work here."""
-        with open(self.path / ".lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise TransientError(
-                    "run directory", f"another process works in {self.path}", "one at a time", "wait for it to end"
-                ) from None
-            yield
+        return locked(self.path)
 
     def _mark(self, stage: str, **changes: Any) -> None:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
-        write_atomic(self.path / "manifest.json", json.dumps(manifest, indent=2).encode())
-        with open(self.path / "log.jsonl", "a") as log:
-            log.write(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
+        write_whole(self.path / "manifest.json", json.dumps(manifest, indent=2).encode())
+        self._log(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
+
+    def _log(self, line: str) -> None:
+        path = self.path / "log.jsonl"
+        if is_local(path):
+            with open(path, "a") as log:
+                log.write(line)
+        else:  # what is in a store cannot be added to
+            write_whole(path, (path.read_bytes() if path.exists() else b"") + line.encode())
 
 
 def job_digest(job: Job, domain: Domain) -> str:
@@ -182,11 +173,41 @@ def job_digest(job: Job, domain: Domain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _refuse_foreign(place: Path) -> None:
-    if place.exists() and (not place.is_dir() or os.listdir(place)):
+def _make_folder(where: Path, files: dict[str, bytes]) -> bool:
+    """A folder with its first files, whole or not at all; of two processes one wins."""
+    draft = where.with_name(f".{where.name}.{uuid.uuid4().hex}.new")
+    try:
+        draft.mkdir(parents=True)
+    except OSError as error:
+        reason = error.strerror or "not possible"
+        raise JobError(
+            "run directory", f"cannot make {where} ({reason})", "a place to write", "choose another --run-dir"
+        ) from None
+    for name, content in files.items():
+        write_whole(draft / name, content)
+    try:
+        os.rename(draft, where)
+    except OSError:
+        shutil.rmtree(draft)
+        if not (where / "manifest.json").exists():
+            raise
+        return False
+    return True
+
+
+def _make_prefix(where: Path, files: dict[str, bytes]) -> bool:
+    """The same in a store: the manifest comes last and makes it a run; the files before it follow from the job."""
+    *before, (name, manifest) = files.items()
+    for other, content in before:
+        write_whole(where / other, content)
+    return create(where / name, manifest)
+
+
+def _refuse_foreign(where: Path) -> None:
+    if is_local(where) and where.exists() and (not where.is_dir() or os.listdir(where)):
         raise JobError(
             "run directory",
-            f"{place} is there and is no run directory",
+            f"{where} is there and is no run directory",
             "a new or empty directory",
             "choose another --run-dir",
         )

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
+from dpscale.places import place
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import NAMES, Workload
 
@@ -175,7 +176,7 @@ class Job(_Section):
         """Read a job file, or take its content as a dict (paths relative to the present folder)."""
         if isinstance(source, Mapping):
             return cls.parse(source, Path.cwd())
-        path = Path(source)
+        path = place(source)
         try:
             content = tomllib.loads(path.read_text())
         except OSError as error:
@@ -183,7 +184,7 @@ class Job(_Section):
             raise JobError("job", f"cannot read {path} ({reason})", "a job file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise JobError("job", f"{path} is not TOML ({error})", "a job file", "mend the syntax") from None
-        return cls.parse(content, path.resolve().parent)
+        return cls.parse(content, path.parent)
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
@@ -226,7 +227,7 @@ class Job(_Section):
 
 
 def _absolute(folder: Path, path: str) -> str:
-    return os.path.normpath(os.path.join(folder, path))
+    return os.path.normpath(os.path.join(str(folder), path))  # absolute in a run directory, so also in a store
 
 
 def _add(workload: Workload, part: Part) -> None:

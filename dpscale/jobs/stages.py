@@ -32,7 +32,6 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
         return
     check_room(made := run.plan(), run.job.engine.bytes, engine)
     with run.stage("measure", "measurements"):
-        run.measurements_path.mkdir(exist_ok=True)
         table = open_table(run, columns_of(run.domain, made.counted))
         engine.check_sight(run.path, table.files)
         hold_secret(run)

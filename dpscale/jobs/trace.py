@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.adaptive import State
+from dpscale.places import reading, writing
 
 
 def write_trace(path: Path, state: State) -> None:
@@ -25,13 +26,15 @@ def write_trace(path: Path, state: State) -> None:
     ]  # fmt: skip
     schema = pa.schema([("round", pa.int32()), ("rank", pa.int32()), ("attributes", pa.list_(pa.string())),
                         ("rho", pa.float64()), ("moved", pa.float64()), ("expected_noise", pa.float64())])  # fmt: skip
-    partial = path.with_suffix(".partial")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
-    partial.replace(path)
+    with writing(path, durable=False) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """The rows of a trace; none where there is no file."""
     import pyarrow.parquet as pq
 
-    return pq.read_table(path).to_pylist() if path.exists() else []
+    if not path.exists():
+        return []
+    with reading(path) as file:
+        return list(pq.read_table(file).to_pylist())

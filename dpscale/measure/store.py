@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError
 from dpscale.measure.schedule import Schedule
+from dpscale.places import is_local, reading, writing
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
 from dpscale.select.plan import Block, Plan
@@ -59,7 +58,7 @@ class Measurements:
 
     def missing(self) -> list[int]:
         """Blocks that have no file yet."""
-        present = {entry.name for entry in os.scandir(self.folder)} if self.folder.exists() else set()
+        present = {entry.name for entry in self.folder.iterdir()} if self.folder.exists() else set()
         return [index for index in range(len(self.plan.blocks)) if self.path(index).name not in present]
 
     def write(self, index: int, values: NDArray[np.float64]) -> None:
@@ -102,21 +101,22 @@ def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, A
 
     schema = pa.schema([pa.field("value", pa.float64(), nullable=False)], metadata={"dpscale": canonical(record)})
     table = pa.table([pa.array(values.reshape(-1))], schema=schema)
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # workers in containers may share a process id
-    with open(partial, "wb") as file:
+    with writing(path) as file:
         pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False, **LARGE_PAGES)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
 
 
 def read_values(path: Path, record: Mapping[str, Any]) -> NDArray[np.float64]:
     """Read a measurement back; JobError if it is not the one expected."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with _parquet(path) as file:
             table = file.read()
         found = json.loads((table.schema.metadata or {}).get(b"dpscale", b"{}"))
     except (OSError, pa.ArrowException):

@@ -2,7 +2,8 @@
 
 It is 256 bits from the operating system, or from a seed in tests. Workers read the file themselves: the secret enters
 no task, argument, log or manifest. When all noise is drawn it is destroyed; a run that has lost it cannot go on,
-since a new secret would draw the same measurements afresh.
+since a new secret would draw the same measurements afresh. In an object store who may read the prefix may read it, and
+a store that keeps old versions keeps it: give runs a prefix of their own, without versions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from pathlib import Path
 
 from dpscale.errors import JobError
+from dpscale.places import create, is_local
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
 
 
@@ -18,11 +20,19 @@ def make_secret(path: Path, seed: int | None = None) -> None:
     """Write a new secret, readable by its owner alone; an existing one stays."""
     if path.exists():
         return
+    content = new_secret() if seed is None else seeded_secret(seed)
+    if is_local(path):
+        _make_file(path, content)
+    else:
+        create(path, content)  # where another process was first, its secret is the release's
+
+
+def _make_file(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(new_secret() if seed is None else seeded_secret(seed))
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -46,10 +56,11 @@ def read_secret(path: Path) -> bytes:
 
 
 def destroy_secret(path: Path) -> None:
-    """Overwrite and remove the secret. What a disk or a backup keeps beneath is outside our reach."""
+    """Overwrite and remove the secret. What a disk, a store or a backup keeps beneath is outside our reach."""
     if path.exists():
-        with open(path, "r+b") as file:
-            file.write(bytes(SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
+        if is_local(path):
+            with open(path, "r+b") as file:
+                file.write(bytes(SECRET_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
         path.unlink()

@@ -122,7 +122,7 @@ def crash_at(monkeypatch, times, name):
 @pytest.mark.parametrize(
     ("name", "times"),
     [("dpscale.measure.orders.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.jobs.rounds.write_atomic", n) for n in (0, 1, 2)]
+    + [("dpscale.jobs.rounds.write_whole", n) for n in (0, 1, 2)]
     + [("dpscale.jobs.adapting.draw_chosen", 1), ("dpscale.jobs.stages.publish", 0)],
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):

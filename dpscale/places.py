@@ -1,0 +1,114 @@
+"""Where a run directory is: a folder, or a prefix in an object store (`s3://bucket/run`, any file system of fsspec).
+
+All files of a run are written here, whole or not at all. In a folder that is a write under another name, a flush and a
+rename. In a store one upload is whole by itself, and what must be made once (the lock, the secret, the manifest) is
+made by a conditional write. S3 and its kin have it (If-None-Match), Google's and Azure's stores too; one whose fsspec
+driver has none is refused rather than trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from dpscale.errors import JobError, TransientError
+
+FIELD = "run directory"
+
+
+def place(path: str | Path) -> Path:
+    """A path in a folder, absolute; or, for a URL, one of the same manners in a store."""
+    if "://" not in str(path):
+        return path.resolve() if isinstance(path, Path) else Path(path).resolve()
+    if not isinstance(path, str):
+        return path
+    try:
+        from upath import UPath
+
+        return cast(Path, UPath(path, use_listings_cache=False))
+    except ImportError as error:
+        raise JobError(FIELD, f"{path}, for which {error.name or 'a package'} is missing", "a folder, or a store",
+                       "pip install 'dpscale[store]' and the store's own fsspec package") from None  # fmt: skip
+    except ValueError:
+        raise JobError(FIELD, f"{path}, of no known kind of store", "a folder, or a URL that fsspec knows",
+                       "mend it") from None  # fmt: skip
+
+
+def is_local(path: Path) -> bool:
+    """Whether a place is in a folder."""
+    return isinstance(path, Path) and "://" not in str(path)
+
+
+@contextmanager
+def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to be written whole: a reader sees the old one or the new one, never a part; the old one on an error.
+
+    `durable`: flushed to the disk before it has its name.
+    """
+    if not is_local(path):
+        buffer = io.BytesIO()
+        yield buffer
+        with store_errors(path):
+            path.write_bytes(buffer.getbuffer())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")  # containers may share process ids
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def reading(path: Path) -> BinaryIO:
+    """A file to be read at any place of it; to be closed."""
+    return path.open("rb") if is_local(path) else io.BytesIO(path.read_bytes())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write, flush, rename."""
+    with writing(path) as file:
+        file.write(content)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Make a file that is not there; False where it is. Of several processes one makes it."""
+    if is_local(path):
+        try:
+            with open(path, "xb") as file:
+                file.write(content)
+        except FileExistsError:
+            return False
+        return True
+    store: Any = path
+    try:
+        with store_errors(path), store.fs.open(store.path, "xb") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
+    except (ValueError, NotImplementedError):
+        raise JobError(FIELD, f"{path}, in a store whose driver has no conditional writes", "a store that has them",
+                       "use another store, or a shared file system") from None  # fmt: skip
+    return True
+
+
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """What a store's driver raises, as one sentence that can be tried again; its own text may be long and tell keys."""
+    try:
+        yield
+    except (FileExistsError, ValueError, NotImplementedError):
+        raise
+    except Exception as error:
+        raise TransientError(FIELD, f"{path} cannot be written ({type(error).__name__})", "a store that takes writes",
+                             "check address, keys and rights, and run again") from None  # fmt: skip

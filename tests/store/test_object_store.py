@@ -1,0 +1,154 @@
+"""Run directories in an object store: a real HTTP server of the S3 protocol (moto's), the store's own driver (s3fs).
+
+Without these packages (the extra `store`, and moto[server]) the tests are skipped; DPSCALE_S3 names the endpoint of
+another store to try, in which the bucket `dpscale-tests` is made.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+import dpscale as dp
+from dpscale.jobs import lock
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from dpscale.places import create, place, writing
+from dpscale.privacy.ledger import Ledger
+from tests.audit.small import answers, measurements, write
+
+s3fs = pytest.importorskip("s3fs")
+pytest.importorskip("upath")
+BUCKET = "dpscale-tests"
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A bucket's URL; the store is given to drivers by the environment, as users do."""
+    keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_DEFAULT_REGION": "us-east-1"}
+    server, endpoint = None, os.environ.get("DPSCALE_S3")
+    if endpoint is None:
+        pytest.importorskip("moto.server")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        endpoint = f"http://127.0.0.1:{port}"
+        server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        answering(port)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**({} if "DPSCALE_S3" in os.environ else keys), "AWS_ENDPOINT_URL": endpoint}.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem(use_listings_cache=False).mkdir(BUCKET)
+        yield f"s3://{BUCKET}"
+    if server is not None:
+        server.kill()
+        server.wait()
+
+
+def answering(port):
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the store does not start")
+
+
+@pytest.fixture
+def prefix(store):
+    return f"{store}/{uuid.uuid4().hex}"
+
+
+def copied(url, folder):
+    """A run in a store as a folder, to be compared with one."""
+    s3fs.S3FileSystem(use_listings_cache=False).get(url.removeprefix("s3://"), str(folder), recursive=True)
+    return folder
+
+
+@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
+def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mechanism):
+    job = write(tmp_path, mechanism={"name": mechanism})
+    here = dp.run(job, tmp_path / "here")
+    (tmp_path / "ledger.sqlite").unlink()
+    there = dp.run(job, prefix)
+    assert there.marginal(("a", "b")).tobytes() == here.marginal(("a", "b")).tobytes()
+    copy = copied(prefix, tmp_path / "copy")
+    assert measurements(copy) == measurements(here.path)
+    assert answers(copy) == answers(here.path)
+    assert "</html>" in (copy / "report.html").read_text()
+    assert not (copy / "secret.key").exists()
+    assert not (copy / ".lock").exists()
+    log = [json.loads(line) for line in (copy / "log.jsonl").read_text().splitlines()]
+    assert [row["state"] for row in log] == ["running", "done"] * 4
+    assert dp.Release.open(prefix).manifest == there.manifest
+
+
+def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypatch):
+    job = write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpscale.jobs.stages.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, prefix)
+    assert place(prefix + "/secret.key").exists()
+    release = dp.run(job, prefix)
+    assert release.manifest["secret"] == "destroyed"
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [row] = ledger.summary("small")["datasets"]["small"]["releases"]
+    assert row["state"] == "released"
+
+
+def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):
+    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    with run.locked():
+        with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
+            pass
+        monkeypatch.setattr(lock, "STALE_SECONDS", -1.0)
+        with run.locked():  # as if the first had died a minute ago
+            pass
+        assert create(run.path / ".lock", b"")  # the first one's end finds a lock to remove
+    assert not (run.path / ".lock").exists()
+
+
+def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
+    job = write(tmp_path, engine={"scheduler": "synchronous"})
+    code = "import sys; from dpscale.jobs import rundir, spec; "
+    code += "rundir.RunDirectory.create(spec.Job.read(sys.argv[1]), sys.argv[2])"
+    makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(4)]
+    assert [maker.wait() for maker in makers] == [0] * 4
+    assert not create(place(prefix + "/manifest.json"), b"another")
+
+
+def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
+    RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    other = Job.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
+    with pytest.raises(dp.JobError, match="holds another job"):
+        RunDirectory.create(other, prefix)
+    with pytest.raises(dp.JobError, match="no known kind of store"):
+        place("nowhere://bucket/run")
+
+
+def test_a_store_that_refuses_is_one_sentence_without_its_keys(tmp_path):
+    with pytest.raises(dp.TransientError, match="cannot be written") as caught:
+        RunDirectory.create(Job.read(write(tmp_path)), f"s3://no-such-bucket-{uuid.uuid4().hex}/run")
+    assert "tests" not in str(caught.value)
+
+
+def test_a_write_that_fails_leaves_what_was_there(prefix):
+    path = place(prefix + "/file")
+    path.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), writing(path) as file:
+        file.write(b"half" * (1 // 0))
+    assert path.read_bytes() == b"old"
+
+
+def test_a_store_without_conditional_writes_is_refused():
+    """fsspec's driver of FTP, HTTP and others takes no exclusive mode; this one of a read-only kind is at hand."""
+    with pytest.raises(dp.DpscaleError):
+        create(place("http://127.0.0.1:9/run"), b"x")
