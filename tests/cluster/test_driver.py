@@ -46,16 +46,6 @@ def job(expected):
     return expected.parent / "job.toml"
 
 
-@pytest.fixture
-def slow(client):
-    """Half a second for each measurement, on the workers that are up now."""
-
-    def slowly():
-        import tests.cluster.slow_store  # noqa: F401
-
-    client.run(slowly)
-
-
 def cli(*arguments):
     """Exit code, stdout and stderr of the command line."""
     found = CliRunner().invoke(main, [str(argument) for argument in arguments])
@@ -178,7 +168,7 @@ def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhe
     cluster, client, tmp_path, secured, job, expected, monkeypatch
 ):
     run = job.parent / "run"
-    with machines(tmp_path, secured) as made:
+    with machines(tmp_path, secured, DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="5s") as made:
         scheduler = made.scheduler()
         made.worker("--preload", "tests.cluster.slow_store")
         with dask.config.set({"dpscale.worker-wait": 60}):
@@ -243,7 +233,8 @@ def test_what_was_never_submitted_cannot_be_waited_for(job):
 def driven(job):
     """A run directory that says that it was submitted."""
     run = RunDirectory.create(Job.read(job), job.parent / "run").path
-    signs.change(run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None)
+    signs.change(run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
+                 working=None)  # fmt: skip
     return run
 
 
