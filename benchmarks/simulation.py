@@ -30,6 +30,10 @@ class Costs:
         """The same sets on a table so many times as long: as many more tasks that count, and no more that measure."""
         return self if times == 1 else replace(self, counting=self.counting * times)
 
+    def cut(self, tasks: int) -> Costs:
+        """The same measuring in so many tasks."""
+        return replace(self, measuring=[sum(self.measuring) / tasks] * tasks)
+
 
 class Workers:
     """Workers, and the scheduler that hands tasks out to them."""

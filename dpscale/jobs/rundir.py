@@ -16,7 +16,7 @@ import platform
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -87,14 +87,15 @@ class RunDirectory:
         draft = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
         try:
             draft.mkdir(parents=True)
+            write_atomic(draft / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
+            write_atomic(draft / "job.toml", tomli_w.dumps(job.to_dict()).encode())
+            write_atomic(draft / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
         except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
             reason = error.strerror or "not possible"
             raise JobError(
                 "run directory", f"cannot make {place} ({reason})", "a place to write", "choose another --run-dir"
             ) from None
-        write_atomic(draft / "domain.toml", tomli_w.dumps(domain.to_dict()).encode())
-        write_atomic(draft / "job.toml", tomli_w.dumps(job.to_dict()).encode())
-        write_atomic(draft / "manifest.json", json.dumps(_first_manifest(job, digest), indent=2).encode())
         try:
             os.rename(draft, place)  # whole or not at all, and one of two processes wins
         except OSError:
@@ -147,7 +148,8 @@ class RunDirectory:
         try:
             yield
         except BaseException:
-            self._mark(name, end=_now(), state="failed")
+            with suppress(OSError):  # as on a full disk, which the error then tells of
+                self._mark(name, end=_now(), state="failed")
             raise
         place = self.path / folder
         files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else [place]

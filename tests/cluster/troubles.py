@@ -49,13 +49,20 @@ def die_once(marker: str, value: int) -> int:
     raise AssertionError
 
 
-def grow(value: int) -> int:
+def grow(*_: object) -> int:
     """Take more memory than any worker of the tests has, slowly enough for its nanny to see."""
     held = []
     for _ in range(400):
         held.append(bytearray(os.urandom(1 << 20)) * 8)
         time.sleep(0.01)
     return len(held)
+
+
+def hungry() -> None:
+    """On a worker: counting takes more memory than there is."""
+    from dpscale.engine import counting
+
+    counting.count = grow
 
 
 def squared(value: int) -> int:
