@@ -29,7 +29,7 @@ from dpscale.tables.table import Partition
 
 COUNTER_BYTES = 8
 FACTOR = 5
-SHARDS = 16
+SHARDS = 16  # of a pass at least, and as many as there are workers, for they measure
 TASKS = 100_000
 TASK_SECONDS = 1.0
 WAITING = 16  # partial counts that may wait for their sum, where tasks are short
@@ -80,7 +80,7 @@ def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
     groups = _fill(domain, sets, limit)
-    count = max(min(SHARDS, 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
+    count = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
     most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
     return [
         Pass(_shards(domain, group, count), spare, min(most, _wait(domain, group, limit, workers))) for group in groups

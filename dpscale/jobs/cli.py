@@ -186,11 +186,11 @@ def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
     """Tell which stages of a run are done, and how its driver on the cluster is."""
-    from dpscale.jobs import driver
+    from dpscale.jobs import signs
     from dpscale.jobs.rundir import RunDirectory
 
     run = RunDirectory(run_dir)
-    manifest, driven = run.manifest, driver.told(run.path)
+    manifest, driven = run.manifest, signs.told(run.path)
     if as_json:
         click.echo(json.dumps(manifest | ({"driver": driven} if driven else {})))
         return
@@ -211,10 +211,10 @@ def wait(run_dir: str, seconds: float | None) -> None:
     from dpscale.jobs.rundir import RunDirectory
 
     run = RunDirectory(run_dir)
-    code = driver.wait(run.path, seconds)
-    if code:
-        click.echo(f"dpscale: {driver.told(run.path)['error']}", err=True)
-        raise click.exceptions.Exit(code)
+    ended = driver.wait(run.path, seconds)
+    if ended["exit_code"]:
+        click.echo(f"dpscale: {ended['error']}", err=True)
+        raise click.exceptions.Exit(ended["exit_code"])
     click.echo(f"report: {run.path / 'report.html'}")
 
 

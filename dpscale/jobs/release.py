@@ -16,6 +16,8 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.jobs.answers import run_reconstruct
 from dpscale.jobs.estimating import estimates_of
+from dpscale.jobs.files import disk_errors
+from dpscale.jobs.ledgerplace import check_ledger_place
 from dpscale.jobs.planning import AnyPlan, run_plan
 from dpscale.jobs.reporting import run_report
 from dpscale.jobs.rundir import RunDirectory
@@ -100,9 +102,11 @@ def run_stages(
         "reconstruct": run_reconstruct,
         "report": run_report,
     }
+    if only in (None, "measure") and not directory.done("measure"):
+        check_ledger_place(directory.job.privacy.ledger)
     engine = resolve(client, scheduler or directory.job.engine.scheduler, progress)
     try:
-        with directory.locked():
+        with disk_errors(directory.path), directory.locked():
             for name, stage in stages.items():
                 if only in (None, name):
                     stage(directory, engine)

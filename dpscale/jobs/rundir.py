@@ -15,7 +15,7 @@ import platform
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -139,7 +139,8 @@ class RunDirectory:
         try:
             yield
         except BaseException:
-            self._mark(name, end=_now(), state="failed")
+            with suppress(OSError):  # as on a full disk, which the error then tells of
+                self._mark(name, end=_now(), state="failed")
             raise
         leaf = self.path / folder
         files = [p for p in leaf.rglob("*") if p.is_file()] if leaf.is_dir() else [leaf]
@@ -178,13 +179,14 @@ def _make_folder(where: Path, files: dict[str, bytes]) -> bool:
     draft = where.with_name(f".{where.name}.{uuid.uuid4().hex}.new")
     try:
         draft.mkdir(parents=True)
+        for name, content in files.items():
+            write_whole(draft / name, content)
     except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
         reason = error.strerror or "not possible"
         raise JobError(
             "run directory", f"cannot make {where} ({reason})", "a place to write", "choose another --run-dir"
         ) from None
-    for name, content in files.items():
-        write_whole(draft / name, content)
     try:
         os.rename(draft, where)
     except OSError:

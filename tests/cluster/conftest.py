@@ -13,6 +13,8 @@ import distributed  # noqa: F401  (it adds its defaults to Dask's configuration,
 import pytest
 import yaml
 
+from tests.cluster.troubles import slow_down
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -69,6 +71,12 @@ def client(cluster):
     with Client(cluster, set_as_default=False) as made:
         made.wait_for_workers(2, timeout=60)
         yield made
+
+
+@pytest.fixture
+def slow(client):
+    """Half a second for each measurement, on the workers that are up now."""
+    client.run(slow_down)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,12 +34,13 @@ class Machines:
     def scheduler(self) -> subprocess.Popen[bytes]:
         return self._start("scheduler", "--port", self.port, "--protocol", self.protocol, "--no-dashboard")
 
-    def worker(self, *arguments: object) -> subprocess.Popen[bytes]:
+    def worker(self, *arguments: object, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """A worker; `within` is a command that starts the command given to it."""
         threads = [] if "--nthreads" in arguments else ["--nthreads", 1]
-        return self._start("worker", self.address, "--no-dashboard", *threads, *arguments)
+        return self._start("worker", self.address, "--no-dashboard", *threads, *arguments, within=within)
 
-    def _start(self, what: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", *map(str, arguments)]
+    def _start(self, what: str, *arguments: object, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        command = [*within, sys.executable, "-m", "dask", what, "--host", "127.0.0.1", *map(str, arguments)]
         with open(self.folder / f"{what}-{len(self.processes)}.log", "wb") as log:
             self.processes.append(
                 subprocess.Popen(command, env=self._environment, cwd=self.folder, stdout=log, stderr=log,

@@ -1,15 +1,24 @@
-"""A worker's preload: every measurement takes a while to store, so that a test can act between two."""
+"""A worker's preload: every measurement, and every count if asked, takes a while: a test can act between two."""
 
+import os
 import time
 
+from dpscale.engine import counting
 from dpscale.measure import orders
 
-write_values = orders.write_values
+STORING = float(os.environ.get("DPSCALE_TEST_STORING", "0.5"))
+COUNTING = float(os.environ.get("DPSCALE_TEST_COUNTING", "0"))
+write_values, count = orders.write_values, counting.count
 
 
 def slowly(*arguments: object) -> None:
     write_values(*arguments)
-    time.sleep(0.5)
+    time.sleep(STORING)
 
 
-orders.write_values = slowly
+def counted(*arguments: object) -> object:
+    time.sleep(COUNTING)
+    return count(*arguments)
+
+
+orders.write_values, counting.count = slowly, counted

@@ -17,14 +17,26 @@ PLACES = {
     "measuring": ("dpscale.measure.orders", "write_values"),
     "reconstruction": ("dpscale.jobs.answers", "_answer_set"),
 }
+ROUNDS = {  # of an adaptive job
+    "counting": PLACES["counting"],
+    "first measuring": PLACES["measuring"],
+    "packing": ("dpscale.engine.shards", "packed"),
+    "scoring": ("dpscale.engine.shards", "shard_distances"),
+    "measuring of a round": ("dpscale.engine.shards", "measure_all"),
+}
 
 
 def arm(stage: str) -> None:
     """This process dies when it gets to a stage; the one that the nanny starts in its place does not."""
     import importlib
 
-    module, name = PLACES[stage]
+    module, name = (PLACES | ROUNDS)[stage]
     setattr(importlib.import_module(module), name, die)
+
+
+def slow_down() -> None:
+    """On a worker: half a second for each measurement, until it is killed."""
+    import tests.cluster.slow_store  # noqa: F401
 
 
 def die_once(marker: str, value: int) -> int:
@@ -37,13 +49,20 @@ def die_once(marker: str, value: int) -> int:
     raise AssertionError
 
 
-def grow(value: int) -> int:
+def grow(*_: object) -> int:
     """Take more memory than any worker of the tests has, slowly enough for its nanny to see."""
     held = []
     for _ in range(400):
         held.append(bytearray(os.urandom(1 << 20)) * 8)
         time.sleep(0.01)
     return len(held)
+
+
+def hungry() -> None:
+    """On a worker: counting takes more memory than there is."""
+    from dpscale.engine import counting
+
+    counting.count = grow
 
 
 def squared(value: int) -> int:

@@ -1,0 +1,89 @@
+"""`driver.json`: what a submitted run's driver tells of itself, the only thing that `status` and `wait` look at.
+
+Two names keep it true. `submission` is drawn by each submit: a driver's task that Dask starts for an older one does
+nothing. `driver` is drawn by each driver as it begins: one that was lost and lives on, maybe on a machine that only
+hung, finds another's name there, writes no more and stops. Who changes the file holds a lock for the moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpscale.places import is_local, write_whole
+
+FILE, LOCK = "driver.json", ".driver.lock"
+BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
+AT_WORK = ("submitted", "running")
+
+Signs = dict[str, Any]
+
+
+def read(path: Path) -> Signs:
+    """What the file says; empty where the run was never submitted."""
+    try:
+        return dict(json.loads((path / FILE).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool:
+    """Change entries where what stands there allows it; whether it did."""
+    with _locked(path):
+        found = read(path)
+        if not allowed(found):
+            return False
+        write_whole(path / FILE, json.dumps(found | changes | {"at": time.time()}).encode())
+        return True
+
+
+def told(path: Path) -> Signs:
+    """What the file says, and whether a driver that should be at work has been silent for long.
+
+    Machines' clocks differ, so one that seems silent by the clock is listened to for a few beats.
+    """
+    found = read(path)
+    if not found:
+        return {}
+    silent = found["state"] in AT_WORK and not 0 <= time.time() - found["at"] <= SILENT_SECONDS
+    if silent:
+        end = time.monotonic() + 3 * BEAT_SECONDS
+        while time.monotonic() < end and read(path) == found:
+            time.sleep(POLL_SECONDS)
+        found = read(path) or found
+        silent = found["at"] == read(path).get("at") and time.monotonic() >= end
+    return found | {"silent": silent}
+
+
+class Silence:
+    """How long signs have not changed, by the clock of who looks."""
+
+    def __init__(self) -> None:
+        self._last: Signs = {}
+        self._since = time.monotonic()
+
+    def too_long(self, found: Signs) -> bool:
+        if found != self._last:
+            self._last, self._since = found, time.monotonic()
+        return time.monotonic() - self._since > SILENT_SECONDS
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    if not is_local(path):  # an upload is whole by itself, and names tell drivers apart: a lock would cost more
+        path
+    ):  # an upload is whole by itself; names tell drivers apart, and a lock would be four calls a beat
+        yield
+        return
+    descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,159 @@
+"""A run whose cluster and driver are killed at random: `dpscale run`, or `submit` and `wait`, again until it is done.
+
+The work of its tasks is mostly sleep, so that many kills fall into tasks, while files, ledger, scheduler, nannies and
+workers are real processes. Kills are drawn from a seed; when they fall in the run is the machine's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import tomli_w
+
+from dpscale.jobs import signs
+from tests.cluster.machines import ROOT, Machines, kill
+
+SIZES = {"a": 4, "b": 3, "c": 5, "d": 2, "e": 3, "f": 4}
+AGAIN = 75
+PLAN = {"mechanism": {"name": "residual-planner"}, "workload": [{"family": "marginal", "degree": 2}]}
+ADAPTIVE = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 2}]}
+
+
+def write(folder: Path, changes: dict[str, object]) -> Path:
+    """Data in four files, domain and job."""
+    random, data = np.random.default_rng(1), folder / "data"
+    data.mkdir(parents=True)
+    for number in range(4):
+        columns = {name: random.integers(0, size, 500) // random.integers(1, 3) for name, size in SIZES.items()}
+        pd.DataFrame(columns).to_parquet(data / f"{number}.parquet", index=False)
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    job = {
+        "data": {"path": "data", "domain": "domain.toml"},
+        "privacy": {"rho": 0.5, "dataset": "chaos"},
+        "engine": {"scheduler": "synchronous", "seed": 7},
+    }
+    (folder / "job.toml").write_text(tomli_w.dumps({**job, **changes}))
+    return folder / "job.toml"
+
+
+class Chaos:
+    """One run on a cluster of its own, and who was killed in it."""
+
+    def __init__(self, job: Path, run: Path, logs: Path, seed: int, slow: tuple[float, float], submitted: bool) -> None:
+        storing, counting = map(str, slow)
+        logs.mkdir()
+        self.made = Machines(logs, DPSCALE_TEST_STORING=storing, DPSCALE_TEST_COUNTING=counting,
+                             DASK_DPSCALE__WORKER_WAIT="30")  # fmt: skip
+        self.job, self.run, self.random, self.submitted = job, run, random.Random(seed), submitted
+        self.killed: Counter[str] = Counter()
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._silent: tuple[object, float] = (None, 0.0)
+
+    def to_the_end(self, kills: int, pause: tuple[float, float], seconds: float) -> Counter[str]:
+        """Kill so many times, with pauses, then let it end; AssertionError where it does not within so many seconds."""
+        end, left, next_kill = time.monotonic() + seconds, kills, time.monotonic() + self.random.uniform(3, 8)
+        try:
+            self._begin()
+            while (code := self._ended()) != 0:
+                assert code in (None, AGAIN), (code, self._log())
+                assert time.monotonic() < end, ("not done", self.killed, self._log())
+                if code == AGAIN:
+                    self._drive()
+                elif left and time.monotonic() > next_kill:
+                    self._kill(self.random.choice(["worker", "nanny", "driver", "scheduler"]))
+                    left, next_kill = left - 1, time.monotonic() + self.random.uniform(*pause)
+                time.sleep(0.05)
+        finally:
+            if self._driver:
+                kill(self._driver)
+            self.made.stop()
+        return self.killed
+
+    def _begin(self) -> None:
+        self._scheduler = self.made.scheduler()
+        self._workers = [self._worker() for _ in range(2)]
+        self._drive()
+
+    def _worker(self) -> subprocess.Popen[bytes]:
+        return self.made.worker("--preload", "tests.cluster.slow_store", "--death-timeout", 20)
+
+    def _drive(self) -> None:
+        command = [sys.executable, "-m", "dpscale", "submit" if self.submitted else "run", self.job, "--run-dir",
+                   self.run, "--scheduler", self.made.address]  # fmt: skip
+        with open(self.made.folder / "driver.log", "ab") as log:
+            self._driver = subprocess.Popen(list(map(str, command)), env=self.made._environment, cwd=ROOT, stdout=log,
+                                            stderr=log, start_new_session=True)  # fmt: skip
+
+    def _ended(self) -> int | None:
+        """The exit code of a run that ended by itself or was killed; None while it goes on."""
+        assert self._driver
+        code = self._driver.poll()
+        if code is None or code not in (0, AGAIN):
+            return AGAIN if code == -signal.SIGKILL else code
+        if not self.submitted or code:
+            return code
+        found = signs.read(self.run)
+        return found["exit_code"] if found["state"] not in signs.AT_WORK else self._listened(found["at"])
+
+    def _listened(self, at: float) -> int | None:
+        """What `wait` says of a driver that is silent, sooner: a client of the test's kind submits again."""
+        if at != self._silent[0]:
+            self._silent = (at, time.monotonic())
+        if time.monotonic() - self._silent[1] < 8:
+            return None
+        signs.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
+        return AGAIN
+
+    def _kill(self, whom: str) -> None:
+        if getattr(self, f"_kill_{whom}")():
+            self.killed[whom] += 1
+
+    def _kill_worker(self) -> bool:
+        """A worker under its nanny, which starts another."""
+        try:
+            children = psutil.Process(self.random.choice(self._workers).pid).children(recursive=True)
+            os.kill(next(one.pid for one in children if "spawn_main" in " ".join(one.cmdline())), signal.SIGKILL)
+        except (psutil.Error, StopIteration, ProcessLookupError):
+            return False
+        return True
+
+    def _kill_nanny(self) -> bool:
+        """A worker and its nanny, as a machine goes; another machine comes."""
+        place = self.random.randrange(len(self._workers))
+        kill(self._workers[place])
+        self._workers[place] = self._worker()
+        return True
+
+    def _kill_driver(self) -> bool:
+        assert self._driver
+        if not self.submitted:
+            kill(self._driver)
+            return True
+        try:
+            os.kill(signs.read(self.run)["pid"], signal.SIGKILL)
+        except (KeyError, TypeError, ProcessLookupError):
+            return False
+        return True
+
+    def _kill_scheduler(self) -> bool:
+        """The scheduler; somebody starts it again, and the workers."""
+        kill(self._scheduler)
+        for worker in self._workers:
+            kill(worker)
+        self._scheduler = self.made.scheduler()
+        self._workers = [self._worker() for _ in range(2)]
+        return True
+
+    def _log(self) -> str:
+        return (self.made.folder / "driver.log").read_text()[-3000:]

@@ -1,0 +1,51 @@
+"""Whole runs whose workers, driver and scheduler are killed at random times: the same bytes, and one charge each."""
+
+import pytest
+
+from dpscale.jobs.release import run_stages
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from tests.audit.small import measurements
+from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write
+from tests.cluster.released import check
+
+KINDS = {"plan": PLAN, "adaptive": ADAPTIVE}
+RUNS = 50
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def expected(request, tmp_path_factory):
+    """The run of a job that nobody disturbed, in this process."""
+    return undisturbed(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def undisturbed(folder, kind):
+    directory = RunDirectory.create(Job.read(write(folder / "job", KINDS[kind])), folder / "job/expected")
+    run_stages(directory)
+    return directory.path
+
+
+def killed(expected, logs, seed, slow, submitted, kills, pause, seconds=600):
+    """One run under kills; who was killed."""
+    for path in expected.parent.glob("ledger.sqlite*"):
+        path.unlink()
+    run = expected.parent / f"run-{seed}"
+    hits = Chaos(expected.parent / "job.toml", run, logs, seed, slow, submitted).to_the_end(kills, pause, seconds)
+    assert len(measurements(run)) == len(measurements(expected)) > 10
+    check(run, expected)
+    print(f"run {seed}: {dict(hits)}")
+    return hits
+
+
+@pytest.mark.parametrize(("kind", "submitted", "seed"), [("plan", False, 1), ("adaptive", False, 2), ("plan", True, 5)])
+def test_a_short_run_under_kills(tmp_path, kind, submitted, seed):
+    hits = killed(undisturbed(tmp_path, kind), tmp_path / "logs", seed, (0.1, 0.2), submitted, 2, (2, 4), 120)
+    assert sum(hits.values()) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(RUNS // 2))
+def test_runs_of_half_a_minute_under_kills(expected, tmp_path, seed):
+    """Every fifth is driven on the cluster."""
+    killed(expected, tmp_path / "logs", seed, (2.0, 2.0), seed % 5 == 4, 2 + seed % 4, (2, 12))

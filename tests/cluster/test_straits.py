@@ -1,0 +1,95 @@
+"""Whole jobs in need: a full disk, workers without memory, a slow worker. A sentence, and the run goes on."""
+
+import os
+import subprocess
+from contextlib import contextmanager
+
+import dask
+import pytest
+
+from dpscale import TransientError
+from dpscale.engine import resolve
+from dpscale.jobs.release import run_stages
+from dpscale.jobs.rundir import RunDirectory
+from dpscale.jobs.spec import Job
+from tests.audit.small import measurements, write
+from tests.cluster.machines import machines
+from tests.cluster.released import charges, check
+from tests.cluster.troubles import hungry, stop_for_a_while
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """A run in this process."""
+    place = tmp_path_factory.mktemp("straits")
+    run(RunDirectory.create(Job.read(write(place)), place / "expected"))
+    return place / "expected"
+
+
+@pytest.fixture
+def job(expected):
+    """The same job with a new ledger."""
+    for path in expected.parent.glob("ledger.sqlite*"):
+        path.unlink()
+    return expected.parent / "job.toml"
+
+
+def run(directory, client=None):
+    """All stages but the report, which has no tasks."""
+    for stage in ("plan", "measure", "reconstruct"):
+        run_stages(directory, client, only=stage)
+
+
+@contextmanager
+def small_disk(place, size):
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount of its own")
+@pytest.mark.parametrize("left", [3, 6, 10])
+def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected, left):
+    """Pages of 4 KiB are left: for some files of the measure stage, not for all."""
+    place = job.parent / f"disk-{left}"
+    with small_disk(place, "1m"):
+        directory = RunDirectory.create(Job.read(job), place / "run")
+        run_stages(directory, client, only="plan")
+        state = os.statvfs(place)
+        (place / "ballast").write_bytes(bytes((state.f_bavail - left) * state.f_bsize))
+        with pytest.raises(TransientError, match="No space left on device"):
+            run(directory, client)
+        kept = measurements(directory.path)
+        assert len(kept) <= len(measurements(expected))
+        (place / "ballast").unlink()
+        run(directory, client)
+        assert measurements(directory.path).items() >= kept.items()
+        check(directory.path, expected)
+
+
+@pytest.mark.slow
+def test_workers_without_memory_are_told_and_others_go_on(tmp_path, client, secured, job, expected):
+    directory = RunDirectory.create(Job.read(job), job.parent / "hungry")
+    with machines(tmp_path, secured, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as made:
+        made.scheduler()
+        made.worker("--nworkers", 2, "--memory-limit", "600MB")
+        with dask.config.set({"dpscale.worker-wait": 60}):
+            engine = resolve(scheduler=made.address)
+            engine.client.run(hungry)
+            with pytest.raises(TransientError, match=r"engine.memory: 1 workers? died .* most likely out of memory"):
+                run(directory, engine.client)
+            engine.close()
+    assert not measurements(directory.path)
+    assert not charges(job.parent)
+    run(directory, client)
+    check(directory.path, expected)
+
+
+def test_a_worker_that_hangs_in_a_job_is_waited_for(client, job, expected):
+    directory = RunDirectory.create(Job.read(job), job.parent / "slow")
+    client.run(stop_for_a_while, wait=False, workers=list(client.nthreads())[:1])
+    run(directory, client)
+    check(directory.path, expected)
