@@ -77,8 +77,6 @@ class Silence:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     if not is_local(path):  # an upload is whole by itself, and names tell drivers apart: a lock would cost more
-        path
-    ):  # an upload is whole by itself; names tell drivers apart, and a lock would be four calls a beat
         yield
         return
     descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
