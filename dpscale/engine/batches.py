@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from dpscale.engine.graphs import is_handle
+from dpscale.engine.graphs import fresh_token, is_handle
 
 TASK_SECONDS = 1.0
 MOST_CALLS = 10_000  # in a task: what a death of its worker repeats, and what one message holds
@@ -38,6 +38,9 @@ class Batch:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"handles": []}  # they reach the task as its arguments
+
+    def __dask_tokenize__(self) -> str:
+        return fresh_token()
 
     def __repr__(self) -> str:
         return self.__name__
