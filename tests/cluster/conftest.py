@@ -82,5 +82,5 @@ def slow(client):
 @pytest.fixture(autouse=True)
 def impatient():
     """No test waits two minutes for a worker, or half of one for a scheduler."""
-    with dask.config.set({"dpscale.worker-wait": 3, "distributed.comm.timeouts.connect": "5s"}):
+    with dask.config.set({"dpscale.worker-wait": 60, "distributed.comm.timeouts.connect": "5s"}):
         yield
