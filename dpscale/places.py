@@ -84,12 +84,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def create(path: Path, content: bytes) -> bool:
     """Make a file that is not there; False where it is. Of several processes one makes it."""
     if is_local(path):
-        try:
-            with open(path, "xb") as file:
-                file.write(content)
-        except FileExistsError:
-            return False
-        return True
+        return _create_file(path, content)
     store: Any = path
     try:
         with store_errors(path), store.fs.open(store.path, "xb") as file:
@@ -99,6 +94,23 @@ def create(path: Path, content: bytes) -> bool:
     except (ValueError, NotImplementedError):
         raise JobError(FIELD, f"{path}, in a store whose driver has no conditional writes", "a store that has them",
                        "use another store, or a shared file system") from None  # fmt: skip
+    return True
+
+
+def _create_file(path: Path, content: bytes) -> bool:
+    """Written and flushed under another name, then linked to its own, which fails where that is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    finally:
+        partial.unlink(missing_ok=True)
     return True
 
 

@@ -80,7 +80,7 @@ def _order(
     multiplier: str,
     variance: str,
 ) -> Order:
-    if not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
+    if not 0 <= rank < len(chosen) or not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
         raise ValueError("an order outside what was chosen")
     own, whole = tuple(groups[name] for name in names), number == 0
     draw = restored_draw(order_block(tuple(names), own, whole), int(multiplier), int(variance), setting.rows_per_unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -117,6 +118,8 @@ def _targets(workload: Workload) -> dict[Names, float]:
         for names, weight in zip(part.sets, weights, strict=True):
             if weight > 0 and names:
                 found[names] = found.get(names, 0.0) + weight
+    if not all(math.isfinite(weight) for weight in found.values()):
+        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "mend them")
     if not found:
         raise JobError("workload", "no attribute set that weighs", "one marginal at least", "add a family")
     return found

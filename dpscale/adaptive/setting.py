@@ -13,7 +13,7 @@ from dpscale.errors import PlanError
 
 Names = tuple[str, ...]
 DEGREE = 2
-MOST_CANDIDATES = 10**6
+MOST_CANDIDATES = 10**5
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Setting:
     target_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        small = next((name for name in self.names if self.sizes[name] < 2), None)
+        if small is not None:
+            raise PlanError("workload", f"{small}, an attribute of one cell", "attributes of two cells and more",
+                            "leave it out: it tells nothing")  # fmt: skip
         if not self.targets or not any(self.targets):
             raise PlanError("workload", "no attribute set", "one marginal at least", "add a family to the workload")
         if not isinstance(self.rho, Fraction) or self.rho <= 0:

@@ -44,7 +44,12 @@ class Tables:
 
 def distance(counts: Counts, estimate: Array) -> int:
     """‖μ − μ̂‖₁ in units of 1/SCALE. Exact, hence private."""
-    return int(np.abs(counts * SCALE - rounded(estimate)).sum())
+    return total(np.abs(counts * SCALE - rounded(estimate)))
+
+
+def total(values: Counts) -> int:
+    """The exact sum of numbers ≥ 0. A sum in 64 bits may wrap, and one record would then move it by 2^64."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def rounded(estimate: Array) -> Counts:
@@ -68,8 +73,7 @@ class Held:
     def distance(self, estimate: Array) -> int:
         believed = rounded(estimate).reshape(-1)
         here = believed[self.places]
-        there = np.abs(self.counts * SCALE - here) - np.abs(here)
-        return int(np.abs(believed).sum() + there.sum())
+        return total(np.abs(believed)) + total(np.abs(self.counts * SCALE - here)) - total(np.abs(here))
 
 
 @dataclass(frozen=True)

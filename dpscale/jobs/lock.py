@@ -2,7 +2,8 @@
 
 In a folder it is a lock of the operating system, which a dead process lets go. In a store it is an object that one
 process can make; it is made new every few seconds, and one that has not been for a minute is of a dead process. Where
-clocks or networks fail so badly that two processes work in one directory all the same, they draw the same noise.
+clocks or networks fail so badly that two processes work in one directory all the same, they draw the same noise, and an
+adaptive round has one decision, the first that was written.
 """
 
 from __future__ import annotations

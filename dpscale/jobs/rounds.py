@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,23 @@ from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
 from dpscale.measure import Order
 from dpscale.measure.store import read_values, record_digest
-from dpscale.places import write_whole
+from dpscale.measure.tags import round_tag
+from dpscale.places import create
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.streams import canonical
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The rounds of an adaptive plan, in a folder."""
+    """The rounds of an adaptive plan, in a folder. `secret`: of the release, while it lives; it seals decisions."""
 
     folder: Path
     release: str
     snapshot: str
     plan: AdaptivePlan
+    secret: bytes | None = field(default=None, repr=False)
 
     @property
     def spent(self) -> Cost:
@@ -52,17 +55,18 @@ class Rounds:
         return {"release": self.release, "snapshot": self.snapshot, "domain": self.plan.domain.digest}
 
     def decide(self, decision: Decision) -> Decision:
-        """Keep a decision: from now on it is what the round measures."""
-        write_whole(self._path(decision.round), json.dumps(decision.to_dict()).encode())
-        return decision
+        """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
+        told, path = decision.to_dict(), self._path(decision.round)
+        sealed = json.dumps(told | {"seal": self._seal(told)}).encode()
+        return decision if create(path, sealed) else self._read(decision.round)
 
     def decisions(self) -> Iterator[Decision]:
         """The decisions taken, in order."""
-        number, spent = 0, Fraction(0)
+        number, spent, groups = 0, Fraction(0), None
         while self._path(number).exists():
             decision = self._read(number)
-            spent += decision.spent
-            if spent > self.plan.setting.rho or decision.round != number:
+            spent, groups = spent + decision.spent, decision.groups if number < 2 else groups
+            if spent > self.plan.setting.rho or decision.round != number or decision.groups != groups:
                 raise self._foreign(number)
             yield decision
             number += 1
@@ -114,9 +118,17 @@ class Rounds:
 
     def _read(self, number: int) -> Decision:
         try:
-            return Decision.from_dict(json.loads(self._path(number).read_text()), self.plan.setting)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            told = dict(json.loads(self._path(number).read_text()))
+            seal = told.pop("seal")
+            if self.secret is not None and seal != self._seal(told):
+                raise ValueError("edited")
+            return Decision.from_dict(told, self.plan.setting)
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
+
+    def _seal(self, told: dict[str, Any]) -> str | None:
+        """The tag of a decision; None where the secret is gone, and nothing can be drawn any more."""
+        return None if self.secret is None else round_tag(self.secret, canonical(told).decode())
 
     def _foreign(self, number: int) -> JobError:
         got = f"{self._path(number).name} is no round of this run"

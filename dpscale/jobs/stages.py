@@ -14,8 +14,9 @@ from dpscale.jobs.planning import AnyPlan, check_room, run_plan
 from dpscale.jobs.reading import Reader, columns_of, open_table, snapshot_of
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spending import charge, check_secret, hold_secret, publish
+from dpscale.jobs.spending import charge, check_secret, hold_secret, holds_secret, publish
 from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
+from dpscale.privacy.secret import read_secret
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes
 from dpscale.tables.snapshot import Stamps, stamps
@@ -56,7 +57,8 @@ def _of(run: RunDirectory, made: AnyPlan, snapshot_id: str) -> Measurements | Ro
                        "start a new run")  # fmt: skip
     release = run.manifest["release"]
     if isinstance(made, AdaptivePlan):
-        return Rounds(run.measurements_path, release, snapshot_id, made)
+        secret = read_secret(run.secret_path) if holds_secret(run) else None
+        return Rounds(run.measurements_path, release, snapshot_id, made, secret)
     schedule = make_schedule(made, run.job.privacy.budget, run.job.data.max_rows_per_unit or 1)
     return Measurements(run.measurements_path, release, snapshot_id, made, schedule)
 

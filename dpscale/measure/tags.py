@@ -21,6 +21,11 @@ def secret_tag(secret: bytes) -> str:
     return _tag(secret, "dpscale secret")
 
 
+def round_tag(secret: bytes, decision: str) -> str:
+    """A round's decision under the secret: whoever edits the one cannot make the other."""
+    return _tag(secret, f"dpscale round:{decision}")
+
+
 def _tag(secret: bytes, text: str) -> str:
     """Unrelated to every stream's key: those are of texts that begin with a brace (JSON)."""
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()

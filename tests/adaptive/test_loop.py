@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dpscale.adaptive import (
     Decision,
     Scores,
+    Setting,
     advanced,
     begun,
     decided,
@@ -180,6 +181,7 @@ def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
         told | {"chosen": [["a"], *told["chosen"][1:]]},
         told | {"chosen": [told["chosen"][0], *told["chosen"][:-1]]},
         told | {"rho": "-1/7"},
+        told | {"orders": [[-1, *row[1:]] for row in told["orders"]]},
         told | {"step": "0"},
         told | {"groups": told["groups"] | {"a": [4, 0, 3, 2]}},
         told | {"groups": told["groups"] | {"a": [9, 0]}},
@@ -208,6 +210,23 @@ def test_a_sparse_table_has_the_distance_of_the_dense_one():
     believed = Tables({("c", "e"): rng.normal(0.2, 1, (30, 40))})
     assert few.distances(believed, [("c", "e")]).found == many.distances(believed, [("c", "e")]).found
     assert "0" not in repr(few.distances(believed, [("c", "e")]))
+
+
+@pytest.mark.parametrize("cells", [8, 64, 1000])
+def test_no_sum_wraps_around(cells):
+    """Estimates at the clip, as of hopeless budgets: one record moves the distance by SCALE, not by 2^64."""
+    estimate = np.where(np.arange(cells) % 2, 1e300, -1e300)
+    counts = np.arange(cells)
+    more = counts + (np.arange(cells) == 3)
+    assert abs(distance(more, estimate) - distance(counts, estimate)) == SCALE
+    assert distance(counts, estimate) > 2**62
+    held = [Held((cells,), np.flatnonzero(own), own[own > 0]).distance(estimate) for own in (counts, more)]
+    assert held == [distance(counts, estimate), distance(more, estimate)]
+
+
+def test_attributes_of_one_cell_are_refused():
+    with pytest.raises(PlanError, match="one cell"):
+        Setting({"a": 1, "b": 3}, (("a", "b"),), Fraction(1))
 
 
 def test_weights_of_targets_count():

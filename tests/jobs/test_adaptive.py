@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -12,6 +14,7 @@ import pytest
 import dpscale as dp
 from dpscale.adaptive import Setting, run
 from dpscale.jobs.methods import plan_of
+from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.privacy.ledger import Ledger
@@ -122,7 +125,7 @@ def crash_at(monkeypatch, times, name):
 @pytest.mark.parametrize(
     ("name", "times"),
     [("dpscale.measure.orders.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.jobs.rounds.write_whole", n) for n in (0, 1, 2)]
+    + [("dpscale.jobs.rounds.create", n) for n in (0, 1, 2)]
     + [("dpscale.jobs.adapting.draw_chosen", 1), ("dpscale.jobs.stages.publish", 0)],
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
@@ -141,19 +144,51 @@ def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkey
     assert row["state"] == "released"
 
 
-def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch):
+def finer(told):
+    return told | {"orders": [[rank, names, m, str(int(v) + 1)] for rank, names, m, v in told["orders"]]}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda told: told | {"step": str(100 * Fraction(told["step"]))},
+        lambda told: told | {"rho": "0"},
+        lambda told: told | {"rho": "1/0"},
+        lambda told: {key: value for key, value in told.items() if key != "seal"},
+        finer,
+    ],
+    ids=["step", "free selections", "no number", "unsealed", "another variance"],
+)
+def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch, edit):
     job = write(tmp_path, **OWN)
     with monkeypatch.context() as patch:
         crash_at(patch, 4, "dpscale.measure.orders.write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps(told | {"step": str(100 * Fraction(told["step"]))}))
+    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     before = measurements(tmp_path / "run")
     with pytest.raises(dp.JobError, match=path.name):
         dp.run(job, tmp_path / "run")
     assert measurements(tmp_path / "run") == before
+
+
+def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
+    """A second driver, on a machine whose floats differ, would choose otherwise: it measures what stands there."""
+    job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
+    first = dp.run(job, tmp_path / "first")
+    (tmp_path / "ledger.sqlite").unlink()
+    real = Rounds.decide
+
+    def late(rounds, decision):
+        if decision.round == 1:  # the other driver was here meanwhile
+            for kept in (first.path / "measurements").glob("round-001.json"):
+                shutil.copy(kept, rounds.folder)
+            decision = replace(decision, chosen=(("b", "c"),))
+        return real(rounds, decision)
+
+    monkeypatch.setattr(Rounds, "decide", late)
+    assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
 
 
 @either
