@@ -314,7 +314,7 @@ def death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
     count_on(table, one, client)
     engine = ClusterEngine(client)
     plain = min(timed(lambda: count_on(table, one, client)) for _ in range(given.turns))
-    hit, stream = streamed(client, lambda: killed_counting(table, one, client))
+    hit, stream = streamed(client, lambda: killed_counting(table, one, client, plain / 2))
     last = {task["key"]: computing(task) for task in stream}
     again, own = sum(map(computing, stream)) - sum(last.values()), max(last.values())
     print(f"{'death of 1 of 2 in counting':32} {again:.1f} s of ended tasks done again of {sum(last.values()):.1f}; "
@@ -336,12 +336,12 @@ class Killer:
             os.kill(self.client.cluster.workers[victim.name].pid, signal.SIGKILL)
 
 
-def killed_counting(table: Any, one: Any, client: Any) -> None:
-    """Count while a worker dies after some tasks."""
+def killed_counting(table: Any, one: Any, client: Any, after: float) -> None:
+    """Count while a worker dies after so many seconds."""
     import threading
 
     killer = Killer(client, 0)
-    timer = threading.Timer(1.5, killer, ("count", 1, 1))
+    timer = threading.Timer(after, killer, ("count", 1, 1))
     timer.start()
     count_on(table, one, client)
     timer.join()
