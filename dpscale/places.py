@@ -24,7 +24,7 @@ FIELD = "run directory"
 def place(path: str | Path) -> Path:
     """A path in a folder, absolute; or, for a URL, one of the same manners in a store."""
     if "://" not in str(path):
-        return path.resolve() if isinstance(path, Path) else Path(path).resolve()
+        return Path(path).absolute()
     if not isinstance(path, str):
         return path
     try:

@@ -48,7 +48,8 @@ class RunDirectory:
     """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = place(path)
+        where = place(path)
+        self.path = where.resolve() if is_local(where) else where
         if not (self.path / "manifest.json").exists():
             raise JobError(
                 "run directory",

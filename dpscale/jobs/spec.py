@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
-from dpscale.places import place
+from dpscale.places import is_local, place
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import NAMES, Workload
 
@@ -184,7 +184,7 @@ class Job(_Section):
             raise JobError("job", f"cannot read {path} ({reason})", "a job file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise JobError("job", f"{path} is not TOML ({error})", "a job file", "mend the syntax") from None
-        return cls.parse(content, path.parent)
+        return cls.parse(content, (path.resolve() if is_local(path) else path).parent)
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:

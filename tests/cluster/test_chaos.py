@@ -37,7 +37,13 @@ def killed(expected, logs, seed, slow, submitted, kills, pause, seconds=600):
     return hits
 
 
-@pytest.mark.parametrize(("kind", "submitted", "seed"), [("plan", False, 1), ("adaptive", False, 2), ("plan", True, 5)])
+@pytest.mark.parametrize(
+    ("kind", "submitted", "seed"),
+    [
+        ("adaptive", False, 2),
+        *(pytest.param(*own, marks=pytest.mark.slow) for own in (("plan", False, 1), ("plan", True, 5))),
+    ],
+)
 def test_a_short_run_under_kills(tmp_path, kind, submitted, seed):
     hits = killed(undisturbed(tmp_path, kind), tmp_path / "logs", seed, (0.1, 0.2), submitted, 2, (2, 4), 120)
     assert sum(hits.values()) <= 2
