@@ -54,7 +54,13 @@ class Measurements:
         }
 
     def path(self, index: int) -> Path:
-        return self.folder / f"{record_digest(self.record(index))}.parquet"
+        name = self._names.get(index) or self._names.setdefault(index, record_digest(self.record(index)))
+        return self.folder / f"{name}.parquet"
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """Hashes of records, found once: there are tens of thousands, and a strategy's own hash is in each."""
+        return {}
 
     def missing(self) -> list[int]:
         """Blocks that have no file yet."""
