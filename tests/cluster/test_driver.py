@@ -164,6 +164,7 @@ def test_two_runs_at_once_on_one_ledger(cluster, client, job, expected):
     assert charges(job.parent) == ["released"] * 2
 
 
+@pytest.mark.slow
 def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhere(
     cluster, client, tmp_path, secured, job, expected, monkeypatch
 ):
