@@ -70,13 +70,16 @@ def main() -> None:
 
 
 def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:
-    """All stages of the job on the cluster; walltimes that end in between cost what was under way, no more."""
+    """All stages of the job on the cluster; walltimes that end in between cost what was under way, no more.
+
+    `adapt`, not `scale`: a lost job is put into the queue again.
+    """
     import dask
     from distributed import Client
 
     import dpscale as dp
 
-    cluster.scale(jobs=jobs)
+    cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs)
     with dask.config.set({"dpscale.worker-wait": WAIT_SECONDS}), Client(cluster) as client:
         print(dp.run(job, run_dir, client=client).path)
 

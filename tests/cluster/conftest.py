@@ -81,6 +81,10 @@ def slow(client):
 
 @pytest.fixture(autouse=True)
 def impatient():
-    """No test waits two minutes for a worker, or half of one for a scheduler."""
-    with dask.config.set({"dpscale.worker-wait": 60, "distributed.comm.timeouts.connect": "5s"}):
+    """No test waits two minutes for a worker, or half of one for a scheduler.
+
+    And a LocalCluster does not give up a worker that is killed again when the last kill was 15 s ago: it would.
+    """
+    changed = {"dpscale.worker-wait": 60, "distributed.comm.timeouts.connect": "5s"}
+    with dask.config.set(changed | {"distributed.deploy.lost-worker-timeout": "1h"}):
         yield

@@ -56,7 +56,7 @@ def test_a_cluster_gives_the_bytes_of_threads(client, job, expected):
 @pytest.mark.parametrize("place", ROUNDS)
 def test_workers_killed_in_a_part_of_a_round_are_made_good(cluster, client, job, expected, place):
     before = {worker.pid for worker in cluster.workers.values()}
-    client.run(arm, place, workers=[next(iter(client.nthreads()))])  # the other goes on meanwhile
+    client.run(arm, place)
     found = run(job, place, client)
     assert {worker.pid for worker in cluster.workers.values()} != before, "the test's kill hit"
     check(found, expected)
