@@ -3,7 +3,7 @@
 All files of a run are written here, whole or not at all. In a folder that is a write under another name, a flush and a
 rename. In a store one upload is whole by itself, and what must be made once (the lock, the secret, the manifest) is
 made by a conditional write. S3 and its kin have it (If-None-Match), Google's and Azure's stores too; one whose fsspec
-driver has none is refused rather than trusted.
+driver has none, or takes no notice, is refused (a run directory begins with a probe).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, BinaryIO, cast
 
-from dpscale.errors import JobError, TransientError
+from dpscale.errors import DpscaleError, JobError, TransientError
 
 FIELD = "run directory"
 
@@ -85,16 +86,36 @@ def create(path: Path, content: bytes) -> bool:
     """Make a file that is not there; False where it is. Of several processes one makes it."""
     if is_local(path):
         return _create_file(path, content)
-    store: Any = path
     try:
-        with store_errors(path), store.fs.open(store.path, "xb") as file:
+        with store_errors(path), _new_object(path) as file:
             file.write(content)
     except FileExistsError:
         return False
-    except (ValueError, NotImplementedError):
-        raise JobError(FIELD, f"{path}, in a store whose driver has no conditional writes", "a store that has them",
-                       "use another store, or a shared file system") from None  # fmt: skip
     return True
+
+
+def _new_object(path: Any) -> BinaryIO:
+    try:
+        return cast(BinaryIO, path.fs.open(path.path, "xb"))
+    except (ValueError, NotImplementedError):
+        raise _unconditional(path) from None
+
+
+def check_conditional(folder: Path) -> None:
+    """JobError where a store makes an object although it is there: drivers may pass over that they are asked not to."""
+    probe = folder / f".probe-{secrets.token_hex(8)}"
+    try:
+        overwritten = create(probe, b"first") and create(probe, b"second")
+    finally:
+        with store_errors(probe):
+            probe.unlink(missing_ok=True)
+    if overwritten:
+        raise _unconditional(folder)
+
+
+def _unconditional(path: Path) -> JobError:
+    return JobError(FIELD, f"{path}, in a store whose driver has no conditional writes", "a store that has them",
+                    "use another store, or a shared file system")  # fmt: skip
 
 
 def _create_file(path: Path, content: bytes) -> bool:
@@ -116,11 +137,22 @@ def _create_file(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """What a store's driver raises, as one sentence that can be tried again; its own text may be long and tell keys."""
+    """What a store's driver raises, as one sentence that can be tried again; its own text may be long and tell keys.
+
+    Drivers raise what they like, so what counts is where it came from.
+    """
     try:
         yield
-    except (FileExistsError, ValueError, NotImplementedError):
+    except (DpscaleError, FileExistsError):
         raise
     except Exception as error:
-        raise TransientError(FIELD, f"{path} cannot be written ({type(error).__name__})", "a store that takes writes",
+        if is_local(path) or not _of_driver(error):
+            raise
+        raise TransientError(FIELD, f"{path} cannot be reached ({type(error).__name__})",
+                             "a store that can be read and written",
                              "check address, keys and rights, and run again") from None  # fmt: skip
+
+
+def _of_driver(error: Exception) -> bool:
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(module.split(".")[0] in ("fsspec", "upath") for module in modules)

@@ -25,7 +25,7 @@ from dpscale.errors import DpscaleError, JobError, TransientError
 from dpscale.jobs import signs
 from dpscale.jobs.ledgerplace import network_kind, refused
 from dpscale.jobs.rundir import RunDirectory
-from dpscale.places import place, write_whole
+from dpscale.places import place, store_errors, write_whole
 
 RESOURCE, STOP = "DRIVER", "cancel"
 INTERNAL = 70
@@ -167,13 +167,17 @@ class Heart:
         """TransientError where the run was cancelled, or another driver took over."""
         if self._taken:
             raise TransientError("run", "another driver took over", "", "wait for that one")
-        with suppress(OSError):
-            if (self.path / STOP).read_text() == signs.read(self.path)["submission"]:
-                raise _cancelled()
+        if self._stopped():
+            raise _cancelled()
+
+    def _stopped(self) -> bool:
+        with suppress(OSError, TransientError), store_errors(self.path):
+            return (self.path / STOP).read_text() == signs.read(self.path)["submission"]
+        return False
 
     def _beat(self) -> None:
         while not self._ended.wait(signs.BEAT_SECONDS):
-            with suppress(OSError):  # a full disk ends no run by this
+            with suppress(OSError, TransientError):  # a full disk or a store that is away ends no run by this
                 self._taken = not signs.change(
                     self.path, lambda found: found.get("driver") == self.name, working=self._working or None
                 )
@@ -182,8 +186,8 @@ class Heart:
 def wait(path: Path, seconds: float | None = None) -> signs.Signs:
     """Until the run ends: what its driver tells then. TransientError when it is silent, or after so many seconds."""
     end, silence = None if seconds is None else time.monotonic() + seconds, signs.Silence()
+    found = signs.read(path)
     while True:
-        found = signs.read(path)
         if not found:
             raise JobError("run directory", f"{path} was never submitted", "a run that `dpscale submit` began",
                            "submit it, or run it here")  # fmt: skip
@@ -194,6 +198,8 @@ def wait(path: Path, seconds: float | None = None) -> signs.Signs:
         if end is not None and time.monotonic() > end:
             raise TransientError("run", f"not done after {seconds:g} seconds", "", "wait on")
         time.sleep(signs.POLL_SECONDS)
+        with suppress(OSError, TransientError):  # a store that is away for a moment
+            found = signs.read(path)
 
 
 def _silent(found: signs.Signs) -> TransientError:
@@ -224,7 +230,7 @@ def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     code, text = 0, str(error) if isinstance(error, DpscaleError) else f"the driver failed with {type(error).__name__}"
     if error is not None:
         code = error.exit_code if isinstance(error, DpscaleError) else INTERNAL
-    with suppress(OSError):
+    with suppress(OSError, TransientError):
         signs.change(path, lambda found: allowed(found) and found["state"] in signs.AT_WORK, exit_code=code,
                      state="failed" if code else "done", error=text if code else None, working=None)  # fmt: skip
     return code

@@ -11,15 +11,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from dpscale.errors import TransientError
-from dpscale.places import create, is_local, write_whole
+from dpscale.places import create, is_local, store_errors, write_whole
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
@@ -44,41 +46,55 @@ def _file_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _object_lock(folder: Path) -> Iterator[None]:
-    path = folder / NAME
-    if not create(path, _sign()):
+    path, owner = folder / NAME, secrets.token_hex(8)
+    if not create(path, _sign(owner)):
         with suppress(FileNotFoundError):
             if not _stale(found := path.read_bytes()):
                 raise _taken(folder)
             if path.read_bytes() == found:
                 path.unlink()
-        if not create(path, _sign()):
+        if not create(path, _sign(owner)):
             raise _taken(folder)
     ended = threading.Event()
-    thread = threading.Thread(target=_beat, args=(path, ended), daemon=True)
+    thread = threading.Thread(target=_beat, args=(path, owner, ended), daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        path.unlink()
+        with suppress(TransientError, FileNotFoundError), store_errors(path):
+            if _owned(path, owner):
+                path.unlink()
 
 
-def _beat(path: Path, ended: threading.Event) -> None:
+def _beat(path: Path, owner: str, ended: threading.Event) -> None:
+    """Until the end, or until another took the lock, who found it too old."""
     while not ended.wait(BEAT_SECONDS):
-        with suppress(TransientError):
-            write_whole(path, _sign())
+        with suppress(TransientError), store_errors(path):
+            if not _owned(path, owner):
+                return
+            write_whole(path, _sign(owner))
 
 
-def _sign() -> bytes:
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}).encode()
+def _owned(path: Path, owner: str) -> bool:
+    return _entries(path.read_bytes()).get("owner") == owner
+
+
+def _sign(owner: str) -> bytes:
+    told = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+    return json.dumps(told).encode()
+
+
+def _entries(content: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        return {}
 
 
 def _stale(content: bytes) -> bool:
-    try:
-        return time.time() - float(json.loads(content)["at"]) > STALE_SECONDS
-    except (ValueError, KeyError, TypeError):
-        return True
+    return time.time() - float(_entries(content).get("at", 0.0)) > STALE_SECONDS
 
 
 def _taken(folder: Path) -> TransientError:

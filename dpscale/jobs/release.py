@@ -23,6 +23,7 @@ from dpscale.jobs.reporting import run_report
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.jobs.stages import run_measure
+from dpscale.places import store_errors
 
 Stage = Callable[[RunDirectory, Engine], None]
 
@@ -106,7 +107,7 @@ def run_stages(
         check_ledger_place(directory.job.privacy.ledger)
     engine = resolve(client, scheduler or directory.job.engine.scheduler, progress)
     try:
-        with disk_errors(directory.path), directory.locked():
+        with disk_errors(directory.path), store_errors(directory.path), directory.locked():
             for name, stage in stages.items():
                 if only in (None, name):
                     stage(directory, engine)

@@ -7,7 +7,7 @@ A decision that is there is never taken again, and a value that is there is neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpscale.adaptive import Decision, State, absorbed, advanced, begun
 from dpscale.adaptive import Order as Asked
 from dpscale.adaptive.plan import AdaptivePlan
-from dpscale.errors import JobError
+from dpscale.errors import JobError, TransientError
 from dpscale.measure import Order
 from dpscale.measure.store import read_values, record_digest
 from dpscale.measure.tags import round_tag
@@ -58,7 +58,13 @@ class Rounds:
         """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
         told, path = decision.to_dict(), self._path(decision.round)
         sealed = json.dumps(told | {"seal": self._seal(told)}).encode()
-        return decision if create(path, sealed) else self._read(decision.round)
+        if create(path, sealed):
+            return decision
+        found = self._read(decision.round)
+        if found.groups != decision.groups:  # this run's shards are of other groups
+            raise TransientError("measurements", f"another process wrote {path.name} meanwhile", "one at a time",
+                                 "run again: it goes on behind that")  # fmt: skip
+        return found
 
     def decisions(self) -> Iterator[Decision]:
         """The decisions taken, in order."""
@@ -92,23 +98,29 @@ class Rounds:
 
     def replayed(self) -> tuple[State | None, Decision | None]:
         """The state after the rounds that are measured, and the decision that waits for its measurements."""
-        state = None
-        for decision in self.decisions():
+        state, taken = None, list(self.decisions())
+        for decision in taken:
             if self.orders(decision):
                 return state, decision
             values = self.values(decision)
-            state = begun(self.plan.setting, decision, values) if state is None else advanced(state, decision, values)
+            state = self._begun(taken, values) if state is None else advanced(state, decision, values)
         return state, None
 
     def final(self, published: bool) -> State:
         """The state after all rounds, for its estimates only: by GReM as published, or by local maximum entropy."""
-        setting = replace(self.plan.setting, options=replace(self.plan.setting.options, published=published))
-        first, *others = list(self.decisions())
-        groups = others[0].groups if others else None
-        state = begun(setting, first, self.values(first), groups)
-        for decision in others:
+        taken = list(self.decisions())
+        state = self._begun(taken, self.values(taken[0]), published)
+        for decision in taken[1:]:
             state = absorbed(state, decision, self.values(decision))
         return state
+
+    def _begun(self, taken: Sequence[Decision], values: Sequence[Array], published: bool | None = None) -> State:
+        """The state after the 1-ways. Groups are those that the next decision wrote down, where there is one: they
+        follow from floats, which another machine may round otherwise."""
+        setting, groups = self.plan.setting, taken[1].groups if len(taken) > 1 else None
+        if published is not None:
+            setting = replace(setting, options=replace(setting.options, published=published))
+        return begun(setting, taken[0], values, groups)
 
     def _record(self, asked: Asked) -> dict[str, Any]:
         return {**self.head, **asked.record()}

@@ -25,13 +25,13 @@ import tomli_w
 
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
-from dpscale.errors import JobError
+from dpscale.errors import JobError, TransientError
 from dpscale.jobs.files import digest_files
 from dpscale.jobs.lock import locked
 from dpscale.jobs.methods import is_adaptive, plan_of
 from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
-from dpscale.places import create, is_local, place, write_whole
+from dpscale.places import check_conditional, create, is_local, place, store_errors, write_whole
 from dpscale.select import Plan
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -50,6 +50,10 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         where = place(path)
         self.path = where.resolve() if is_local(where) else where
+        with store_errors(self.path):
+            self._read()
+
+    def _read(self) -> None:
         if not (self.path / "manifest.json").exists():
             raise JobError(
                 "run directory",
@@ -74,6 +78,11 @@ class RunDirectory:
         job.build_workload(domain)
         digest = job_digest(job, domain)
         where = place(path if path is not None else Path("runs") / digest[:12])
+        with store_errors(where):
+            return cls._made(job, domain, digest, where)
+
+    @classmethod
+    def _made(cls, job: Job, domain: Domain, digest: str, where: Path) -> RunDirectory:
         if (where / "manifest.json").exists():
             return cls._reopened(where, digest)
         _refuse_foreign(where)
@@ -140,7 +149,7 @@ class RunDirectory:
         try:
             yield
         except BaseException:
-            with suppress(OSError):  # as on a full disk, which the error then tells of
+            with suppress(OSError, TransientError):  # as on a full disk, which the error then tells of
                 self._mark(name, end=_now(), state="failed")
             raise
         leaf = self.path / folder
@@ -201,6 +210,7 @@ def _make_folder(where: Path, files: dict[str, bytes]) -> bool:
 def _make_prefix(where: Path, files: dict[str, bytes]) -> bool:
     """The same in a store: the manifest comes last and makes it a run; the files before it follow from the job."""
     *before, (name, manifest) = files.items()
+    check_conditional(where)
     for other, content in before:
         write_whole(where / other, content)
     return create(where / name, manifest)

@@ -19,6 +19,7 @@ from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
+from dpscale.residual.groups import by_mass
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
 OWN = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 3}]}
@@ -188,6 +189,46 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
         return real(rounds, decision)
 
     monkeypatch.setattr(Rounds, "decide", late)
+    assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
+
+
+def other_groups(patch):
+    """As a machine would choose them whose floats differ."""
+    patch.setattr("dpscale.adaptive.state._grouped", lambda setting, counts: {
+        name: by_mass(np.arange(1.0, 1 + len(own.values)), 4.0) for name, own in counts.items()
+    })  # fmt: skip
+
+
+def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
+    """A run that was begun on one machine goes on, on another that would have chosen other groups, with its own."""
+    place, changes, expected = reference
+    (place / "ledger.sqlite").unlink(missing_ok=True)
+    job = write(place, "again.toml", **changes)
+    with monkeypatch.context() as patch:
+        crash_at(patch, len(SIZES) + 1, "dpscale.measure.orders.write_values")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    assert (tmp_path / "run/measurements/round-001.json").exists()
+    other_groups(monkeypatch)
+    assert everything(dp.run(job, tmp_path / "run").path) == expected
+
+
+def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path, monkeypatch):
+    job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
+    first = dp.run(job, tmp_path / "first")
+    (tmp_path / "ledger.sqlite").unlink()
+    real = Rounds.decide
+
+    def late(rounds, decision):
+        if decision.round == 1:
+            shutil.copy(first.path / "measurements/round-001.json", rounds.folder)
+        return real(rounds, decision)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rounds, "decide", late)
+        other_groups(patch)
+        with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
+            dp.run(job, tmp_path / "second")
     assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
 
 

@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 import uuid
+from typing import ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
-from dpscale.jobs import lock
+from dpscale.jobs import lock, signs
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.places import create, place, writing
@@ -112,8 +115,21 @@ def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, m
         monkeypatch.setattr(lock, "STALE_SECONDS", -1.0)
         with run.locked():  # as if the first had died a minute ago
             pass
-        assert create(run.path / ".lock", b"")  # the first one's end finds a lock to remove
+        monkeypatch.setattr(lock, "STALE_SECONDS", 60.0)
     assert not (run.path / ".lock").exists()
+
+
+def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch):
+    """The first, which only hung, neither renews nor removes the lock of who took it over."""
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
+    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    with run.locked():
+        (run.path / ".lock").write_bytes(other := lock._sign("another"))
+        time.sleep(0.5)
+        assert (run.path / ".lock").read_bytes() == other
+    assert (run.path / ".lock").read_bytes() == other
+    with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
+        pass
 
 
 def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
@@ -135,7 +151,7 @@ def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
 
 
 def test_a_store_that_refuses_is_one_sentence_without_its_keys(tmp_path):
-    with pytest.raises(dp.TransientError, match="cannot be written") as caught:
+    with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
         RunDirectory.create(Job.read(write(tmp_path)), f"s3://no-such-bucket-{uuid.uuid4().hex}/run")
     assert "tests" not in str(caught.value)
 
@@ -149,6 +165,43 @@ def test_a_write_that_fails_leaves_what_was_there(prefix):
 
 
 def test_a_store_without_conditional_writes_is_refused():
-    """fsspec's driver of FTP, HTTP and others takes no exclusive mode; this one of a read-only kind is at hand."""
-    with pytest.raises(dp.DpscaleError):
+    """fsspec's driver of HTTP takes no exclusive mode."""
+    pytest.importorskip("aiohttp")
+    with pytest.raises(dp.JobError, match="no conditional writes"):
         create(place("http://127.0.0.1:9/run"), b"x")
+
+
+class Heedless(MemoryFileSystem):
+    """A store whose driver passes over that it should not write where something stands."""
+
+    protocol = "heedless"
+    store: ClassVar[dict] = {}
+
+    def _open(self, path, mode="rb", **settings):
+        return super()._open(path, mode.replace("x", "w"), **settings)
+
+
+@pytest.mark.filterwarnings("ignore:UPath")
+def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
+    fsspec.register_implementation("heedless", Heedless, clobber=True)
+    with pytest.raises(dp.JobError, match="no conditional writes"):
+        RunDirectory.create(Job.read(write(tmp_path)), "heedless://bucket/run")
+    assert not [name for name in Heedless.store if "probe" not in name]
+
+
+def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
+    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    signs.change(run.path, lambda found: not found, state="running")
+    assert signs.read(run.path)["state"] == "running"
+    with socket.socket() as free, monkeypatch.context() as patch:
+        free.bind(("127.0.0.1", 0))
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        gone = place(prefix)
+        for asked in (lambda: RunDirectory(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b"")):
+            with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
+                asked()
+            assert "tests" not in str(caught.value).replace(prefix, "")
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert RunDirectory(prefix).manifest == run.manifest
