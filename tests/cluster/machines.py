@@ -31,8 +31,9 @@ class Machines:
         self._environment = os.environ | {"PYTHONPATH": str(ROOT)} | own | environment
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def scheduler(self) -> subprocess.Popen[bytes]:
-        return self._start("scheduler", "--port", self.port, "--protocol", self.protocol, "--no-dashboard")
+    def scheduler(self, *arguments: object) -> subprocess.Popen[bytes]:
+        own = ("--port", self.port, "--protocol", self.protocol, "--no-dashboard")
+        return self._start("scheduler", *own, *arguments)
 
     def worker(self, *arguments: object, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """A worker; `within` is a command that starts the command given to it."""

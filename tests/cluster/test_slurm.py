@@ -1,0 +1,49 @@
+"""cluster/slurm.py on a SLURM that is there: skipped where `sbatch` or dask-jobqueue is not.
+
+DPSCALE_SLURM names the partition (default: normal); the machine that runs the tests is one of its nodes, or shares /tmp.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import dpscale as dp
+from tests.audit.small import answers, measurements, write
+from tests.cluster.conftest import ROOT
+from tests.cluster.waiting import eventually
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("sbatch") is None, reason="no SLURM here"),
+]
+QUEUE = os.environ.get("DPSCALE_SLURM", "normal")
+
+
+def running():
+    """Jobs of workers that run now."""
+    told = subprocess.run(["squeue", "-h", "-t", "R", "-n", "dask-worker", "-o", "%A"], capture_output=True, text=True,
+                          check=True).stdout  # fmt: skip
+    return set(told.split())
+
+
+def test_a_cancelled_job_is_queued_again_and_the_bytes_are_those_of_threads(tmp_path, certificates):
+    pytest.importorskip("dask_jobqueue")
+    job = write(tmp_path, engine={"seed": 5})
+    expected = dp.run(job, tmp_path / "expected", scheduler="threads")
+    (tmp_path / "ledger.sqlite").unlink()
+    before = running()
+    command = [sys.executable, ROOT / "cluster/slurm.py", job, "--run-dir", tmp_path / "run", "--queue", QUEUE,
+               "--jobs", "1", "--cores", "1", "--memory", "2GB"]  # fmt: skip
+    begun = subprocess.Popen(list(map(str, command)), cwd=tmp_path,
+                             env=os.environ | {"DASK_CONFIG": str(certificates / "dask.yaml")})  # fmt: skip
+    assert eventually(lambda: running() - before)
+    first = running() - before
+    subprocess.run(["scancel", *first], check=True)
+    assert eventually(lambda: running() - before - first or begun.poll() is not None, 120)
+    assert begun.wait(180) == 0
+    assert running() <= before | first
+    assert measurements(tmp_path / "run") == measurements(expected.path)
+    assert answers(tmp_path / "run") == answers(expected.path)
