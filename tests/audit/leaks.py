@@ -1,6 +1,6 @@
 """What a run leaves behind, held against the exact figures of a planted table.
 
-Looked for: counts of 5 digits and more as decimal text that stands alone (also with commas or underlines between
+Looked for: counts of 6 digits as decimal text that stands alone (also with commas or underlines between
 thousands, or as a float that ends in .0), and as 8 raw bytes, little-endian, int64 or float64; and texts and numbers
 that stand in records only. A noisy value may by chance begin with the digits of a count: a decimal point and digits
 other than 0 after them, or digits beside them, make it another number.
@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-CELLS = {(0, "Z"): 20011, (0, "Q"): 11326, (1, "Z"): 7177, (1, "Q"): 23456}
-COUNTS = sorted({20011, 11326, 7177, 23456, 31337, 30633, 27188, 34782, 61970})  # cells, margins (31,337 …), the total
+CELLS = {(0, "Z"): 200111, (0, "Q"): 113267, (1, "Z"): 171773, (1, "Q"): 234567}
+MARGINS = [313378, 406340, 371884, 347834]
+COUNTS = sorted({*CELLS.values(), *MARGINS, 719718})  # no port and hardly a process has such a number
 BAD_NUMBER, BAD_TEXT, UNIT = 987654321, "Xochimilco-7", 8675309
 SECRETS = (str(BAD_NUMBER), BAD_TEXT, str(UNIT))
 

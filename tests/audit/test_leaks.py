@@ -145,15 +145,17 @@ def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
 
 @pytest.mark.parametrize(
     "leak",
-    [b"31337 rows", b"got 31,337", b'{"count": 31337}', b"shape (2, 31337)", b"31337.0", b"array([31337, 5])",
-     b"=31337\n", b"x" + np.int64(31337).tobytes(), np.float64(31337).tobytes() + b"y", b"value 987654321 is outside",
-     BAD_TEXT.encode(), np.array([1, 31337], dtype="<i8").tobytes()],
+    [b"313378 rows", b"got 313,378", b'{"count": 313378}', b"shape (2, 313378)", b"313378.0", b"array([313378, 5])",
+     b"=313378\n", b"x" + np.int64(313378).tobytes(), np.float64(313378).tobytes() + b"y", b"value 987654321 is outside",
+     BAD_TEXT.encode(), np.array([1, 313378], dtype="<i8").tobytes()],
 )  # fmt: skip
 def test_the_checker_sees_a_leak(leak):
     assert leaks_in(b"some text; " + leak)
 
 
-@pytest.mark.parametrize("noise", [b"31337.25", b"131337", b"313370", b"0.31337", b"a31337f", b"31,337.5", b"1,31337"])
+@pytest.mark.parametrize(
+    "noise", [b"313378.25", b"1313378", b"3133780", b"0.313378", b"a313378f", b"313,378.5", b"1,313378"]
+)
 def test_the_checker_lets_noise_pass(noise):
     assert leaks_in(noise) == []
 
@@ -170,7 +172,7 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
         f"cli.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = spoken(tmp_path, "leaky")
-    assert {"61970", "20011"} & set(leaks_in(output)), output
+    assert {"719718", "200111"} & set(leaks_in(output)), output
 
 
 def test_a_planted_leak_in_a_file_is_seen(tmp_path):

@@ -169,6 +169,7 @@ def test_the_expected_error_is_that_of_the_units(place):
     assert told[1] == pytest.approx(4 * told[0])
 
 
+@pytest.mark.slow  # tests/audit/test_empirical.py calls what the command calls
 def test_selftest_passes_here():
     result = CliRunner().invoke(main, ["selftest", "--json"])
     assert result.exit_code == 0, result.output

@@ -31,7 +31,12 @@ def test_objective_and_gradient(seed):
 
 @pytest.mark.parametrize(
     ("family", "size", "paper"),
-    [("range", 64, 5.55), ("prefix", 64, 5.32), ("range", 256, 8.07), ("prefix", 256, 7.35)],
+    [
+        ("range", 64, 5.55),
+        ("prefix", 64, 5.32),
+        pytest.param("range", 256, 8.07, marks=pytest.mark.slow),
+        pytest.param("prefix", 256, 7.35, marks=pytest.mark.slow),
+    ],
 )
 def test_table_4(family, size, paper):
     gram = FAMILIES[family].gram(size)
