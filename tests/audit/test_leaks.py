@@ -146,8 +146,8 @@ def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
 @pytest.mark.parametrize(
     "leak",
     [b"313378 rows", b"got 313,378", b'{"count": 313378}', b"shape (2, 313378)", b"313378.0", b"array([313378, 5])",
-     b"=313378\n", b"x" + np.int64(313378).tobytes(), np.float64(313378).tobytes() + b"y", b"value 987654321 is outside",
-     BAD_TEXT.encode(), np.array([1, 313378], dtype="<i8").tobytes()],
+     b"=313378\n", b"x" + np.int64(313378).tobytes(), np.float64(313378).tobytes() + b"y",
+     b"value 987654321 is outside", BAD_TEXT.encode(), np.array([1, 313378], dtype="<i8").tobytes()],
 )  # fmt: skip
 def test_the_checker_sees_a_leak(leak):
     assert leaks_in(b"some text; " + leak)

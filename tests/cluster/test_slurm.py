@@ -1,6 +1,7 @@
 """cluster/slurm.py on a SLURM that is there: skipped where `sbatch` or dask-jobqueue is not.
 
-DPSCALE_SLURM names the partition (default: normal); the machine that runs the tests is one of its nodes, or shares /tmp.
+DPSCALE_SLURM names the partition (default: normal); the nodes share the folder for temporary files of the machine that
+runs the tests.
 """
 
 import os
