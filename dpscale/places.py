@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from dpscale.errors import DpscaleError, JobError, TransientError
 
-FIELD = "run directory"
+FIELD, PARTIAL = "run directory", ".partial"
 
 
 def place(path: str | Path) -> Path:
@@ -58,7 +58,7 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
             path.write_bytes(buffer.getbuffer())
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")  # containers may share process ids
+    partial = partial_name(path)
     try:
         with open(partial, "wb") as file:
             yield file
@@ -69,6 +69,28 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def partial_name(path: Path) -> Path:
+    """Another name for a file that is not whole yet; containers may share process ids."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left half written in a folder where nobody writes any more."""
+    if is_local(folder):
+        for partial in folder.glob(f".*{PARTIAL}"):
+            partial.unlink(missing_ok=True)
+
+
+def flush_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk; what `writing` flushed are the contents."""
+    if is_local(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def reading(path: Path) -> BinaryIO:
@@ -121,7 +143,7 @@ def _unconditional(path: Path) -> JobError:
 def _create_file(path: Path, content: bytes) -> bool:
     """Written and flushed under another name, then linked to its own, which fails where that is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    partial = partial_name(path)
     try:
         with open(partial, "wb") as file:
             file.write(content)

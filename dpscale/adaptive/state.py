@@ -197,7 +197,15 @@ def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State
     moved = tuple(float(np.abs(after.estimate(names) - old).sum()) for old, names in pairs)
     noise = tuple(NOISE_L1 * sigma * old.size for old in before)
     note = Round(decision.chosen, decision.step + decision.rho, moved, noise)
-    return replace(after, rounds=(*state.rounds, note), step=_annealed(state, note))
+    return _noted(after, note, _annealed(state, note))
+
+
+def _noted(state: State, note: Round, step: Fraction) -> State:
+    """The state with a round noted; its model, if it is made already, is of the same measurements."""
+    noted = replace(state, rounds=(*state.rounds, note), step=step)
+    if "model" in vars(state):
+        vars(noted)["model"] = state.model
+    return noted
 
 
 def touched(before: State, after: State) -> list[Names]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dpscale.errors import JobError
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.measure.tags import secret_tag
+from dpscale.places import flush_names, remove_partial
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
@@ -70,6 +71,8 @@ def publish(run: RunDirectory, charged: Charged) -> None:
     with Ledger.open(run.job.privacy.ledger) as ledger:
         if state == "reserved":
             ledger.commit(charged.release)
+        remove_partial(run.measurements_path)
+        flush_names(run.measurements_path)  # a power cut must not take what cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
         if state != "released":

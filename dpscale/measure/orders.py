@@ -15,6 +15,7 @@ from dpscale.residual import subsets
 from dpscale.select.blas import one_thread
 from dpscale.select.plan import Block
 from dpscale.tables.count import Attributes, Counts, ExactMarginal, Layout
+from dpscale.together import Together
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def carry_out(layout: Layout, orders: Sequence[Order], secret_path: Path, flat: 
 def measure_all(marginal_of: Callable[[Attributes], ExactMarginal], orders: Sequence[Order], secret_path: Path) -> int:
     """The same from wherever the exact counts of an order's source are."""
     secret = read_secret(secret_path)
-    with one_thread():  # Dask's workers are the threads; those of BLAS would fight with them
+    with one_thread(), Together() as files:  # Dask's workers are the threads; those of BLAS would fight with them
         for order in orders:
             if not order.path.exists():
                 values = measure_block(order.block, order.draw, marginal_of(order.source), secret, order.record)
-                write_values(order.path, values, order.record)
+                write_values(order.path, values, order.record, files.writing)
     return len(orders)

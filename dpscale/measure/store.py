@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from dpscale.privacy.streams import canonical
 from dpscale.select.plan import Block, Plan
 
 MECHANISM_VERSION = 1
+Opened = Callable[[Path], AbstractContextManager[BinaryIO]]
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
 
 
@@ -100,14 +102,14 @@ def record_digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(record)).hexdigest()[:32]
 
 
-def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, Any]) -> None:
-    """Write a measurement by flush and atomic rename."""
+def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, Any], opened: Opened = writing) -> None:
+    """Write a measurement by flush and atomic rename; `opened` makes the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([pa.field("value", pa.float64(), nullable=False)], metadata={"dpscale": canonical(record)})
     table = pa.table([pa.array(values.reshape(-1))], schema=schema)
-    with writing(path) as file:
+    with opened(path) as file:
         pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False, **LARGE_PAGES)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from dpscale.workload import GramFactor, Subworkload, Workload, decompose, root_
 from dpscale.workload.factors import compressed
 
 Array = NDArray[np.float64]
+Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 
 JOINT_CELLS = 2600
 RIDGE = 1e-12
@@ -43,6 +45,15 @@ class Problem:
     rows: Array
     basis: Array | None
 
+    @cached_property
+    def is_center(self) -> bool:
+        """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
+        n = self.rows.shape[1]
+        if len(self.shape) != 1 or len(self.rows) != n - 1:
+            return False
+        gram = self.rows.T @ self.rows
+        return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
+
 
 def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve, based: bool = True) -> Plan:
     """The plan of a mechanism that solves every subworkload by `solve`.
@@ -52,15 +63,15 @@ def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve
     subs = decompose(workload)
     signatures = [sub.signature() for sub in subs]
     distinct = dict(zip(signatures, subs, strict=True))
-    problems = {key: problems_of(sub, based) for key, sub in distinct.items()}
-    single = {problem.key: problem for found in problems.values() for problem in found}
+    single: dict[str, Problem] = {}
+    problems = {key: _problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
              *(partial(_product, solve, setting.noise, sub) for sub in rest.values())]  # fmt: skip
     found = list(setting.each(_run, tasks))
     optima = dict(zip(single, found, strict=False))
     solved = dict(zip(rest, found[len(single) :], strict=True))
-    rounded: dict[tuple[str, int], Factor] = {}
+    rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, setting)
     for key, parts in problems.items():
         if key not in solved:
             solved[key] = _assemble(parts, optima, rounded, setting.noise)
@@ -68,7 +79,7 @@ def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve
     return _plan(workload, name, setting.noise, subs, solutions, _remarks(list(optima.values())))
 
 
-def _run(task: Callable[[], Optimum | Solution]) -> Optimum | Solution:
+def _run(task: Callable[[], Any]) -> Any:
     with one_thread():
         return task()
 
@@ -112,22 +123,28 @@ def _scaled(solution: Solution, scale: float) -> Solution:
     return Solution(solution.factors, solution.coefficient * scale, solution.bound * scale)
 
 
-def problems_of(sub: Subworkload, based: bool = True) -> tuple[Problem, ...]:
-    """The problems whose product solves a subworkload: one a factor, or one for all cells; none where too large."""
+def _problems_of(sub: Subworkload, based: bool, known: dict[str, Problem]) -> tuple[Problem, ...]:
+    """The problems whose product solves a subworkload: one a factor, or one for all cells; none where too large.
+
+    `known`: the problems that were made before, by their keys; new ones are added.
+    """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     if only and not sub.is_joint(only):
         pairs = zip(only, sub.sizes, strict=True)
-        return tuple(_problem_of(sub.factors[key], (n,), based) for key, n in pairs)
+        return tuple(_problem_of(sub.factors[key], (n,), based, known) for key, n in pairs)
     if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
         return ()
     if only:
-        return (_problem_of(sub.factors[only[0]], sub.sizes, based),)
+        return (_problem_of(sub.factors[only[0]], sub.sizes, based, known),)
     rows = sub.rows() / math.sqrt(sub.scale)
-    return (_problem(sub.signature(), sub.sizes, rows, _common_basis(sub) if based else None),)
+    known[sub.signature()] = _problem(sub.signature(), sub.sizes, rows, _common_basis(sub) if based else None)
+    return (known[sub.signature()],)
 
 
-def _problem_of(factor: GramFactor, shape: tuple[int, ...], based: bool) -> Problem:
-    return _problem(factor.key, shape, factor.rows, factor.basis if based else None)
+def _problem_of(factor: GramFactor, shape: tuple[int, ...], based: bool, known: dict[str, Problem]) -> Problem:
+    if factor.key not in known:
+        known[factor.key] = _problem(factor.key, shape, factor.rows, factor.basis if based else None)
+    return known[factor.key]
 
 
 def _problem(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None) -> Problem:
@@ -153,33 +170,34 @@ def _common_basis(sub: Subworkload) -> Array | None:
     return np.concatenate(known) if len(known) == len(bases) else None
 
 
-def _assemble(
-    problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: dict[tuple[str, int], Factor], noise: str
-) -> Solution:
+def _rounded(products: list[tuple[Problem, ...]], optima: dict[str, Optimum], setting: Setting) -> Rounded:
+    """Every problem's optimum as an integer strategy, once for each number of bits that a product asks for."""
+    wanted = {(problem.key, _bits(parts)): problem for parts in products for problem in parts}
+    tasks = [partial(_round, problem, optima[key], bits, setting.noise) for (key, bits), problem in wanted.items()]
+    return dict(zip(wanted, setting.each(_run, tasks), strict=True))
+
+
+def _bits(problems: tuple[Problem, ...]) -> int:
+    return bits_for(sum(not problem.is_center for problem in problems))
+
+
+def _assemble(problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: Rounded, noise: str) -> Solution:
     """The product of the problems' rounded optima; the solution of a Gram of trace 1."""
-    bits = bits_for(sum(not _is_center(problem) for problem in problems))
-    factors, coefficient, bound = [], float(variance_factor(noise)), 1.0
-    for problem in problems:
-        if (problem.key, bits) not in rounded:
-            rounded[problem.key, bits] = _factor(problem, optima[problem.key], bits)
-        factors.append(rounded[problem.key, bits])
-        coefficient *= worth(factors[-1], problem.rows, noise)
-        bound *= optima[problem.key].dual
-    return Solution(tuple(factors), coefficient, min(bound, coefficient))
+    found = [rounded[problem.key, _bits(problems)] for problem in problems]
+    coefficient = math.prod((error for _, error in found), start=float(variance_factor(noise)))
+    bound = math.prod(optima[problem.key].dual for problem in problems)
+    return Solution(tuple(factor for factor, _ in found), coefficient, min(bound, coefficient))
+
+
+def _round(problem: Problem, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+    """An integer strategy near the optimum, and its error coefficient."""
+    factor = _factor(problem, optimum, bits)
+    return factor, worth(factor, problem.rows, noise)
 
 
 def _factor(problem: Problem, optimum: Optimum, bits: int) -> Factor:
-    if _is_center(problem):
+    if problem.is_center:
         return center_factor(problem.shape[0])
     if problem.basis is not None:
         return round_strategy(problem.rows, optimum.root, problem.shape, BASIS_BITS, problem.basis)
     return round_strategy(problem.rows, optimum.root, problem.shape, bits)
-
-
-def _is_center(problem: Problem) -> bool:
-    """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
-    n = problem.rows.shape[1]
-    if len(problem.shape) != 1 or len(problem.rows) != n - 1:
-        return False
-    gram = problem.rows.T @ problem.rows
-    return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))

@@ -259,7 +259,7 @@ def slow_down(victim):
 
     write_values = orders.write_values
 
-    def slow(path, values, record):
+    def slow(path, values, record, opened):
         time.sleep(0.2)
         write_values(path, values, record)
         if os.getpid() == victim:
