@@ -33,8 +33,10 @@ def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
     for client in clients.values():  # imports and compiled code
         measure_on(job_of(made, "small", '[[workload]]\nfamily = "range"\ndegree = 1\n', "query-smasher"), client)
     job = job_of(made, "large", asked, "query-smasher")
-    stages = {workers: [streamed_stage(job, client) for _ in range(given.long)]
-              for workers, client in clients.items()}  # fmt: skip
+    stages: dict[int, list[tuple[float, Stream]]] = {workers: [] for workers in clients}
+    for _ in range(given.long):
+        for workers, client in clients.items():
+            stages[workers].append(streamed_stage(job, client))
     took = {workers: min(found)[0] for workers, found in stages.items()}
     stream = min(stages[1], key=lambda found: found[0])[1]
     share = each * len(stream) / took[1]

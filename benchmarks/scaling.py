@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,44 @@ from death import death
 from overhead import large
 
 
-def bare(table: Any, one: Any, workers: int, turns: int) -> float:
-    """The same counting by processes that get nothing but their share of the partitions."""
-    from dpscale.engine.counting import partition_groups
-    from dpscale.tables.count import Layout, count
+class Bare:
+    """Processes that get nothing but their shares of some work, in place of a cluster."""
 
-    cover = one.cover(1 << 21)
-    layout = Layout(cover.domain, cover.sets)
-    shares = [(layout, group, (), None, cover) for group in partition_groups(table.partitions, workers)]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return min(timed(lambda: [task.result() for task in [pool.submit(count, *share) for share in shares]])
-                   for _ in range(turns + 1))  # fmt: skip
+    def __init__(self, workers: int) -> None:
+        self.workers, self.pool = workers, ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+    def run(self, function: Callable[..., Any], shares: list[Any]) -> None:
+        for task in [self.pool.submit(function, *share) for share in shares]:
+            task.result()
+
+    def count(self, table: Any, one: Any) -> None:
+        """What `count_on` counts."""
+        from dpscale.engine.counting import partition_groups
+        from dpscale.tables.count import Layout, count
+
+        cover = one.cover(1 << 21)
+        layout = Layout(cover.domain, cover.sets)
+        groups = partition_groups(table.partitions, self.workers)
+        self.run(count, [(layout, group, (), None, cover) for group in groups])
+
+
+def spin(steps: int) -> int:
+    """Work that needs nothing but a core."""
+    return sum(step * step for step in range(steps))
+
+
+def machine(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+    """What two cores of this machine give to work in registers."""
+    bare = {workers: Bare(workers) for workers in (1, 2)}
+    tell("two cores", best(bare, given.turns, lambda pool: pool.run(spin, [(5_000_000,)] * 2)), "; bare processes")
 
 
 def counting(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
     table, one = counting_work(generated(place, "mixed", given.rows, 20, "2,4,10,50", 32))
-    took = best(clients, given.turns, partial(count_on, table, one))
-    limit = {workers: bare(table, one, workers, given.turns) for workers in (1, 2)}
+    sides = {**clients, -1: Bare(1), -2: Bare(2)}
+    every = best(sides, given.turns, lambda side: side.count(table, one) if isinstance(side, Bare)
+                 else count_on(table, one, side))  # fmt: skip
+    took, limit = ({workers: every[sign * workers] for workers in (1, 2)} for sign in (1, -1))
     of_limit = limit[1] / (2 * limit[2])
     ours = tell("counting", took, f"; bare processes: {of_limit:.3f}")
     print(f"{'':32} of what bare processes reach: {ours / of_limit:.3f}; one worker to one bare process: "
@@ -90,7 +110,14 @@ def rounds(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> N
     print(f"{'':32} limit by the share of tasks: {1 / (2 * (1 - share / 2)):.3f}")
 
 
-PARTS = {"counting": counting, "planning": planning, "rounds": rounds, "large": large, "death": death}
+PARTS = {
+    "machine": machine,
+    "counting": counting,
+    "planning": planning,
+    "rounds": rounds,
+    "large": large,
+    "death": death,
+}
 
 
 def main() -> None:
