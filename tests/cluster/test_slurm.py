@@ -40,11 +40,14 @@ def test_a_cancelled_job_is_queued_again_and_the_bytes_are_those_of_threads(tmp_
                "--jobs", "1", "--cores", "1", "--memory", "2GB"]  # fmt: skip
     begun = subprocess.Popen(list(map(str, command)), cwd=tmp_path,
                              env=os.environ | {"DASK_CONFIG": str(certificates / "dask.yaml")})  # fmt: skip
-    assert eventually(lambda: running() - before)
-    first = running() - before
-    subprocess.run(["scancel", *first], check=True)
-    assert eventually(lambda: running() - before - first or begun.poll() is not None, 120)
-    assert begun.wait(180) == 0
-    assert running() <= before | first
+    try:
+        assert eventually(lambda: (tmp_path / "run/plan/plan.json").exists()), "its worker is known"
+        first = running() - before
+        subprocess.run(["scancel", *first], check=True)
+        assert eventually(lambda: running() - before - first or begun.poll() is not None, 120)
+        assert begun.wait(180) == 0
+    finally:
+        begun.terminate()
+    assert eventually(lambda: running() <= before)
     assert measurements(tmp_path / "run") == measurements(expected.path)
     assert answers(tmp_path / "run") == answers(expected.path)
