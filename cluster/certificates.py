@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 ROLES = ("scheduler", "worker", "client")
 CONFIGURATION = """\
 # Dask's configuration for TLS; read where DASK_CONFIG names this file. Exact counts are in the workers' memory:
-# spilling them to disk is off. So are the pages (tasks, call stacks, logs) that are served as plain HTTP to anybody,
-# with --no-dashboard too; /health stays.
+# spilling them to disk is off. So are the pages (tasks, call stacks, logs) that are served as plain HTTP to anybody
+# and that --no-dashboard, which is needed all the same, leaves there; /health stays.
 distributed:
   comm:
     require-encryption: true

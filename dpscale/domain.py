@@ -21,7 +21,7 @@ from typing import Any
 
 from dpscale.errors import DomainError
 from dpscale.names import nearest
-from dpscale.places import place
+from dpscale.places import place, store_errors
 
 KINDS = {
     "integer": {"low", "high"},
@@ -119,7 +119,8 @@ class Domain:
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML; see the contract)."""
         try:
-            content = tomllib.loads(place(path).read_text(encoding="utf-8-sig"))
+            with store_errors(place(path)):
+                content = tomllib.loads(place(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise DomainError("domain", f"cannot read {path} ({reason})", "a domain file", "check the path") from None

@@ -24,6 +24,7 @@ FIELD, PARTIAL = "run directory", ".partial"
 
 def place(path: str | Path) -> Path:
     """A path in a folder, absolute; or, for a URL, one of the same manners in a store."""
+    path = path.removeprefix("file://") if isinstance(path, str) else path
     if "://" not in str(path):
         return Path(path).absolute()
     if not isinstance(path, str):
@@ -93,9 +94,35 @@ def flush_names(folder: Path) -> None:
             os.close(descriptor)
 
 
+def present(path: Path) -> bool:
+    """Whether a file is there. An error where nobody can tell now: `exists` of many drivers takes that for a no."""
+    if is_local(path):
+        return path.exists()
+    store: Any = path
+    with store_errors(path):
+        try:
+            store.fs.info(store.path)
+        except FileNotFoundError:
+            return False
+    return True
+
+
 def reading(path: Path) -> BinaryIO:
     """A file to be read at any place of it; to be closed."""
-    return path.open("rb") if is_local(path) else io.BytesIO(path.read_bytes())
+    return path.open("rb") if is_local(path) else io.BytesIO(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file of a run. FileNotFoundError where there is none, TransientError where nobody can tell now."""
+    with store_errors(path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise TransientError(FIELD, f"{path} cannot be read ({error.strerror or type(error).__name__})",
+                                 "a file that this user can read", "mend that and run again") from None  # fmt: skip
+    raise FileNotFoundError(path)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -168,13 +195,14 @@ def store_errors(path: Path) -> Iterator[None]:
     except (DpscaleError, FileExistsError):
         raise
     except Exception as error:
-        if is_local(path) or not _of_driver(error):
+        if is_local(path) or not _of_driver(error, path):
             raise
         raise TransientError(FIELD, f"{path} cannot be reached ({type(error).__name__})",
                              "a store that can be read and written",
                              "check address, keys and rights, and run again") from None  # fmt: skip
 
 
-def _of_driver(error: Exception) -> bool:
+def _of_driver(error: Exception, path: Any) -> bool:
+    drivers = {"fsspec", "upath", type(path.fs).__module__.partition(".")[0]}
     modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
-    return any(module.split(".")[0] in ("fsspec", "upath") for module in modules)
+    return any(module.partition(".")[0] in drivers for module in modules)

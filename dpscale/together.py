@@ -40,7 +40,8 @@ class Together:
                 self._flush()
         finally:
             for partial, _path in self._waiting:
-                partial.unlink(missing_ok=True)
+                with suppress(OSError):
+                    partial.unlink()
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[BinaryIO]:
@@ -51,10 +52,14 @@ class Together:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = partial_name(path)
+        try:
+            with open(partial, "wb") as file:
+                yield file
+                self._bytes += file.tell()
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         self._waiting.append((partial, path))
-        with open(partial, "wb") as file:
-            yield file
-            self._bytes += file.tell()
         if len(self._waiting) >= MOST_FILES or self._bytes >= MOST_BYTES or self._late():
             self._flush()
 
@@ -85,6 +90,7 @@ def _flush_all(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(AttributeError):  # not on macOS
-            ctypes.CDLL(None).syncfs(descriptor)
+            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(descriptor)

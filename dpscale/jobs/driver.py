@@ -25,7 +25,7 @@ from dpscale.errors import DpscaleError, JobError, TransientError
 from dpscale.jobs import signs
 from dpscale.jobs.ledgerplace import network_kind, refused
 from dpscale.jobs.rundir import RunDirectory
-from dpscale.places import place, store_errors, write_whole
+from dpscale.places import place, present, read_bytes, write_whole
 
 RESOURCE, STOP = "DRIVER", "cancel"
 INTERNAL = 70
@@ -48,7 +48,7 @@ def submit(run: RunDirectory, client: Any) -> signs.Signs:
             _send(run.path, submission, client, declared)
         except Exception:
             error = TransientError(FIELD, "the scheduler did not take the driver's task", "", "submit it again")
-            _end(run.path, lambda found: found.get("submission") == submission, error)
+            _end(run.path, lambda found: (found.get("submission"), found["state"]) == (submission, "submitted"), error)
             raise error from None
     return signs.told(run.path)
 
@@ -82,10 +82,16 @@ def _send(path: Path, submission: str, client: Any, declared: bool) -> None:
                            resources={RESOURCE: 1} if declared else None)  # fmt: skip
     fire_and_forget(future)
     end = time.monotonic() + KNOWN_SECONDS
-    while signs.read(path)["state"] == "submitted" and not _known(client, key):
+    while not _begun(path) and not _known(client, key):
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(signs.POLL_SECONDS)
+
+
+def _begun(path: Path) -> bool:
+    with suppress(OSError, TransientError):  # a store that is away for a moment: asked again
+        return bool(signs.read(path)["state"] != "submitted")
+    return False
 
 
 def _known(client: Any, key: str) -> bool:
@@ -97,7 +103,7 @@ def _known(client: Any, key: str) -> bool:
 def drive(path: str, submission: str) -> int:
     """The driver's task: all stages that are left; its exit code, which `driver.json` keeps."""
     folder, name = place(path), secrets.token_hex(8)
-    if not (folder / "manifest.json").exists():  # nothing can be told there
+    if not present(folder / "manifest.json"):  # nothing can be told there
         raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
@@ -171,8 +177,8 @@ class Heart:
             raise _cancelled()
 
     def _stopped(self) -> bool:
-        with suppress(OSError, TransientError), store_errors(self.path):
-            return (self.path / STOP).read_text() == signs.read(self.path)["submission"]
+        with suppress(OSError, TransientError):
+            return read_bytes(self.path / STOP).decode() == signs.read(self.path)["submission"]
         return False
 
     def _beat(self) -> None:

@@ -2,8 +2,9 @@
 
 In a folder it is a lock of the operating system, which a dead process lets go. In a store it is an object that one
 process can make; it is made new every few seconds, and one that has not been for a minute is of a dead process. Where
-clocks or networks fail so badly that two processes work in one directory all the same, they draw the same noise, and an
-adaptive round has one decision, the first that was written.
+clocks or networks fail, or two processes take a dead one's lock over in the same moment, two may work in one directory
+all the same: they draw the same noise, an adaptive round has one decision, the first that was written, and the ledger
+takes one charge.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.errors import TransientError
-from dpscale.places import create, is_local, store_errors, write_whole
+from dpscale.places import create, is_local, read_bytes, store_errors, write_whole
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
@@ -47,13 +48,13 @@ def _file_lock(folder: Path) -> Iterator[None]:
 @contextmanager
 def _object_lock(folder: Path) -> Iterator[None]:
     path, owner = folder / NAME, secrets.token_hex(8)
-    if not create(path, _sign(owner)):
-        with suppress(FileNotFoundError):
-            if not _stale(found := path.read_bytes()):
+    if not _made(path, owner):
+        with store_errors(path), suppress(FileNotFoundError):
+            if not _stale(found := read_bytes(path)):
                 raise _taken(folder)
-            if path.read_bytes() == found:
+            if read_bytes(path) == found:
                 path.unlink()
-        if not create(path, _sign(owner)):
+        if not _made(path, owner):
             raise _taken(folder)
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(path, owner, ended), daemon=True)
@@ -71,14 +72,21 @@ def _object_lock(folder: Path) -> Iterator[None]:
 def _beat(path: Path, owner: str, ended: threading.Event) -> None:
     """Until the end, or until another took the lock, who found it too old."""
     while not ended.wait(BEAT_SECONDS):
-        with suppress(TransientError), store_errors(path):
+        with suppress(TransientError, FileNotFoundError):
             if not _owned(path, owner):
                 return
             write_whole(path, _sign(owner))
 
 
+def _made(path: Path, owner: str) -> bool:
+    """Whether the lock is this process's now, also where a driver asked twice since the first answer was lost."""
+    with suppress(FileNotFoundError):
+        return create(path, _sign(owner)) or _owned(path, owner)
+    return False
+
+
 def _owned(path: Path, owner: str) -> bool:
-    return _entries(path.read_bytes()).get("owner") == owner
+    return _entries(read_bytes(path)).get("owner") == owner
 
 
 def _sign(owner: str) -> bytes:

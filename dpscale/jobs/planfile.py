@@ -11,7 +11,7 @@ import numpy as np
 
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
-from dpscale.places import reading, write_whole, writing
+from dpscale.places import read_bytes, reading, write_whole, writing
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan
@@ -53,8 +53,8 @@ def _write(folder: Path, content: dict[str, Any]) -> str:
 def check_adaptive(folder: Path, plan: AdaptivePlan) -> AdaptivePlan:
     """The plan that follows from a job; JobError unless it is the one in the folder."""
     try:
-        content = json.loads((folder / "plan.json").read_text())
-    except (OSError, ValueError):
+        content = json.loads(read_bytes(folder / "plan.json"))
+    except (FileNotFoundError, ValueError):
         content = None
     if content != plan.to_dict():
         raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
@@ -65,10 +65,10 @@ def check_adaptive(folder: Path, plan: AdaptivePlan) -> AdaptivePlan:
 def read_plan(folder: Path, workload: Workload) -> Plan:
     """Read a plan back for the workload that it was made for."""
     try:
-        content = json.loads((folder / "plan.json").read_text())
+        content = json.loads(read_bytes(folder / "plan.json"))
         with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
             factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         raise JobError(
             "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
         ) from None

@@ -23,7 +23,7 @@ from dpscale.errors import JobError, TransientError
 from dpscale.measure import Order
 from dpscale.measure.store import read_values, record_digest
 from dpscale.measure.tags import round_tag
-from dpscale.places import create
+from dpscale.places import create, present, read_bytes
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
 
@@ -69,7 +69,7 @@ class Rounds:
     def decisions(self) -> Iterator[Decision]:
         """The decisions taken, in order."""
         number, spent, groups = 0, Fraction(0), None
-        while self._path(number).exists():
+        while present(self._path(number)):
             decision = self._read(number)
             spent, groups = spent + decision.spent, decision.groups if number < 2 else groups
             if spent > self.plan.setting.rho or decision.round != number or decision.groups != groups:
@@ -83,7 +83,7 @@ class Rounds:
         for asked in decision.orders:
             record = self._record(asked)
             path = self.folder / f"{record_digest(record)}.parquet"
-            if not path.exists():
+            if not present(path):
                 made.append(Order(decision.chosen[asked.rank], asked.block, asked.draw, record, path))
         return made
 
@@ -130,12 +130,12 @@ class Rounds:
 
     def _read(self, number: int) -> Decision:
         try:
-            told = dict(json.loads(self._path(number).read_text()))
+            told = dict(json.loads(read_bytes(self._path(number))))
             seal = told.pop("seal")
             if self.secret is not None and seal != self._seal(told):
                 raise ValueError("edited")
             return Decision.from_dict(told, self.plan.setting)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 
     def _seal(self, told: dict[str, Any]) -> str | None:

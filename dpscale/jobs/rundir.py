@@ -31,7 +31,7 @@ from dpscale.jobs.lock import locked
 from dpscale.jobs.methods import is_adaptive, plan_of
 from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
-from dpscale.places import check_conditional, create, is_local, place, store_errors, write_whole
+from dpscale.places import check_conditional, create, is_local, place, present, read_bytes, store_errors, write_whole
 from dpscale.select import Plan
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -54,7 +54,7 @@ class RunDirectory:
             self._read()
 
     def _read(self) -> None:
-        if not (self.path / "manifest.json").exists():
+        if not present(self.path / "manifest.json"):
             raise JobError(
                 "run directory",
                 f"{self.path} is not one",
@@ -83,7 +83,7 @@ class RunDirectory:
 
     @classmethod
     def _made(cls, job: Job, domain: Domain, digest: str, where: Path) -> RunDirectory:
-        if (where / "manifest.json").exists():
+        if present(where / "manifest.json"):
             return cls._reopened(where, digest)
         _refuse_foreign(where)
         files = {
@@ -108,7 +108,7 @@ class RunDirectory:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(json.loads((self.path / "manifest.json").read_text()))
+        return dict(json.loads(read_bytes(self.path / "manifest.json")))
 
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
@@ -130,7 +130,7 @@ class RunDirectory:
 
     def done(self, stage: str) -> bool:
         """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
-        return self.manifest["stages"].get(stage, {}).get("state") == "done" and (self.path / LEAVES[stage]).exists()
+        return self.manifest["stages"].get(stage, {}).get("state") == "done" and present(self.path / LEAVES[stage])
 
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""
@@ -172,7 +172,7 @@ class RunDirectory:
             with open(path, "a") as log:
                 log.write(line)
         else:  # what is in a store cannot be added to
-            write_whole(path, (path.read_bytes() if path.exists() else b"") + line.encode())
+            write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())
 
 
 def job_digest(job: Job, domain: Domain) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpscale.places import is_local, store_errors, write_whole
+from dpscale.places import is_local, read_bytes, write_whole
 
 FILE, LOCK = "driver.json", ".driver.lock"
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
@@ -27,11 +27,10 @@ Signs = dict[str, Any]
 
 def read(path: Path) -> Signs:
     """What the file says; empty where the run was never submitted, an error where nobody can tell now."""
-    with store_errors(path):
-        try:
-            return dict(json.loads((path / FILE).read_text()))
-        except (FileNotFoundError, ValueError):
-            return {}
+    try:
+        return dict(json.loads(read_bytes(path / FILE)))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool:

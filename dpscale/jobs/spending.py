@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dpscale.errors import JobError
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.measure.tags import secret_tag
-from dpscale.places import flush_names, remove_partial
+from dpscale.places import flush_names, present, remove_partial
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
@@ -39,7 +39,7 @@ def hold_secret(run: RunDirectory) -> None:
 
 def holds_secret(run: RunDirectory) -> bool:
     """Whether the secret is there and is the one that the release began with; another would draw its noise afresh."""
-    return run.secret_path.exists() and secret_tag(read_secret(run.secret_path)) == run.manifest["secret_tag"]
+    return present(run.secret_path) and secret_tag(read_secret(run.secret_path)) == run.manifest["secret_tag"]
 
 
 def check_secret(run: RunDirectory) -> None:
@@ -72,7 +72,8 @@ def publish(run: RunDirectory, charged: Charged) -> None:
         if state == "reserved":
             ledger.commit(charged.release)
         remove_partial(run.measurements_path)
-        flush_names(run.measurements_path)  # a power cut must not take what cannot be drawn again
+        for folder in (run.measurements_path, run.path):
+            flush_names(folder)  # a power cut must not take what cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
         if state != "released":

@@ -10,6 +10,7 @@ from typing import Any
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
+from dpscale.places import present
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
 from dpscale.select.blas import one_thread
@@ -58,7 +59,7 @@ def measure_all(marginal_of: Callable[[Attributes], ExactMarginal], orders: Sequ
     secret = read_secret(secret_path)
     with one_thread(), Together() as files:  # Dask's workers are the threads; those of BLAS would fight with them
         for order in orders:
-            if not order.path.exists():
+            if not present(order.path):
                 values = measure_block(order.block, order.draw, marginal_of(order.source), secret, order.record)
                 write_values(order.path, values, order.record, files.writing)
     return len(orders)

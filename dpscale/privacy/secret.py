@@ -9,16 +9,17 @@ a store that keeps old versions keeps it: give runs a prefix of their own, witho
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from dpscale.errors import JobError
-from dpscale.places import create, is_local
+from dpscale.places import create, is_local, present, read_bytes, store_errors
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:
     """Write a new secret, readable by its owner alone; an existing one stays."""
-    if path.exists():
+    if present(path):
         return
     content = new_secret() if seed is None else seeded_secret(seed)
     if is_local(path):
@@ -46,8 +47,8 @@ def _make_file(path: Path, content: bytes) -> None:
 def read_secret(path: Path) -> bytes:
     """The secret; JobError where it is lost."""
     try:
-        secret = path.read_bytes()
-    except OSError:
+        secret = read_bytes(path)
+    except FileNotFoundError:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
@@ -57,10 +58,11 @@ def read_secret(path: Path) -> bytes:
 
 def destroy_secret(path: Path) -> None:
     """Overwrite and remove the secret. What a disk, a store or a backup keeps beneath is outside our reach."""
-    if path.exists():
+    with suppress(FileNotFoundError), store_errors(path):
         if is_local(path):
             with open(path, "r+b") as file:
                 file.write(bytes(SECRET_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-        path.unlink()
+        if present(path):
+            path.unlink()

@@ -149,7 +149,7 @@ class ExplicitPart:
     @cached_property
     def digest(self) -> str:
         content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
-        return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
 
     def describe(self) -> dict[str, Any]:
         return {"family": "array", "sets": [list(self.attributes)], "sha256": self.digest}

@@ -19,10 +19,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
 from dpscale.jobs import lock, signs
+from dpscale.jobs.lock import locked
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
-from dpscale.places import create, place, writing
+from dpscale.places import create, place, present, writing
 from dpscale.privacy.ledger import Ledger
+from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from tests.audit.small import answers, measurements, write
 
 s3fs = pytest.importorskip("s3fs")
@@ -171,6 +173,37 @@ def test_a_store_without_conditional_writes_is_refused():
         create(place("http://127.0.0.1:9/run"), b"x")
 
 
+class Faltering(MemoryFileSystem):
+    """A store that now and then does not answer, and whose `exists` then says no."""
+
+    protocol = "faltering"
+    store: ClassVar[dict] = {}
+    away = False
+
+    def info(self, path, **settings):
+        if Faltering.away:
+            raise ConnectionError("key=AKIA")
+        return super().info(path, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:UPath")
+def test_what_a_store_does_not_tell_is_not_taken_for_absent(monkeypatch):
+    """Else a secret outlived its run, or was taken for lost."""
+    fsspec.register_implementation("faltering", Faltering, clobber=True)
+    secret = place("faltering://bucket/secret.key")
+    make_secret(secret)
+    monkeypatch.setattr(Faltering, "away", True)
+    assert not secret.exists()
+    for asked in (present, destroy_secret, make_secret):
+        with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
+            asked(secret)
+        assert "AKIA" not in str(caught.value)
+    monkeypatch.setattr(Faltering, "away", False)
+    assert len(read_secret(secret)) == 32
+    destroy_secret(secret)
+    assert not present(secret)
+
+
 class Heedless(MemoryFileSystem):
     """A store whose driver passes over that it should not write where something stands."""
 
@@ -199,7 +232,10 @@ def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
         gone = place(prefix)
-        for asked in (lambda: RunDirectory(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b"")):
+        asked_for = [lambda: RunDirectory(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b""),
+                     lambda: read_secret(gone / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
+                     lambda: destroy_secret(gone / "secret.key"), lambda: locked(gone).__enter__()]  # fmt: skip
+        for asked in asked_for:
             with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
                 asked()
             assert "tests" not in str(caught.value).replace(prefix, "")

@@ -85,6 +85,21 @@ def test_bad_input_is_refused_in_one_sentence(call, field, remedy):
     assert "\n" not in str(caught.value)
 
 
+def test_arrays_of_the_same_numbers_and_other_shapes_are_other_queries():
+    """5 queries of 6 cells on (a, b) and on (c, d): their pieces were once taken for each other's."""
+    domain = Domain({"a": 2, "b": 3, "c": 3, "d": 2})
+    queries = np.random.default_rng(0).normal(size=(5, 2, 3))
+    asked = {("a", "b"): queries, ("c", "d"): queries.reshape(5, 3, 2)}
+    workload = Workload(domain)
+    for names, array in asked.items():
+        workload.add_queries(names, array)
+    found = {sub.attributes: sub.gram() for sub in decompose(workload) if sub.attributes}
+    for names, array in asked.items():
+        for keep in ((0,), (1,), (0, 1)):
+            pieces = piece(array, keep, lead=1).reshape(5, -1)
+            np.testing.assert_allclose(found[tuple(names[axis] for axis in keep)], pieces.T @ pieces, atol=1e-12)
+
+
 def test_too_large_an_array_is_refused():
     big = Domain({"a": 100, "b": 101})
     workload = Workload(big).add_queries(("a", "b"), np.zeros((1, 100, 101)))
