@@ -17,19 +17,20 @@ from typing import BinaryIO
 
 from dpscale.places import is_local, partial_name, writing
 
-MOST_FILES, MOST_BYTES, MOST_SECONDS = 512, 1 << 26, 1.0
+MOST_FILES, MOST_SECONDS = 512, 1.0
+LARGE_BYTES = 1 << 16
 
 
 class Together:
     """`with Together() as files: with files.writing(path) as file: …`
 
-    Files have their names at the end, or once MOST_FILES, MOST_BYTES or the work of MOST_SECONDS wait. After an error
-    those that wait are gone.
+    Files have their names at the end, or once MOST_FILES or the work of MOST_SECONDS wait. One of LARGE_BYTES is
+    flushed alone: its bytes take longer than its flush. After an error those that wait are gone.
     """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Path, Path]] = []
-        self._bytes, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
 
     def __enter__(self) -> Together:
         return self
@@ -55,12 +56,18 @@ class Together:
         try:
             with open(partial, "wb") as file:
                 yield file
-                self._bytes += file.tell()
+                large = file.tell() >= LARGE_BYTES
+                if large:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if large:
+                os.replace(partial, path)
+                return
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
         self._waiting.append((partial, path))
-        if len(self._waiting) >= MOST_FILES or self._bytes >= MOST_BYTES or self._late():
+        if len(self._waiting) >= MOST_FILES or self._late():
             self._flush()
 
     def _late(self) -> bool:
@@ -74,7 +81,7 @@ class Together:
         while self._waiting:
             os.replace(*self._waiting[-1])
             self._waiting.pop()
-        self._bytes, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
 
 
 def _flush_one(path: Path) -> None:

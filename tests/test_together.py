@@ -37,7 +37,7 @@ def test_files_have_their_names_at_the_end_and_old_ones_stay_until_then(tmp_path
     assert (tmp_path / "a").read_bytes() == (tmp_path / "made/b").read_bytes() == b"whole"
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 2), ("MOST_BYTES", 10), ("MOST_SECONDS", -1.0)])
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 2), ("LARGE_BYTES", 5), ("MOST_SECONDS", -1.0)])
 def test_enough_of_them_do_not_wait_for_the_end(tmp_path, monkeypatch, limit, value):
     monkeypatch.setattr(together, limit, value)
     with Together() as files:
