@@ -86,7 +86,7 @@ def remove_partial(folder: Path) -> None:
 
 def flush_names(folder: Path) -> None:
     """Wait until the names in a folder are on the disk; what `writing` flushed are the contents."""
-    if is_local(folder):
+    if is_local(folder) and folder.exists():
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
