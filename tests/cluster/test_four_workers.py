@@ -9,7 +9,7 @@ import dpscale as dp
 from tests.audit.small import answers, measurements, write
 
 
-@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
+@pytest.mark.parametrize("mechanism", [pytest.param("residual-planner", marks=pytest.mark.slow), "aim-grem"])
 def test_four_workers_give_the_bytes_of_threads(secured, tmp_path, mechanism):
     """One of them is killed before it begins."""
     from distributed import Client, LocalCluster, Security

@@ -72,7 +72,10 @@ def test_a_job_draws_what_the_plain_loop_draws(reference):
     assert math.fsum(row["rho"] for row in trace) < 0.5
 
 
-@pytest.mark.parametrize("settings", [{"scheduler": "threads"}, {"scheduler": "processes"}, {"memory": "40kB"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"scheduler": "threads"}, pytest.param({"scheduler": "processes"}, marks=pytest.mark.slow), {"memory": "40kB"}],
+)
 def test_where_it_runs_and_in_how_much_memory_changes_no_byte(reference, tmp_path, settings):
     """In 40 kB nothing is held: candidates are counted again in every round."""
     place, changes, expected = reference
