@@ -58,21 +58,28 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         with store_errors(path):
             path.write_bytes(buffer.getbuffer())
         return
+    with half_written(path) as (file, partial):
+        yield file
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+
+@contextmanager
+def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A file in a folder under another name, and that name; gone after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_name(path)
+    partial = _partial_name(path)
     try:
         with open(partial, "wb") as file:
-            yield file
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(partial, path)
+            yield file, partial
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def partial_name(path: Path) -> Path:
+def _partial_name(path: Path) -> Path:
     """Another name for a file that is not whole yet; containers may share process ids."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
 
@@ -87,11 +94,16 @@ def remove_partial(folder: Path) -> None:
 def flush_names(folder: Path) -> None:
     """Wait until the names in a folder are on the disk; what `writing` flushed are the contents."""
     if is_local(folder) and folder.exists():
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush(folder)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def present(path: Path) -> bool:
@@ -145,16 +157,20 @@ def create(path: Path, content: bytes) -> bool:
 
 def _new_object(path: Any) -> BinaryIO:
     try:
-        return cast(BinaryIO, path.fs.open(path.path, "xb"))
+        return cast(BinaryIO, path.fs.open(path.path, "xb"))  # a driver that does not know this mode says so here
     except (ValueError, NotImplementedError):
         raise _unconditional(path) from None
 
 
 def check_conditional(folder: Path) -> None:
-    """JobError where a store makes an object although it is there: drivers may pass over that they are asked not to."""
+    """JobError where a store makes an object although it is there: drivers may pass over that they are asked not to.
+
+    The plain write before tells whether the store can be written at all, so that what `create` meets is the condition.
+    """
     probe = folder / f".probe-{secrets.token_hex(8)}"
+    write_whole(probe, b"first")
     try:
-        overwritten = create(probe, b"first") and create(probe, b"second")
+        overwritten = create(probe, b"second")
     finally:
         with store_errors(probe):
             probe.unlink(missing_ok=True)
@@ -170,7 +186,7 @@ def _unconditional(path: Path) -> JobError:
 def _create_file(path: Path, content: bytes) -> bool:
     """Written and flushed under another name, then linked to its own, which fails where that is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_name(path)
+    partial = _partial_name(path)
     try:
         with open(partial, "wb") as file:
             file.write(content)

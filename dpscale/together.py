@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from dpscale.places import is_local, partial_name, writing
+from dpscale.places import flush, half_written, is_local, writing
 
 MOST_FILES, MOST_SECONDS = 512, 1.0
 LARGE_BYTES = 1 << 16
@@ -51,21 +51,16 @@ class Together:
             with writing(path) as file:
                 yield file
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_name(path)
-        try:
-            with open(partial, "wb") as file:
-                yield file
-                large = file.tell() >= LARGE_BYTES
-                if large:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if large:
+        with half_written(path) as (file, partial):
+            yield file
+            if large := file.tell() >= LARGE_BYTES:
+                file.flush()
+                os.fsync(file.fileno())
                 os.replace(partial, path)
-                return
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        if not large:
+            self._wait(partial, path)
+
+    def _wait(self, partial: Path, path: Path) -> None:
         self._waiting.append((partial, path))
         if len(self._waiting) >= MOST_FILES or self._late():
             self._flush()
@@ -77,23 +72,15 @@ class Together:
         if len(self._waiting) > 1:
             _flush_all(self._waiting[0][0])
         for partial, _ in self._waiting:
-            _flush_one(partial)
+            flush(partial)
         while self._waiting:
             os.replace(*self._waiting[-1])
             self._waiting.pop()
         self._since = time.monotonic()
 
 
-def _flush_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _flush_all(path: Path) -> None:
-    """Flush the file system that holds a file, where the operating system can; then `_flush_one` has little to do."""
+    """Flush the file system that holds a file, where the operating system can; then `flush` has little to do."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(AttributeError):  # not on macOS

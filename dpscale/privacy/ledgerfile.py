@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
+from dpscale.places import flush
 
 FIELD = "privacy.ledger"
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
@@ -120,7 +121,7 @@ def create_file(path: Path) -> None:
             _write_schema(db)
         with suppress(FileExistsError):
             os.link(draft, path)
-        _sync_folder(path.parent)
+        flush(path.parent)
     finally:
         for name in (draft, f"{draft}-wal", f"{draft}-shm"):
             with suppress(FileNotFoundError):
@@ -136,14 +137,6 @@ def _write_schema(db: sqlite3.Connection) -> None:
         db.execute(statement)
     db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
     db.execute("COMMIT")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpscale.errors import JobError
-from dpscale.places import create, is_local, present, read_bytes, store_errors
+from dpscale.places import create, flush, is_local, present, read_bytes, store_errors
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
 
 
@@ -37,11 +37,7 @@ def _make_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)  # a draw must never outlive its secret, not in a power cut either
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush(path.parent)  # a draw must never outlive its secret, not in a power cut either
 
 
 def read_secret(path: Path) -> bytes:
