@@ -13,6 +13,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.adaptive import Setting, run
+from dpscale.jobs import spending
 from dpscale.jobs.methods import plan_of
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
@@ -233,6 +234,20 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
         with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
             dp.run(job, tmp_path / "second")
     assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
+
+
+def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
+    """And what a killed process left half written is gone."""
+    run = RunDirectory.create(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
+    (tmp_path / "run/measurements").mkdir()
+    (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
+    done = []
+    for name in ("flush_names", "destroy_secret"):
+        real = getattr(spending, name)
+        monkeypatch.setattr(spending, name, lambda path, real=real: (done.append(path.name), real(path)))
+    dp.run(run.path / "job.toml", run.path)
+    assert done == ["measurements", "run", "secret.key"]
+    assert not list(run.path.rglob("*.partial"))
 
 
 @either
