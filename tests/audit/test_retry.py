@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -234,7 +234,7 @@ def test_schedulers_draw_the_same(reference, scheduler):
 
 
 def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference):
-    """Two worker processes; one is killed when it has written a measurement and has not yet said so."""
+    """Two worker processes; the first that has written a measurement is killed before it has said so."""
     from distributed import Client, LocalCluster
 
     place, expected = reference
@@ -244,28 +244,27 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
         Client(workers) as client,
     ):
         run_stages(run, client=client, only="plan")
-        victim = next(iter(client.run(os.getpid).values()))
-        client.run(slow_down, victim)
+        client.run(die_once, place / "victim")
         run_stages(run, client=client, only="measure")
-        assert victim not in client.run(os.getpid).values()
+        assert int((place / "victim").read_text()) not in client.run(os.getpid).values()
     assert measurements(run.path) == expected
     assert len(charges(place)) == 1
     assert audit_run(run.path, place / "ledger.sqlite").sound
 
 
-def slow_down(victim):
-    """On a worker: make measuring slow, and the victim kill itself after its first measurement."""
+def die_once(victim):
+    """On a worker: whoever writes a measurement first writes its process id into `victim` and kills itself."""
     from dpscale.measure import orders
 
     write_values = orders.write_values
 
-    def slow(path, values, record, opened):
-        time.sleep(0.2)
+    def deadly(path, values, record, opened):
         write_values(path, values, record)
-        if os.getpid() == victim:
-            os.kill(victim, signal.SIGKILL)
+        with suppress(FileExistsError), open(victim, "x") as file:
+            print(os.getpid(), file=file, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    orders.write_values = slow
+    orders.write_values = deadly
 
 
 def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):
