@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, combinations
-from math import comb
+from itertools import chain, combinations, islice
 
 from dpscale.errors import PlanError
 
@@ -78,11 +77,12 @@ class Setting:
         Smallest first, and in the order of `sizes`.
         """
         least, most = (1, len(self.names)) if self.options.published else (2, self.options.degree)
-        held = [sum(comb(len(names), size) for size in range(least, most + 1)) for names in self.targets]
-        if sum(held) > MOST_CANDIDATES:
-            raise PlanError("workload", f"{sum(held):.3g} sets to choose among", f"{MOST_CANDIDATES:.0e} at the most",
-                            "ask for smaller marginals, or set mechanism.degree = 2")  # fmt: skip
-        found = {kept for names in self.targets for kept in self._inside(names, least, most)}
+        found: set[Names] = set()
+        for names in self.targets:
+            found.update(islice(self._inside(names, least, most), MOST_CANDIDATES + 1))
+            if len(found) > MOST_CANDIDATES:
+                raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
+                                "ask for smaller marginals, or set mechanism.degree = 2")  # fmt: skip
         position = {name: index for index, name in enumerate(self.sizes)}
         return tuple(sorted(found, key=lambda kept: (len(kept), [position[name] for name in kept])))
 

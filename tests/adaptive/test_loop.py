@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from dpscale.adaptive import (
     Decision,
+    Options,
     Scores,
     Setting,
     advanced,
@@ -279,3 +281,17 @@ def test_more_rows_a_unit_mean_more_noise():
     triple = first_decision(setting(rows_per_unit=3)).orders[0]
     assert triple.variance == pytest.approx(9 * single.variance, rel=1e-4)
     assert triple.rho <= setting().one_way_cost
+
+
+def test_pairs_inside_many_targets_are_candidates_once():
+    """45,760 triples hold 137,280 pairs, of which 2,145 differ: more than the limit, and far fewer."""
+    sizes = {f"x{i}": 2 for i in range(66)}
+    setting = Setting(sizes, tuple(combinations(sizes, 3)), Fraction(1))
+    assert len(setting.candidates) == 2145
+    assert set(setting.weights.values()) == {64}
+
+
+def test_too_many_candidates_are_refused_before_they_are_made():
+    sizes = {f"x{i}": 2 for i in range(60)}
+    with pytest.raises(PlanError, match="over 100,000 sets to choose among"):
+        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), options=Options(degree=30)))
