@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,45 +17,75 @@ MOST_MIDDLES = 12
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """A model's pairs, and how far each is from independence in L1: `strength[a][b]` = `strength[b][a]`."""
+    """A model's pairs, and how far each is from independence in L1: `strength[a, b]` = `strength[b, a]`, by the order
+    of the model's 1-ways; -1 where there is no such pair."""
 
     model: LowOrder
-    strength: Mapping[str, Mapping[str, float]]
+    strength: Array
 
     @classmethod
     def of(cls, model: LowOrder) -> Links:
-        strength: dict[str, dict[str, float]] = {name: {} for name in model.ones}
+        place = {name: index for index, name in enumerate(model.ones)}
+        strength = np.full((len(place), len(place)), -1.0)
         for names, table in model.tables.items():
             if len(names) == 2:
-                own = float(np.abs(table - independent(model, names)).sum())
-                strength[names[0]][names[1]] = strength[names[1]][names[0]] = own
+                one, other = (place[name] for name in names)
+                strength[one, other] = strength[other, one] = np.abs(table - independent(model, names)).sum()
         return cls(model, strength)
-
-    def through(self, names: Names) -> list[Array]:
-        """The pairs that chains imply: the MOST_MIDDLES chains whose weaker link is strongest."""
-        one, other = (self.strength[name] for name in names)
-        weakest = {middle: min(own, other[middle]) for middle, own in one.items() if middle in other}
-        middles = sorted(weakest, key=lambda middle: -weakest[middle])[:MOST_MIDDLES]
-        return [self._chained(names[0], middle, names[1]) for middle in middles]
 
     def nearest(self, names: Names, noisy: Array) -> Array:
         """Of the product and all chains, the one nearest to a noisy table in L2."""
-        tried = [independent(self.model, names), *self.through(names)]
-        return min(tried, key=lambda table: float(((noisy - table) ** 2).sum()))
+        best = independent(self.model, names)
+        least = float(((noisy - best) ** 2).sum())
+        for table, squared, _ in self._chains(names, noisy):
+            if squared < least:
+                best, least = table, squared
+        return best
 
     def strongest(self, names: Names) -> Array | None:
         """The chain farthest from independence in L1; None where there is none."""
-        product = independent(self.model, names)
-        return max(self.through(names), key=lambda table: float(np.abs(table - product).sum()), default=None)
+        best, most = None, -1.0
+        for table, _, apart in self._chains(names, independent(self.model, names)):
+            if apart > most:
+                best, most = table, apart
+        return best
 
-    def _chained(self, one: str, middle: str, other: str) -> Array:
-        """By einsum and not by BLAS, whose last bits depend on its threads."""
-        scaled = self._table(one, middle) / self.model.coarse[middle]
-        return np.einsum("ij,kj->ik", scaled, np.ascontiguousarray(self._table(other, middle)))
+    def _chains(self, names: Names, other: Array) -> Iterator[tuple[Array, float, float]]:
+        """Chains, each with its distances from a table: squared in L2, and in L1.
 
-    def _table(self, rows: str, columns: str) -> Array:
-        own = self.model.tables.get((rows, columns))
-        return self.model.tables[columns, rows].T if own is None else own
+        Not by BLAS, whose last bits depend on its threads.
+        """
+        from dpscale.reconstruct import kernels
+
+        one, last = names
+        for middle in self._middles(names):
+            yield kernels.chained(self._shares[one, middle], self._tables[middle, last], other)
+
+    def _middles(self, names: Names) -> list[str]:
+        """The middles of the MOST_MIDDLES chains whose weaker link is strongest."""
+        one, other = (self._place[name] for name in names)
+        weaker = np.minimum(self.strength[one], self.strength[other])
+        best = np.argsort(-weaker, kind="stable")[:MOST_MIDDLES]
+        return [self._names[index] for index in best if weaker[index] >= 0]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(self.model.ones)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.model.ones)}
+
+    @cached_property
+    def _tables(self) -> dict[Names, Array]:
+        """All pairs, both ways round."""
+        pairs = {names: table for names, table in self.model.tables.items() if len(names) == 2}
+        return pairs | {names[::-1]: np.ascontiguousarray(table.T) for names, table in pairs.items()}
+
+    @cached_property
+    def _shares(self) -> dict[Names, Array]:
+        """The same over the 1-way of the second attribute."""
+        return {names: table / self.model.coarse[names[1]] for names, table in self._tables.items()}
 
 
 def independent(model: LowOrder, names: Names) -> Array:

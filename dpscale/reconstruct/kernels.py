@@ -90,6 +90,64 @@ def posterior_means(
     return found
 
 
+@compiled("float64[:, ::1](float64[::1], float64[::1], float64, float64[::1], float64[::1])")
+def ratio_likelihoods(values: Array, reference: Array, deviation: float, ratios: Array, widths: Array) -> Array:
+    """`likelihoods` where the components of a cell are its reference times `ratios`, as wide as that times `widths`."""
+    cells, parts = len(values), len(ratios)
+    found, variances = np.empty((cells, parts)), np.empty(parts)
+    noise = deviation * deviation
+    for cell in range(cells):
+        top = -np.inf
+        for part in range(parts):
+            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
+            variances[part] = noise + width * width
+            found[cell, part] = -0.5 * apart * apart / variances[part]
+            top = max(top, found[cell, part])
+        for part in range(parts):
+            near = found[cell, part] - top
+            found[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
+    return found
+
+
+@compiled(
+    "float64[::1](float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1])"
+)
+def ratio_means(
+    values: Array, reference: Array, deviation: float, ratios: Array, widths: Array, likelihood: Array, weights: Array
+) -> Array:
+    """`posterior_means` of the same components."""
+    cells, parts = likelihood.shape
+    found = np.empty(cells)
+    noise = deviation * deviation
+    for cell in range(cells):
+        total, mean = 0.0, 0.0
+        for part in range(parts):
+            chance = likelihood[cell, part] * weights[part]
+            center, width = reference[cell] * ratios[part], reference[cell] * widths[part]
+            variance = noise + width * width
+            total += chance
+            mean += chance * max(center + (1 - noise / variance) * (values[cell] - center), 0.0)
+        found[cell] = mean / total
+    return found
+
+
+@compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
+def chained(left: Array, right: Array, other: Array) -> tuple[Array, float, float]:
+    """left · right, and how far it is from a table of its shape: squared in L2, and in L1."""
+    rows, columns = other.shape
+    table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
+    for i in range(rows):
+        for k in range(right.shape[0]):
+            own = left[i, k]
+            for j in range(columns):
+                table[i, j] += own * right[k, j]
+        for j in range(columns):
+            step = table[i, j] - other[i, j]
+            squared += step * step
+            apart += abs(step)
+    return table, squared, apart
+
+
 @compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
 def fit_pair(table: Array, rows: Array, columns: Array, rounds: int, tolerance: float) -> None:
     """Proportional fitting of a pair to its two 1-ways, in place."""

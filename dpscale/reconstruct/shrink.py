@@ -49,20 +49,24 @@ def learn(tables: Sequence[NoisyTable]) -> Array:
     seen = []
     for table in tables:
         values, reference = (part[:each] for part in table.sample)
-        seen.append(_likelihood(values, *_components(reference, table.deviation))[0])
+        seen.append(_ratios(values, reference, table.deviation))
     return _weights(np.concatenate(seen), START, POOLED_STRENGTH, POOLED_ROUNDS) if seen else START
 
 
 def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
-    values, reference = table.sample
-    own = _weights(_likelihood(values, *_components(reference, table.deviation))[0], law, OWN_STRENGTH, OWN_ROUNDS)
+    sample = _ratios(*table.sample, table.deviation)
+    own = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
-    parts = [
-        _means(flat[at : at + BLOCK], *_components(expected[at : at + BLOCK], table.deviation), table.deviation, own)
-        for at in range(0, len(flat), BLOCK)
-    ]
-    return np.maximum(np.concatenate(parts), 1e-3 * expected).reshape(table.values.shape)
+    if len(sample) == len(flat):
+        means = _ratio_means(flat, expected, table.deviation, sample, own)
+    else:
+        means = np.empty(len(flat))
+        for at in range(0, len(flat), BLOCK):
+            block = slice(at, at + BLOCK)
+            likelihood = _ratios(flat[block], expected[block], table.deviation)
+            means[block] = _ratio_means(flat[block], expected[block], table.deviation, likelihood, own)
+    return np.maximum(means, 1e-3 * expected).reshape(table.values.shape)
 
 
 def shrunk_counts(values: Array, deviation: float) -> Array:
@@ -110,6 +114,21 @@ def _components(reference: Array, deviation: float) -> tuple[Array, Array]:
     """Means and variances of a value under every component: (cells, components)."""
     expected = np.maximum(reference.reshape(-1, 1), 1e-6)
     return expected * RATIOS, deviation**2 + (expected * WIDTHS) ** 2
+
+
+def _ratios(values: Array, reference: Array, deviation: float) -> Array:
+    """Likelihoods of values under what RATIOS make of their references: (cells, components), up to factors a cell."""
+    from dpscale.reconstruct import kernels
+
+    parts = [np.ascontiguousarray(part) for part in (values, np.maximum(reference, 1e-6))]
+    return np.asarray(kernels.ratio_likelihoods(*parts, deviation, RATIOS, WIDTHS))
+
+
+def _ratio_means(values: Array, reference: Array, deviation: float, likelihood: Array, weights: Array) -> Array:
+    from dpscale.reconstruct import kernels
+
+    parts = [np.ascontiguousarray(part) for part in (values, np.maximum(reference, 1e-6))]
+    return np.asarray(kernels.ratio_means(*parts, deviation, RATIOS, WIDTHS, likelihood, weights))
 
 
 def _likelihood(values: Array, centers: Array, variances: Array) -> tuple[Array, Array]:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruct import low_order as room
+from dpscale.reconstruct import shrink
+from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.maxent import LowOrder
@@ -84,6 +86,35 @@ def test_the_posterior_is_the_mean_of_the_mixture():
             inside.append(max((law * x).sum() / law.sum(), 0))
         chances = density * START
         assert found[index] == pytest.approx((chances * inside).sum() / chances.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("cells", [40, 70_000])
+def test_the_posterior_of_a_table_is_that_of_components_written_out(cells):
+    """Below and above what a law is learnt from."""
+    rng = np.random.default_rng(1)
+    reference = rng.gamma(0.3, 40.0, size=cells)
+    table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=cells) + rng.normal(0, 9, cells), reference, 9.0)
+    values, expected = table.sample
+    likelihood = shrink._likelihood(values, *shrink._components(expected, 9.0))[0]
+    own = shrink._weights(likelihood, shrink.START, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
+    means = shrink._means(table.values, *shrink._components(reference, 9.0), 9.0, own)
+    np.testing.assert_allclose(posterior(table, shrink.START), np.maximum(means, 1e-3 * reference), rtol=1e-12)
+
+
+def test_chains_are_products_and_their_distances():
+    ones, groups, *_ = parts()
+    rng = np.random.default_rng(2)
+    tables = {(a, b): rng.random((SIZES[a], SIZES[b])) for a, b in combinations(SIZES, 2)}
+    links = Links.of(LowOrder(ones, groups, tables, 5000.0))
+    other = rng.random((SIZES["x3"], SIZES["x5"]))
+    for middle, (found, squared, apart) in zip(
+        links._middles(("x3", "x5")), links._chains(("x3", "x5"), other), strict=True
+    ):
+        left, right = (tables[a, middle] if (a, middle) in tables else tables[middle, a].T for a in ("x3", "x5"))
+        product = left / ones[middle] @ right.T
+        np.testing.assert_allclose(found, product)
+        assert squared == pytest.approx(((product - other) ** 2).sum())
+        assert apart == pytest.approx(np.abs(product - other).sum())
 
 
 def big(sizes, seed=0):
