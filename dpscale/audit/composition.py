@@ -39,7 +39,7 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     manifest, job = json.loads((run / "manifest.json").read_text()), tomllib.loads((run / "job.toml").read_text())
     bound = job["data"].get("max_rows_per_unit") or 1
     if (run / "measurements" / "round-000.json").exists():
-        return _audit_rounds(run, manifest["release"], bound, _paid(ledger))
+        return _audit_rounds(run, manifest["release"], bound, ledger)
     sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
     drawn, faults = Fraction(0), []
     for path in sorted((run / "measurements").glob("*.parquet")):
@@ -54,12 +54,13 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
 
 
-def _audit_rounds(run: Path, release: str, bound: int, paid: dict[str, Fraction]) -> Audit:
-    """An adaptive run: its choices by the rounds' files, its draws by their own records."""
+def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Audit:
+    """An adaptive run: its choices by the rounds' files, which the ledger knows; its draws by their own records."""
+    paid, decided = _paid(ledger), _decided(ledger, release)
     rounds = [json.loads(path.read_text()) for path in sorted((run / "measurements").glob("round-*.json"))]
     drawn = sum((Fraction(one["rho"]) * len(one["chosen"]) for one in rounds), Fraction(0))
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
-    faults = []
+    faults = [f"round {one['round']}: not what the ledger knows" for one in rounds if _digest(one) not in decided]
     for path in sorted((run / "measurements").glob("*.parquet")):
         record = record_of(path)
         if record["release"] != release or release not in paid:
@@ -93,6 +94,18 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
     kinds = ("gaussian", "pure", "zcdp")
     return {release: next((Fraction(cost[kind]) for kind in kinds if Fraction(cost[kind])), Fraction(0))
             for release, cost in costs.items()}  # fmt: skip
+
+
+def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
+    """The rounds that a release decided, each with the digest of its decision."""
+    with closing(sqlite3.connect(ledger)) as db:
+        return set(db.execute("SELECT round, digest FROM rounds WHERE release = ?", (release,)).fetchall())
+
+
+def _digest(told: dict[str, Any]) -> tuple[int, str]:
+    content = {key: value for key, value in told.items() if key != "seal"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return told["round"], hashlib.sha256(text.encode()).hexdigest()
 
 
 def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:

@@ -1,8 +1,9 @@
 """The measure stage of an adaptive mechanism: rounds of select, decide, measure, update.
 
 The driver alone decides and advances, from released values; exact counts stay in shards, of which only distances come
-back, for the exponential mechanism and for nothing else. Each round's decision is on disk before it is measured, so a
-run that is killed goes on with the same streams, decides nothing twice and spends nothing twice.
+back, for the exponential mechanism and for nothing else. Each round's decision is on disk and on the ledger before it
+is measured, so a run that is killed goes on with the same streams, decides nothing twice and spends nothing twice, and
+a copy of its directory that comes to other decisions is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dpscale.engine.shards import Shards
 from dpscale.jobs.reading import Reader, columns_of
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spending import charge, check_secret
+from dpscale.jobs.spending import charge, check_secret, keep_decision
 from dpscale.jobs.trace import write_trace
 from dpscale.measure import carry_out
 from dpscale.privacy.secret import read_secret
@@ -69,7 +70,7 @@ class _Adapting:
         ]
         charge(self.run, self.rounds)
         if state is None:
-            decision = waiting or self.rounds.decide(first_decision(setting))
+            decision = self._standing(waiting or first_decision(setting))
             for one, handles in counted:
                 self._measure_ones(decision, one.shards, handles)
             state, waiting = begun(setting, decision, self.rounds.values(decision)), None
@@ -91,12 +92,18 @@ class _Adapting:
         self.engine.map(carry_out, items, "measure")
 
     def _round(self, state: State, waiting: Decision | None, shards: Shards) -> State:
-        decision = waiting or self.rounds.decide(self._decided(state, shards))
+        decision = self._standing(waiting or self._decided(state, shards))
         shards.carry_out(self.rounds.orders(decision), self.run.secret_path)
         self.reader.check_unchanged()
         after = advanced(state, decision, self.rounds.values(decision))
         self.scores.forget(touched(state, after))
         return after
+
+    def _standing(self, decision: Decision) -> Decision:
+        """What is measured: the decision on disk, this one unless another stands there. The ledger knows it first."""
+        standing = self.rounds.decide(decision)
+        keep_decision(self.run, self.rounds.release, standing.round, self.rounds.digest(standing))
+        return standing
 
     def _decided(self, state: State, shards: Shards) -> Decision:
         selection = next_selection(state)

@@ -6,6 +6,7 @@ A decision that is there is never taken again, and a value that is there is neve
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,10 @@ class Rounds:
             raise TransientError("measurements", f"another process wrote {path.name} meanwhile", "one at a time",
                                  "run again: it goes on behind that")  # fmt: skip
         return found
+
+    def digest(self, decision: Decision) -> str:
+        """SHA-256 of what a round decided, by which the ledger knows it again: a function of what is released."""
+        return hashlib.sha256(canonical(decision.to_dict())).hexdigest()
 
     def decisions(self) -> Iterator[Decision]:
         """The decisions taken, in order."""

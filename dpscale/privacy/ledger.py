@@ -3,7 +3,8 @@
 Charge before drawing: a release reserves its whole cost in one transaction that reads the dataset's history, composes
 it with the request and inserts the reservation, or refuses. Only then is noise drawn; `commit` says that all of it is,
 `publish` that the result left the house. Charging the same release again is free, because it can only draw the same
-noise again; nothing is ever refunded or deleted.
+noise again; for that an adaptive release also tells what each round `decide`d, and none is decided twice. Nothing is
+ever refunded or deleted.
 
 The ledger belongs to the driver, outside Dask. It is a SQLite file in WAL mode, whose processes share memory: keep it
 on a local disk of one machine, never on a network file system, and copy it with SQLite's own backup or when no job
@@ -134,6 +135,21 @@ class Ledger:
             (*entry, epsilon, delta, ledgerfile.now()),
         )
 
+    def decide(self, release: str, number: int, digest: str) -> None:
+        """Keep what an adaptive release decided to measure in a round, before it is drawn; a repeat is free.
+
+        A copy of a run directory that came to another decision is refused: it would spend the same budget twice.
+        """
+        with self._transaction("IMMEDIATE"):
+            row = self._db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
+            if (found := row.fetchone()) is None:
+                self._db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)",
+                                 (release, number, digest))  # fmt: skip
+            elif found[0] != digest:
+                raise BudgetError("release", f"{release!r} has decided round {number} otherwise, elsewhere",
+                                  "one run directory to a release",
+                                  "go on in the one that is ahead, or start a new run")  # fmt: skip
+
     def commit(self, release: str) -> str:
         """Say that all noise of a reserved release is drawn; repeating it changes nothing."""
         return self._advance(release, "reserved", "committed")
@@ -162,7 +178,7 @@ class Ledger:
             (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             wrong = [] if found == "ok" else [found]
             last = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
-            wrong += findings(self._rows("caps"), self._rows("releases"), last)
+            wrong += findings(self._rows("caps"), self._rows("releases"), self._rows("rounds"), last)
         if wrong:
             raise ledgerfile.unusable(self.path, f"is damaged ({wrong[0]})", "restore it from a copy")
 

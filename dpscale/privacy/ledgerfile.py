@@ -1,4 +1,4 @@
-"""The SQLite file under the ledger: its schema, how it is created and opened, and what its failures are called.
+"""The SQLite file under the ledger: its schema, how it is made, opened and upgraded, and what its failures are called.
 
 A ledger is created whole beside its place and then linked into it, so a ledger file is never seen empty or half made,
 and an empty file in its place is known for a ledger that was lost. The triggers make it append-only: rows are never
@@ -21,10 +21,10 @@ from dpscale.places import flush
 
 FIELD = "privacy.ledger"
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 1
+VERSION = 2
 STATES = ("reserved", "committed", "released")
 
-SCHEMA = (
+FIRST = (
     """CREATE TABLE schema_version (version INTEGER PRIMARY KEY, created_at TEXT NOT NULL)""",
     """CREATE TABLE caps (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -69,6 +69,23 @@ SCHEMA = (
     """CREATE TRIGGER caps_delete BEFORE DELETE ON caps
         BEGIN SELECT RAISE(ABORT, 'caps are never deleted'); END""",
 )
+SECOND = (  # of version 2: what an adaptive release decided, round by round
+    """CREATE TABLE rounds (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        release TEXT NOT NULL,
+        round INTEGER NOT NULL CHECK (round >= 0),
+        digest TEXT NOT NULL CHECK (length(digest) = 64),
+        UNIQUE (release, round))""",
+    """CREATE TRIGGER rounds_insert BEFORE INSERT ON rounds
+        WHEN EXISTS (SELECT 1 FROM rounds WHERE (release = NEW.release AND round = NEW.round) OR seq = NEW.seq)
+            OR NOT EXISTS (SELECT 1 FROM releases WHERE release = NEW.release AND state = 'reserved')
+        BEGIN SELECT RAISE(ABORT, 'a round is decided once, of a release that is reserved'); END""",
+    """CREATE TRIGGER rounds_update BEFORE UPDATE ON rounds
+        BEGIN SELECT RAISE(ABORT, 'a round is decided once'); END""",
+    """CREATE TRIGGER rounds_delete BEFORE DELETE ON rounds
+        BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END""",
+)
+SCHEMAS = {1: FIRST, 2: FIRST + SECOND}
 
 # SQLite's primary result codes: (error, what happened, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
@@ -133,7 +150,7 @@ def _write_schema(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("BEGIN IMMEDIATE")
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for statement in SCHEMA:
+    for statement in SCHEMAS[VERSION]:
         db.execute(statement)
     db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
     db.execute("COMMIT")
@@ -155,11 +172,29 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
         try:
             for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
                 db.execute(f"PRAGMA {pragma}")
-            check_identity(db, path)
+            db.execute("BEGIN")  # another process may upgrade it meanwhile
+            version = check_identity(db, path)
+            db.execute("COMMIT")
+            if version < VERSION:
+                _upgrade(db)
         except BaseException:
             db.close()
             raise
         return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring a sound ledger of version 1 to version 2, unless another process did meanwhile."""
+    db.execute("BEGIN IMMEDIATE")
+    if _version(db) == 1:
+        for statement in SECOND:
+            db.execute(statement)
+        db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
+    db.execute("COMMIT")
+
+
+def _version(db: sqlite3.Connection) -> object:
+    return db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
 
 
 def _check_place(path: Path) -> None:
@@ -171,19 +206,20 @@ def _check_place(path: Path) -> None:
         raise unusable(path, "cannot be written", "give write permission on it and on its folder")
 
 
-def check_identity(db: sqlite3.Connection, path: Path) -> None:
-    """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers."""
+def check_identity(db: sqlite3.Connection, path: Path) -> int:
+    """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers; its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise unusable(path, "is a SQLite file of another program", "name another file")
     if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise unusable(path, f"is damaged ({found})", "restore it from a copy; do not start a new one")
-    (version,) = db.execute("SELECT max(version) FROM schema_version").fetchone()
-    if not isinstance(version, int) or version > VERSION:
+    version = _version(db)
+    if not isinstance(version, int) or version not in SCHEMAS:
         raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")
-    if schema_of(db) != expected_schema():
+    if schema_of(db) != expected_schema(version):
         raise unusable(path, "has another schema than a ledger", "restore it from a copy")
     if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
         raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
+    return version
 
 
 def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
@@ -192,9 +228,9 @@ def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
     return set(rows.fetchall())
 
 
-def expected_schema() -> set[tuple[str, str, str]]:
+def expected_schema(version: int = VERSION) -> set[tuple[str, str, str]]:
     """What `schema_of` gives for an untouched ledger."""
     with closing(sqlite3.connect(":memory:")) as db:
-        for statement in SCHEMA:
+        for statement in SCHEMAS[version]:
             db.execute(statement)
         return schema_of(db)

@@ -65,12 +65,14 @@ def _without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def findings(caps: list[Row], releases: list[Row], last: dict[str, int]) -> list[str]:
+def findings(caps: list[Row], releases: list[Row], rounds: list[Row], last: dict[str, int]) -> list[str]:
     """What is wrong with the rows: gaps in their numbers (a row taken out), costs and states that cannot be."""
     wrong = []
-    for table, rows in (("caps", caps), ("releases", releases)):
+    for table, rows in (("caps", caps), ("releases", releases), ("rounds", rounds)):
         if [row["seq"] for row in rows] != list(range(1, last.get(table, 0) + 1)):
             wrong.append(f"the rows of {table} are not numbered as they were written")
+    unknown = {row["release"] for row in rounds} - {row["release"] for row in releases}
+    wrong += [f"release {name!r} has decided rounds and is not there" for name in sorted(unknown)]
     return wrong + [f"release {row['release']!r} {fault}" for row in releases if (fault := _fault(row))]
 
 

@@ -1,5 +1,6 @@
 """The ledger covers what a run drew, recomputed from the run's files by code that shares nothing with the run."""
 
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -59,6 +60,9 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     record = record_of(path) | {"variance": "3000000"}
     write_values(path.with_name(f"{record_digest(record)}.parquet"), np.zeros(3), record)
     assert not audit_run(run, tmp_path / "ledger.sqlite").sound  # a second draw under another noise
+    path = run / "measurements/round-001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rho": "0"}))
+    assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
 def test_a_planted_uncharged_draw_is_found(tmp_path):

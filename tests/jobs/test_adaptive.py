@@ -149,6 +149,30 @@ def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkey
     assert row["state"] == "released"
 
 
+@pytest.mark.parametrize("way", ["a copy", "a decision taken out"])
+def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatch, way):
+    """A directory copied in the middle of a run, or robbed of its decision, on a machine whose floats differ."""
+    job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
+    with monkeypatch.context() as patch:
+        crash_at(patch, len(SIZES), "dpscale.measure.orders.write_values")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    decision = tmp_path / "other/measurements/round-001.json"
+    decision.unlink()
+    if way == "a copy":
+        dp.run(job, tmp_path / "run")
+    before = measurements(tmp_path / "other")
+    real = Rounds.decide
+    with monkeypatch.context() as patch:
+        patch.setattr(Rounds, "decide", lambda rounds, own: real(
+            rounds, own if own.round == 0 else replace(own, chosen=own.chosen[::-1], orders=())
+        ))  # fmt: skip
+        with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
+            dp.run(job, tmp_path / "other")
+    assert measurements(tmp_path / "other") == before
+
+
 def finer(told):
     return told | {"orders": [[rank, names, m, str(int(v) + 1)] for rank, names, m, v in told["orders"]]}
 

@@ -104,6 +104,61 @@ def test_the_same_release_with_anything_else_is_refused(ledger: Ledger, change: 
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
 
 
+def test_a_round_is_decided_once(ledger: Ledger) -> None:
+    ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    for number in (0, 0, 1):
+        ledger.decide("r1", number, DIGEST)
+    with pytest.raises(BudgetError, match="has decided round 1 otherwise"):
+        ledger.decide("r1", 1, "cd" * 32)
+    ledger.commit("r1")
+    ledger.decide("r1", 1, DIGEST)
+    for release in ("r1", "unknown"):
+        with pytest.raises(BudgetError):
+            ledger.decide(release, 2, DIGEST)
+    ledger.verify()
+
+
+def of_version_one(path: Path) -> None:
+    """A ledger as it was before there were rounds, with a release on it."""
+    with raw(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA application_id = {ledgerfile.APPLICATION_ID}")
+        for statement in ledgerfile.SCHEMAS[1]:
+            db.execute(statement)
+        db.execute("INSERT INTO schema_version VALUES (1, 'long ago')")
+        db.execute(
+            "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at)"
+            " VALUES ('old', 'adult', ?, ?, 'reserved', 'then')",
+            (DIGEST, json.dumps(gaussian(1).to_dict(), sort_keys=True)),
+        )
+
+
+def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
+    of_version_one(path)
+    for _ in range(2):
+        with Ledger.open(path) as ledger:
+            ledger.verify()
+            ledger.decide("old", 0, DIGEST)
+            assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
+    with raw(path) as db:
+        assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, 2]
+
+
+def test_many_processes_bring_one_ledger_up_to_date(path: Path) -> None:
+    of_version_one(path)
+    children = [multiprocessing.get_context("fork").Process(target=open_and_verify, args=(path,)) for _ in range(8)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 8
+
+
+def open_and_verify(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+
+
 def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     with pytest.raises(BudgetError, match="reserved; it takes a release that is committed"):
@@ -542,7 +597,7 @@ def test_a_ledger_is_not_carried_over_a_fork(ledger: Ledger, path: Path) -> None
 @contextmanager
 def untriggered(db: sqlite3.Connection) -> Iterator[None]:
     """Take the triggers away and put them back, as a determined tamperer would."""
-    triggers = [s for s in ledgerfile.SCHEMA if s.startswith("CREATE TRIGGER")]
+    triggers = [s for s in ledgerfile.SCHEMAS[ledgerfile.VERSION] if s.startswith("CREATE TRIGGER")]
     for name in [statement.split()[2] for statement in triggers]:
         db.execute(f"DROP TRIGGER {name}")
     yield
@@ -577,6 +632,12 @@ TAMPERING = [
     + ROW.replace("reserved", "released")
     + ")",
     "INSERT OR REPLACE INTO caps (seq, dataset, epsilon, delta, set_at) VALUES (1, 'adult', 100, 0.1, 'now')",
+    "DELETE FROM rounds",
+    "UPDATE rounds SET digest = replace(digest, 'a', 'b')",
+    "INSERT OR REPLACE INTO rounds (release, round, digest) VALUES ('r2', 0, '" + "c" * 64 + "')",
+    "INSERT OR REPLACE INTO rounds (seq, release, round, digest) VALUES (1, 'r2', 7, '" + DIGEST + "')",
+    "INSERT INTO rounds (release, round, digest) VALUES ('r1', 1, '" + DIGEST + "')",
+    "INSERT INTO rounds (release, round, digest) VALUES ('nobody', 1, '" + DIGEST + "')",
 ]
 
 
@@ -587,6 +648,7 @@ def written(path: Path) -> Path:
         ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
         ledger.commit("r1")
         ledger.charge("adult", "r2", gaussian(1), DIGEST, 1.0, DELTA)
+        ledger.decide("r2", 0, DIGEST)
     return path
 
 
@@ -702,8 +764,8 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
 
 def test_a_newer_schema(written: Path) -> None:
     with raw(written) as db:
-        db.execute("INSERT INTO schema_version VALUES (2, 'later')")
-    assert_refused(BudgetError, "schema version 2.*update dpscale", lambda: Ledger.open(written))
+        db.execute("INSERT INTO schema_version VALUES (3, 'later')")
+    assert_refused(BudgetError, "schema version 3.*update dpscale", lambda: Ledger.open(written))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.99])
