@@ -190,12 +190,13 @@ def status(run_dir: str, as_json: bool) -> None:
     from dpscale.jobs.rundir import RunDirectory
 
     run = RunDirectory(run_dir)
-    manifest, driven = run.manifest, signs.told(run.path)
+    driven = signs.told(run.path)
+    states = run.states(signs.at_work(driven))
     if as_json:
-        click.echo(json.dumps(manifest | ({"driver": driven} if driven else {})))
+        click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
         return
-    for name, stage in manifest["stages"].items():
-        click.echo(f"{name:>12}: {stage['state']}")
+    for name, state in states.items():
+        click.echo(f"{name:>12}: {state}{', run the job again to go on' if state == 'stopped' else ''}")
     if driven:
         working = driven.get("working")
         tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""

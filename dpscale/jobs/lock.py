@@ -19,13 +19,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dpscale.errors import TransientError
 from dpscale.places import create, is_local, read_bytes, store_errors, write_whole
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
+GLANCE_SECONDS = 0.2  # more than `free` holds a lock for
 
 
 @contextmanager
@@ -35,14 +36,37 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def free(folder: Path) -> bool:
+    """Whether no process is at work there, as far as locks reach: on a disk that hands none on, on this machine."""
+    if not is_local(folder):
+        with suppress(FileNotFoundError):
+            return _stale(read_bytes(folder / NAME))
+        return True
+    try:
+        with open(folder / NAME) as file:
+            return _locks(file, fcntl.LOCK_SH)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+
+
 @contextmanager
 def _file_lock(folder: Path) -> Iterator[None]:
     with open(folder / NAME, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise _taken(folder) from None
+        end = time.monotonic() + GLANCE_SECONDS
+        while not _locks(file, fcntl.LOCK_EX):
+            if time.monotonic() > end:
+                raise _taken(folder)
+            time.sleep(GLANCE_SECONDS / 10)
         yield
+
+
+def _locks(file: IO[str], kind: int) -> bool:
+    """Whether this process has the lock now; it has it until the file is closed."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.errors import JobError, TransientError
 from dpscale.jobs.files import digest_files
-from dpscale.jobs.lock import locked
+from dpscale.jobs.lock import free, locked
 from dpscale.jobs.methods import is_adaptive, plan_of
 from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
@@ -131,6 +131,16 @@ class RunDirectory:
     def done(self, stage: str) -> bool:
         """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
         return self.manifest["stages"].get(stage, {}).get("state") == "done" and present(self.path / LEAVES[stage])
+
+    def states(self, driven: bool = False) -> dict[str, str]:
+        """The state of every stage begun: running, done, failed, or stopped where its process is gone.
+
+        `driven`: a driver elsewhere is known to be at work, which not every disk's locks tell.
+        """
+        found = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
+        if "running" in found.values() and not driven and free(self.path):
+            found = {name: "stopped" if state == "running" else state for name, state in found.items()}
+        return found
 
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""

@@ -61,6 +61,11 @@ def told(path: Path) -> Signs:
     return found | {"silent": silent}
 
 
+def at_work(told: Signs) -> bool:
+    """Whether a driver works, by what `told` found."""
+    return bool(told) and told["state"] in AT_WORK and not told["silent"]
+
+
 class Silence:
     """How long signs have not changed, by the clock of who looks."""
 

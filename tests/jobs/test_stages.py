@@ -1,9 +1,11 @@
 """Stage by stage, on every scheduler, in any partitioning: the same bytes, and one charge."""
 
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -146,6 +148,31 @@ def test_json_commands_print_one_object(place):
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == 0, result.output
         assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_status_tells_a_killed_run_from_one_at_work(place):
+    run = RunDirectory.create(Job.read(write_job(place)), place / "run")
+
+    def states():
+        return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]
+
+    parent, child = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hang, args=(run, child))
+    process.start()
+    parent.recv()
+    assert states() == {"plan": "running"}
+    process.kill()
+    process.join()
+    assert states() == {"plan": "stopped"}
+    assert "stopped, run the job again" in CliRunner().invoke(main, ["status", str(run.path)]).stdout
+    dp.run(run.path / "job.toml", run.path)
+    assert set(states().values()) == {"done"}
+
+
+def hang(run, pipe):
+    with run.locked(), run.stage("plan", "plan"):
+        pipe.send("begun")
+        time.sleep(60)
 
 
 def test_what_was_removed_is_made_again(place):

@@ -114,7 +114,9 @@ def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, m
     with run.locked():
         with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
             pass
+        assert not lock.free(run.path)
         monkeypatch.setattr(lock, "STALE_SECONDS", -1.0)
+        assert lock.free(run.path)
         with run.locked():  # as if the first had died a minute ago
             pass
         monkeypatch.setattr(lock, "STALE_SECONDS", 60.0)
