@@ -17,20 +17,24 @@ Array = NDArray[np.float64]
 FARTHEST, LEAST = -60.0, 1e-9
 
 
-@compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[:, ::1], float64[:, ::1])")
-def likelihoods(values: Array, centers: Array, variances: Array) -> tuple[Array, Array]:
-    """Normal densities of every value under its components, (cells, components), over exp of the second result."""
-    cells, parts = centers.shape
-    found, tops = np.empty((cells, parts)), np.empty(cells)
+@compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[::1], float64, float64[::1], float64[::1])")
+def likelihoods(values: Array, reference: Array, deviation: float, ratios: Array, widths: Array) -> tuple[Array, Array]:
+    """Normal densities of every value under its components, (cells, components), over exp of the second result.
+
+    A component's center and width are `ratios` and `widths` times the cell's reference; noise of `deviation` is added.
+    """
+    cells, parts = len(values), len(ratios)
+    found, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
     for cell in range(cells):
         top = -np.inf
         for part in range(parts):
-            apart = values[cell] - centers[cell, part]
-            found[cell, part] = -0.5 * apart * apart / variances[cell, part]
+            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
+            variances[part] = deviation * deviation + width * width
+            found[cell, part] = -0.5 * apart * apart / variances[part]
             top = max(top, found[cell, part])
         for part in range(parts):
             near = found[cell, part] - top
-            found[cell, part] = exp(near) / sqrt(variances[cell, part]) if near > FARTHEST else 0.0
+            found[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
         tops[cell] = top
     return found, tops
 
@@ -70,52 +74,13 @@ def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: in
     return weights
 
 
-@compiled("float64[::1](float64[::1], float64[:, ::1], float64[:, ::1], float64, float64[:, ::1], float64[::1])")
-def posterior_means(
-    values: Array, centers: Array, variances: Array, deviation: float, likelihood: Array, weights: Array
-) -> Array:
-    """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
-    cells, parts = centers.shape
-    found = np.empty(cells)
-    noise = deviation * deviation
-    for cell in range(cells):
-        total, mean = 0.0, 0.0
-        for part in range(parts):
-            chance = likelihood[cell, part] * weights[part]
-            center = centers[cell, part]
-            inside = center + (1 - noise / variances[cell, part]) * (values[cell] - center)
-            total += chance
-            mean += chance * max(inside, 0.0)
-        found[cell] = mean / total
-    return found
-
-
-@compiled("float64[:, ::1](float64[::1], float64[::1], float64, float64[::1], float64[::1])")
-def ratio_likelihoods(values: Array, reference: Array, deviation: float, ratios: Array, widths: Array) -> Array:
-    """`likelihoods` where the components of a cell are its reference times `ratios`, as wide as that times `widths`."""
-    cells, parts = len(values), len(ratios)
-    found, variances = np.empty((cells, parts)), np.empty(parts)
-    noise = deviation * deviation
-    for cell in range(cells):
-        top = -np.inf
-        for part in range(parts):
-            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
-            variances[part] = noise + width * width
-            found[cell, part] = -0.5 * apart * apart / variances[part]
-            top = max(top, found[cell, part])
-        for part in range(parts):
-            near = found[cell, part] - top
-            found[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
-    return found
-
-
 @compiled(
     "float64[::1](float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1])"
 )
-def ratio_means(
+def posterior_means(
     values: Array, reference: Array, deviation: float, ratios: Array, widths: Array, likelihood: Array, weights: Array
 ) -> Array:
-    """`posterior_means` of the same components."""
+    """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
     cells, parts = likelihood.shape
     found = np.empty(cells)
     noise = deviation * deviation
@@ -124,9 +89,9 @@ def ratio_means(
         for part in range(parts):
             chance = likelihood[cell, part] * weights[part]
             center, width = reference[cell] * ratios[part], reference[cell] * widths[part]
-            variance = noise + width * width
+            inside = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
             total += chance
-            mean += chance * max(center + (1 - noise / variance) * (values[cell] - center), 0.0)
+            mean += chance * max(inside, 0.0)
         found[cell] = mean / total
     return found
 

@@ -43,30 +43,62 @@ class NoisyTable:
         return self.values.reshape(-1)[::step], self.reference.reshape(-1)[::step]
 
 
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Narrow Gaussians that a cell's count may come from: `ratios` and `widths` times what is expected of the cell."""
+
+    ratios: Array
+    widths: Array
+
+    def likelihoods(self, values: Array, reference: Array, deviation: float) -> tuple[Array, Array]:
+        """Of noisy values, (cells, components), up to a factor a cell, whose log is the second result."""
+        from dpscale.reconstruct import kernels
+
+        return kernels.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
+
+    def means(self, values: Array, reference: Array, deviation: float, likelihood: Array, weights: Array) -> Array:
+        """Posterior means of the counts."""
+        from dpscale.reconstruct import kernels
+
+        cells = _cells(values, reference)
+        return np.asarray(kernels.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights))
+
+
+def _cells(values: Array, reference: Array) -> tuple[Array, Array]:
+    return np.ascontiguousarray(values), np.ascontiguousarray(np.maximum(reference, 1e-6))
+
+
+DEPARTURES = Components(RATIOS, WIDTHS)
+
+
 def learn(tables: Sequence[NoisyTable]) -> Array:
     """The law of g over all tables together: weights on RATIOS."""
     each = -(-MOST_CELLS * 4 // max(len(tables), 1))
     seen = []
     for table in tables:
         values, reference = (part[:each] for part in table.sample)
-        seen.append(_ratios(values, reference, table.deviation))
+        seen.append(DEPARTURES.likelihoods(values, reference, table.deviation)[0])
     return _weights(np.concatenate(seen), START, POOLED_STRENGTH, POOLED_ROUNDS) if seen else START
 
 
 def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
-    sample = _ratios(*table.sample, table.deviation)
+    sample, _ = DEPARTURES.likelihoods(*table.sample, table.deviation)
     own = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
+    means = _means_of(table, own, sample if len(sample) == table.values.size else None)
+    return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
+
+
+def _means_of(table: NoisyTable, law: Array, known: Array | None) -> Array:
+    """Posterior means of all cells, flat, by blocks unless all likelihoods are known."""
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
-    if len(sample) == len(flat):
-        means = _ratio_means(flat, expected, table.deviation, sample, own)
-    else:
-        means = np.empty(len(flat))
-        for at in range(0, len(flat), BLOCK):
-            block = slice(at, at + BLOCK)
-            likelihood = _ratios(flat[block], expected[block], table.deviation)
-            means[block] = _ratio_means(flat[block], expected[block], table.deviation, likelihood, own)
-    return np.maximum(means, 1e-3 * expected).reshape(table.values.shape)
+    if known is not None:
+        return DEPARTURES.means(flat, expected, table.deviation, known, law)
+    parts = []
+    for at in range(0, len(flat), BLOCK):
+        cells = flat[at : at + BLOCK], expected[at : at + BLOCK], table.deviation
+        parts.append(DEPARTURES.means(*cells, DEPARTURES.likelihoods(*cells)[0], law))
+    return np.concatenate(parts)
 
 
 def shrunk_counts(values: Array, deviation: float) -> Array:
@@ -75,21 +107,23 @@ def shrunk_counts(values: Array, deviation: float) -> Array:
     Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
     neighbours, a cell itself left out so that its noise is not met twice. The evidence of the noisy counts decides.
     """
-    tried = [_Mixture(values, *_counts(values, deviation), 1.0)]
+    counts = _counts(values, deviation)
+    tried = [_Mixture(counts, values, np.ones(len(values)), deviation, _even(counts), 1.0)]
     for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
-        parts = _components(_neighbours(values, reach), deviation)
-        tried.append(_Mixture(values, *parts, START, POOLED_STRENGTH))
-    best = max(tried, key=lambda mixture: mixture.evidence)
-    return _means(values, best.centers, best.variances, deviation, best.weights)
+        near = _neighbours(values, reach)
+        tried.append(_Mixture(DEPARTURES, values, near, deviation, START, POOLED_STRENGTH))
+    return max(tried, key=lambda mixture: mixture.evidence).means
 
 
-def _counts(values: Array, deviation: float) -> tuple[Array, Array, Array]:
-    """A grid of counts as components, with even starting weights."""
+def _counts(values: Array, deviation: float) -> Components:
+    """A grid of counts."""
     most = max(float(values.max()), 2.0) + deviation
     grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
-    width = np.maximum(np.gradient(grid) * 0.6, 0.5)
-    centers = np.broadcast_to(grid, (len(values), len(grid)))
-    return centers, np.broadcast_to(width**2 + deviation**2, centers.shape), np.full(len(grid), 1 / len(grid))
+    return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
+
+
+def _even(components: Components) -> Array:
+    return np.full(len(components.ratios), 1 / len(components.ratios))
 
 
 def _neighbours(values: Array, reach: int) -> Array:
@@ -103,49 +137,20 @@ def _neighbours(values: Array, reach: int) -> Array:
 class _Mixture:
     """Components for every value, with the weights that EM finds."""
 
-    def __init__(self, values: Array, centers: Array, variances: Array, start: Array, strength: float) -> None:
-        self.centers, self.variances = centers, variances
-        likelihood, tops = _likelihood(values, centers, variances)
-        self.weights = _weights(likelihood, start, strength, COUNT_ROUNDS)
-        self.evidence = float((np.log((likelihood * self.weights).sum(axis=1)) + tops).sum())
+    def __init__(
+        self, components: Components, values: Array, reference: Array, deviation: float, start: Array, strength: float
+    ) -> None:
+        self._cells, self._components = (values, reference, deviation), components
+        self._likelihood, tops = components.likelihoods(*self._cells)
+        self._weights = _weights(self._likelihood, start, strength, COUNT_ROUNDS)
+        self.evidence = float((np.log((self._likelihood * self._weights).sum(axis=1)) + tops).sum())
 
-
-def _components(reference: Array, deviation: float) -> tuple[Array, Array]:
-    """Means and variances of a value under every component: (cells, components)."""
-    expected = np.maximum(reference.reshape(-1, 1), 1e-6)
-    return expected * RATIOS, deviation**2 + (expected * WIDTHS) ** 2
-
-
-def _ratios(values: Array, reference: Array, deviation: float) -> Array:
-    """Likelihoods of values under what RATIOS make of their references: (cells, components), up to factors a cell."""
-    from dpscale.reconstruct import kernels
-
-    parts = [np.ascontiguousarray(part) for part in (values, np.maximum(reference, 1e-6))]
-    return np.asarray(kernels.ratio_likelihoods(*parts, deviation, RATIOS, WIDTHS))
-
-
-def _ratio_means(values: Array, reference: Array, deviation: float, likelihood: Array, weights: Array) -> Array:
-    from dpscale.reconstruct import kernels
-
-    parts = [np.ascontiguousarray(part) for part in (values, np.maximum(reference, 1e-6))]
-    return np.asarray(kernels.ratio_means(*parts, deviation, RATIOS, WIDTHS, likelihood, weights))
-
-
-def _likelihood(values: Array, centers: Array, variances: Array) -> tuple[Array, Array]:
-    """Likelihoods, (cells, components), up to a factor a cell, whose log is the second result."""
-    from dpscale.reconstruct import kernels
-
-    return kernels.likelihoods(*(np.ascontiguousarray(part) for part in (values, centers, variances)))
+    @property
+    def means(self) -> Array:
+        return self._components.means(*self._cells, self._likelihood, self._weights)
 
 
 def _weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
     from dpscale.reconstruct import kernels
 
     return np.asarray(kernels.mixture_weights(likelihood, start, strength, rounds))
-
-
-def _means(values: Array, centers: Array, variances: Array, deviation: float, weights: Array) -> Array:
-    from dpscale.reconstruct import kernels
-
-    parts = [np.ascontiguousarray(part) for part in (values, centers, variances)]
-    return np.asarray(kernels.posterior_means(*parts, deviation, kernels.likelihoods(*parts)[0], weights))

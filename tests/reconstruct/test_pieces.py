@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dpscale.reconstruct import low_order as room
 from dpscale.reconstruct import shrink
@@ -13,7 +14,7 @@ from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.maxent import LowOrder
-from dpscale.reconstruct.shrink import NoisyTable, posterior
+from dpscale.reconstruct.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import every_cell
 
@@ -71,11 +72,10 @@ def test_compiled_fits_are_those_of_numpy(sets):
 
 def test_the_posterior_is_the_mean_of_the_mixture():
     """Against the integral of each component over the noise, done by brute force."""
-    from dpscale.reconstruct.shrink import RATIOS, START, WIDTHS, _means
-
     value, reference, deviation = np.array([30.0, -4.0, 7.0]), np.array([10.0, 10.0, 0.5]), 5.0
     centers, variances = reference[:, None] * RATIOS, deviation**2 + (reference[:, None] * WIDTHS) ** 2
-    found = _means(value, centers, variances, deviation, START)
+    likelihood = DEPARTURES.likelihoods(value, reference, deviation)[0]
+    found = DEPARTURES.means(value, reference, deviation, likelihood, START)
     for index in range(3):
         spread = np.maximum(np.sqrt(variances[index] - deviation**2), 1e-12)
         density = np.exp(-((value[index] - centers[index]) ** 2) / (2 * variances[index])) / np.sqrt(variances[index])
@@ -88,17 +88,23 @@ def test_the_posterior_is_the_mean_of_the_mixture():
         assert found[index] == pytest.approx((chances * inside).sum() / chances.sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("cells", [40, 70_000])
-def test_the_posterior_of_a_table_is_that_of_components_written_out(cells):
-    """Below and above what a law is learnt from."""
+def test_likelihoods_are_normal_densities():
+    value, reference = np.array([30.0, -4.0, 7.0]), np.array([10.0, 10.0, 0.5])
+    found, tops = DEPARTURES.likelihoods(value, reference, 5.0)
+    scale = np.sqrt(25 + (reference[:, None] * WIDTHS) ** 2)
+    expected = norm.pdf(value[:, None], reference[:, None] * RATIOS, scale) * np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(found * np.exp(tops)[:, None], expected, rtol=1e-10, atol=1e-25)
+
+
+def test_the_posterior_by_blocks_is_that_at_once():
+    """A table of more cells than a law is learnt from, given the law that its sample has."""
     rng = np.random.default_rng(1)
-    reference = rng.gamma(0.3, 40.0, size=cells)
-    table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=cells) + rng.normal(0, 9, cells), reference, 9.0)
-    values, expected = table.sample
-    likelihood = shrink._likelihood(values, *shrink._components(expected, 9.0))[0]
-    own = shrink._weights(likelihood, shrink.START, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
-    means = shrink._means(table.values, *shrink._components(reference, 9.0), 9.0, own)
-    np.testing.assert_allclose(posterior(table, shrink.START), np.maximum(means, 1e-3 * reference), rtol=1e-12)
+    reference = rng.gamma(0.3, 40.0, size=70_000)
+    table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=70_000) + rng.normal(0, 9, 70_000), reference, 9.0)
+    likelihood = DEPARTURES.likelihoods(table.values, reference, 9.0)[0]
+    law = shrink._weights(likelihood[::3].copy(), START, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
+    means = DEPARTURES.means(table.values, reference, 9.0, likelihood, law)
+    np.testing.assert_array_equal(posterior(table, START), np.maximum(means, 1e-3 * reference))
 
 
 def test_chains_are_products_and_their_distances():
