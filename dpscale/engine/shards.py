@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dpscale.tables.count import Counts, Layout
 Handle = Any
 Count = Callable[[Pass], list[Handle]]
 Asked = tuple[Handle, list[Names]]
+SHARES = 2  # shards a thread: enough to end together, and few, since every round makes two tasks of each
 
 
 @dataclass(eq=False)
@@ -75,23 +77,26 @@ class Shards:
             yield held
         left = [names for names in sets if not self._holds(names)]
         for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
-            yield list(zip(self._packed(one, self.count(one), left), map(_sets_of, one.shards), strict=True))
+            yield self._packed(one, self.count(one), left)
 
     def _hold(self, one: Pass, handles: list[Handle], sets: Sequence[Names]) -> None:
         wanted = frozenset(sets)
         if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
             return
-        for handle, layout in zip(self._packed(one, handles, sets), one.shards, strict=True):
-            self._held.append((handle, wanted.intersection(layout.sets)))
+        self._held += [(handle, frozenset(mine)) for handle, mine in self._packed(one, handles, sets)]
         self._names |= wanted.intersection(one.sets)
         self._bytes += self._size(wanted.intersection(one.sets))
 
-    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[Names]) -> list[Handle]:
+    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[Names]) -> list[Asked]:
+        """A pass packed: its counted shards put together to a few a thread."""
         wanted, items = set(sets), []
-        for layout, handle in zip(one.shards, handles, strict=True):
-            mine = [names for names in layout.sets if names in wanted]
-            items.append((layout, mine, self.groups, self.rows, handle))
-        return self.engine.keep(pack, items, "pack")
+        many = -(-len(handles) // (SHARES * self.engine.workers))
+        for start in range(0, len(handles), many):
+            layouts, flats = one.shards[start : start + many], handles[start : start + many]
+            mine = [names for layout in layouts for names in layout.sets if names in wanted]
+            items.append((layouts, mine, self.groups, self.rows, *flats))
+        kept = self.engine.keep(pack, items, "pack")
+        return [(handle, mine) for handle, (_, mine, *_) in zip(kept, items, strict=True)]
 
     def _holds(self, names: Names) -> bool:
         return names in self._names
@@ -107,13 +112,12 @@ class Shards:
         return total
 
 
-def _sets_of(layout: Layout) -> list[Names]:
-    return list(layout.sets)
-
-
-def pack(layout: Layout, sets: list[Names], groups: Mapping[str, Groups], rows: int, flat: Counts) -> Shard:
-    """The shard of a counted layout."""
-    return packed(layout.marginals(flat), sets, groups, rows)
+def pack(
+    layouts: Sequence[Layout], sets: list[Names], groups: Mapping[str, Groups], rows: int, *flats: Counts
+) -> Shard:
+    """The shard of some counted layouts."""
+    counted = zip(layouts, flats, strict=True)
+    return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows)
 
 
 def shard_distances(shard: Shard, believed: Believed, sets: list[Names]) -> Distances:
