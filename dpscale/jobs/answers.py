@@ -38,23 +38,30 @@ def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
         engine.check_sight(run.path)
         keep_model(run, engine.each("model"))
         workload = run.job.build_workload(run.domain)
-        items = []
+        items, made = [], _made(run)
         for number, part in enumerate(workload.parts):
             size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
-            items += [(str(run.path), number, start, start + size) for start in range(0, len(part.sets), size)]
+            items += [(str(run.path), made, number, start, start + size) for start in range(0, len(part.sets), size)]
         rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
         write_whole(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
 
 
+def _made(run: RunDirectory) -> str:
+    """What a directory's estimates follow from: another run may come to stand where one stood."""
+    told = run.manifest
+    return json.dumps([told["release"], told["job_sha256"], told["stages"]["measure"].get("sha256")])
+
+
 @lru_cache(maxsize=4)
-def _opened(path: str) -> tuple[RunDirectory, AnyEstimates]:
+def _opened(path: str, made: str) -> tuple[RunDirectory, AnyEstimates]:
+    """A run that a worker answers from, kept from task to task."""
     run = RunDirectory(path)
     return run, estimates_of(run)
 
 
-def write_answers(path: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
-    """Answer some attribute sets of one part: an index row each."""
-    run, estimates = _opened(path)
+def write_answers(path: str, made: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
+    """Answer some attribute sets of one part: an index row each. `made`: as of `_made`."""
+    run, estimates = _opened(path, made)
     part = estimates.workload.parts[number]
     return [_answer_set(run, estimates, number, part, i) for i in range(start, min(end, len(part.sets)))]
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from dpscale.errors import JobError
+from dpscale.errors import BudgetError, JobError
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.measure.tags import secret_tag
 from dpscale.places import flush_names, present, remove_partial
@@ -26,6 +28,8 @@ class Charged(Protocol):
     def release(self) -> str: ...
     @property
     def spent(self) -> Cost: ...
+    @property
+    def snapshot(self) -> str: ...
     @property
     def law(self) -> list[Any]: ...
 
@@ -56,7 +60,7 @@ def charge(run: RunDirectory, charged: Charged, reserve: bool = True) -> str:
     With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
     """
     privacy, drawn = run.job.privacy, _drawn(run, charged)
-    with Ledger.open(privacy.ledger) as ledger:
+    with _ledger(run) as ledger:
         state = ledger.charge(
             run.job.dataset, charged.release, charged.spent, drawn, privacy.epsilon, privacy.delta, reserve
         )
@@ -67,14 +71,14 @@ def charge(run: RunDirectory, charged: Charged, reserve: bool = True) -> str:
 
 def keep_decision(run: RunDirectory, release: str, number: int, digest: str) -> None:
     """Tell the ledger what a round measures, before it does; BudgetError where another directory decided otherwise."""
-    with Ledger.open(run.job.privacy.ledger) as ledger:
+    with _ledger(run) as ledger:
         ledger.decide(release, number, digest)
 
 
 def publish(run: RunDirectory, charged: Charged) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
     state = charge(run, charged)
-    with Ledger.open(run.job.privacy.ledger) as ledger:
+    with _ledger(run) as ledger:
         if state == "reserved":
             ledger.commit(charged.release)
         remove_partial(run.measurements_path)
@@ -86,13 +90,26 @@ def publish(run: RunDirectory, charged: Charged) -> None:
             ledger.publish(charged.release)
 
 
-def _drawn(run: RunDirectory, charged: Charged) -> str:
-    """Digest of all that fixes the draws: plan, domain, noise and secret.
+@contextmanager
+def _ledger(run: RunDirectory) -> Iterator[Ledger]:
+    """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
+    place, known = run.job.privacy.ledger, run.manifest.get("ledger")
+    with Ledger.open(place, create=known is None) as ledger:
+        if known is None:
+            run.update(ledger=ledger.name)
+        elif known != ledger.name:
+            raise BudgetError("privacy.ledger", f"{place} is not the ledger that this run was begun with",
+                              "that one, on the machine where it is", "run it there, or start a new run")  # fmt: skip
+        yield ledger
 
-    With it the ledger refuses a second draw under a release id, as from a copy of a planned run directory.
+
+def _drawn(run: RunDirectory, charged: Charged) -> str:
+    """Digest of all that fixes the draws: plan, domain, data, noise and secret.
+
+    With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
     """
     plan_digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
-    content = [plan_digest, run.domain.digest, charged.law, run.manifest["secret_tag"]]
+    content = [plan_digest, run.domain.digest, charged.snapshot, charged.law, run.manifest["secret_tag"]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

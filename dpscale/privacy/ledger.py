@@ -68,6 +68,12 @@ class Ledger:
         place = Path(os.path.abspath(path))
         return cls(ledgerfile.connect(place, create, timeout), place)
 
+    @property
+    def name(self) -> str:
+        """What tells this ledger from any other, wherever it lies: drawn as it was made, kept by its copies."""
+        with self._transaction("DEFERRED"):
+            return str(self._db.execute("SELECT id FROM identity").fetchone()[0])
+
     def close(self) -> None:
         """Close the file; what was charged stays."""
         self._db.close()

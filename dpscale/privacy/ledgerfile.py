@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,7 +69,14 @@ FIRST = (
     """CREATE TRIGGER caps_delete BEFORE DELETE ON caps
         BEGIN SELECT RAISE(ABORT, 'caps are never deleted'); END""",
 )
-SECOND = (  # of version 2: what an adaptive release decided, round by round
+SECOND = (  # of version 2: a ledger's own name, and what an adaptive release decided, round by round
+    """CREATE TABLE identity (id TEXT PRIMARY KEY CHECK (length(id) = 32))""",
+    """CREATE TRIGGER identity_insert BEFORE INSERT ON identity WHEN EXISTS (SELECT 1 FROM identity)
+        BEGIN SELECT RAISE(ABORT, 'a ledger has one name'); END""",
+    """CREATE TRIGGER identity_update BEFORE UPDATE ON identity
+        BEGIN SELECT RAISE(ABORT, 'a ledger keeps its name'); END""",
+    """CREATE TRIGGER identity_delete BEFORE DELETE ON identity
+        BEGIN SELECT RAISE(ABORT, 'a ledger keeps its name'); END""",
     """CREATE TABLE rounds (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
         release TEXT NOT NULL,
@@ -150,10 +157,16 @@ def _write_schema(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("BEGIN IMMEDIATE")
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for statement in SCHEMAS[VERSION]:
-        db.execute(statement)
-    db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
+    _add(db, SCHEMAS[VERSION])
     db.execute("COMMIT")
+
+
+def _add(db: sqlite3.Connection, statements: Sequence[str]) -> None:
+    """What makes a ledger of this version, with its name."""
+    for statement in statements:
+        db.execute(statement)
+    db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
+    db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
 
 
 def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
@@ -187,9 +200,7 @@ def _upgrade(db: sqlite3.Connection) -> None:
     """Bring a sound ledger of version 1 to version 2, unless another process did meanwhile."""
     db.execute("BEGIN IMMEDIATE")
     if _version(db) == 1:
-        for statement in SECOND:
-            db.execute(statement)
-        db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
+        _add(db, SECOND)
     db.execute("COMMIT")
 
 

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpscale as dp
@@ -176,6 +177,42 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
     with pytest.raises((BudgetError, JobError, DataError)):
         measure(RunDirectory(run.path))
     assert set(measurements(run.path)) <= set(before)
+
+
+def test_a_copy_that_meets_other_data_is_refused(tmp_path):
+    """Stopped while its data were hashed, copied, and finished twice, with a record more the second time."""
+    run = begun(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpscale.jobs.stages.snapshot_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    shutil.copytree(run.path, tmp_path / "copy")
+    measure(run)
+    more = pd.concat([frame(), frame().iloc[:1]])
+    more.to_parquet(tmp_path / "data/0.parquet", index=False)
+    copy = RunDirectory(tmp_path / "copy")
+    assert copy.secret_path.exists()
+    with pytest.raises(BudgetError, match="on the ledger"):
+        measure(copy)
+    assert not measurements(copy.path)
+
+
+@pytest.mark.parametrize("way", ["gone", "another"])
+def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
+    """As where its driver is started again on another machine."""
+    run = begun(tmp_path, engine=PRIVATE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpscale.jobs.stages.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run)
+    next(run.measurements_path.iterdir()).unlink()
+    for path in tmp_path.glob("ledger.sqlite*"):
+        path.unlink()
+    if way == "another":
+        Ledger.open(tmp_path / "ledger.sqlite").close()
+    with pytest.raises(BudgetError, match="does not exist" if way == "gone" else "not the ledger"):
+        measure(run)
+    assert way == "another" or not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):

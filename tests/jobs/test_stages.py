@@ -124,6 +124,9 @@ def test_changed_data_never_meets_an_old_stream(place):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "one")
     write_table(place / "data", table().iloc[:-1])
+    with pytest.raises(dp.BudgetError, match="on the ledger"):  # a seeded run's release follows its job's path
+        dp.run(path, place / "refused")
+    (place / "ledger.sqlite").unlink()
     dp.run(path, place / "two")
     assert not set(bytes_of(place / "one")) & set(bytes_of(place / "two"))
 
@@ -148,6 +151,19 @@ def test_json_commands_print_one_object(place):
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == 0, result.output
         assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_another_run_where_one_was_answers_from_its_own_measurements(place):
+    """In one process, as in a notebook or on workers that live long."""
+    path = write_job(place, engine=SEEDED)
+    dp.run(path, place / "run")
+    before = answers_of(place / "run")
+    for left in ("run", "ledger.sqlite"):
+        shutil.rmtree(place / left) if left == "run" else (place / left).unlink()
+    other = write_job(place, "other.toml", engine=SEEDED | {"seed": 12})
+    found = answers_of(dp.run(other, place / "run").path)
+    assert found.keys() == before.keys()
+    assert all(found[name] != before[name] for name in found)
 
 
 def test_status_tells_a_killed_run_from_one_at_work(place):

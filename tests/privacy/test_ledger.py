@@ -135,13 +135,16 @@ def of_version_one(path: Path) -> None:
 
 def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
     of_version_one(path)
+    names = set()
     for _ in range(2):
         with Ledger.open(path) as ledger:
             ledger.verify()
+            names.add(ledger.name)
             ledger.decide("old", 0, DIGEST)
             assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
     with raw(path) as db:
         assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, 2]
+    assert len(names) == 1
 
 
 def test_many_processes_bring_one_ledger_up_to_date(path: Path) -> None:
@@ -632,6 +635,9 @@ TAMPERING = [
     + ROW.replace("reserved", "released")
     + ")",
     "INSERT OR REPLACE INTO caps (seq, dataset, epsilon, delta, set_at) VALUES (1, 'adult', 100, 0.1, 'now')",
+    "UPDATE identity SET id = '" + "c" * 32 + "'",
+    "DELETE FROM identity",
+    "INSERT INTO identity VALUES ('" + "c" * 32 + "')",
     "DELETE FROM rounds",
     "UPDATE rounds SET digest = replace(digest, 'a', 'b')",
     "INSERT OR REPLACE INTO rounds (release, round, digest) VALUES ('r2', 0, '" + "c" * 64 + "')",
