@@ -5,6 +5,7 @@ Each check asks all workers by functions of the standard library, or of dpscale 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import secrets
@@ -20,15 +21,18 @@ from dpscale.places import is_local, place, write_whole
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names
 SAMPLE = 100  # files that every worker is asked for
-DATA = "read the file"
+ENDS = (
+    1 << 16
+)  # bytes at either end of a file that are looked at: a Parquet file's footer is in them, or the most of it
+DATA = ("read the file", "see the file")
 SAME = "install the same versions everywhere: see cluster/README.md"
 
 
-def check_versions(client: Any) -> None:
-    """JobError that tells which worker differs from this process in what."""
+def check_versions(client: Any, workers: list[str] | None = None) -> None:
+    """JobError that tells which worker, of some or of all, differs from this process in what."""
     differing: dict[str, list[str]] = {}
     for name in ("python", *PACKAGES):
-        here, there = _here(name), _there(client, name)
+        here, there = _here(name), _there(client, name, workers)
         for worker, found in there.items():
             if found != here:
                 differing.setdefault(worker, []).append(f"{name} {found} (here {here})")
@@ -40,12 +44,12 @@ def _here(name: str) -> str:
     return _minor(platform.python_version()) if name == "python" else version(name)
 
 
-def _there(client: Any, name: str) -> dict[str, str]:
+def _there(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
     """The version of each worker; workers that are lost meanwhile are left out."""
     if name == "python":
-        found = client.run(platform.python_version, on_error="return")
+        found = client.run(platform.python_version, workers=workers, on_error="return")
     else:
-        found = client.run(version, name, on_error="return")
+        found = client.run(version, name, workers=workers, on_error="return")
     told = {worker: "missing" if isinstance(one, PackageNotFoundError) else one for worker, one in found.items()}
     return {worker: _minor(one) if name == "python" else one for worker, one in told.items() if isinstance(one, str)}
 
@@ -63,7 +67,8 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
     content = secrets.token_bytes(16)
     try:
         _put(token, content)
-        found = client.run(blind_spot, str(token), content, list(files)[:SAMPLE], on_error="return")
+        faces = {file: face(file, content) for file in files[:SAMPLE]}
+        found = client.run(blind_spot, str(token), content, faces, on_error="return")
     finally:
         token.unlink(missing_ok=True)
     blind = {worker: [told] for worker, told in found.items() if isinstance(told, str) and told}
@@ -85,8 +90,22 @@ def _put(token: Path, content: bytes) -> None:
         file.write(content)
 
 
-def blind_spot(token: str, content: bytes, files: Sequence[str]) -> str:
-    """On a worker: what it cannot do; empty where it can do all."""
+def face(file: str, key: bytes) -> bytes:
+    """Size and ends of a file, hashed under a key that is used once; empty where it cannot be read, or is a folder."""
+    told = hashlib.blake2b(key=key)
+    try:
+        with open(file, "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            told.update(b"%d:" % size + opened.read(ENDS))
+            opened.seek(max(size - ENDS, 0))
+            told.update(opened.read(ENDS))
+    except OSError:
+        return b""
+    return told.digest()
+
+
+def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
+    """On a worker: what it cannot do; empty where it can do all. `faces`: of files, as the driver sees them."""
     folder, path = os.path.dirname(token), place(token)
     try:
         if path.read_bytes() != content:
@@ -99,8 +118,12 @@ def blind_spot(token: str, content: bytes, files: Sequence[str]) -> str:
         return f"reach {folder} ({type(error).__name__})"
     if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
-    unseen = next((file for file in files if not os.access(file, os.R_OK)), None)
-    return "" if unseen is None else f"{DATA} {unseen}"
+    for file, seen in faces.items():
+        if not os.access(file, os.R_OK):
+            return f"{DATA[0]} {file}"
+        if face(file, content) != seen:
+            return f"{DATA[1]} {file} as it is here"
+    return ""
 
 
 def check_room(client: Any, needed: int, what: str) -> None:

@@ -41,6 +41,7 @@ class ClusterEngine(Engine):
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
+        self._known: set[str] = set()
 
     @property
     def workers(self) -> int:  # type: ignore[override]
@@ -58,6 +59,7 @@ class ClusterEngine(Engine):
         batches = Batches(arguments, self.workers, self._paces.get(label))
         flow = self._flow(Discreet(function), batches, label, memory)
         with dependable(self.client, label), _waiting(), closing(flow):
+            self._check_new()
             done = 0
             for start, (seconds, values) in flow:
                 results[start : start + len(values)] = values
@@ -113,6 +115,7 @@ class ClusterEngine(Engine):
 
     def _kept(self, graph: Graph, keys: list[Any], label: str, memory: int | None) -> list[Any]:
         with dependable(self.client, label), _waiting():
+            self._check_new()
             handles = self._submit(graph, keys, self._resources(memory))
             watch, done = Watch(self.client), 0
             watch.add(handles)
@@ -162,7 +165,14 @@ class ClusterEngine(Engine):
         """Wait for a first worker; JobError where the versions of one differ from this process's."""
         with dependable(self.client, "check"), _waiting():
             await_worker(self.client)
-            checks.check_versions(self.client)
+            self._check_new()
+
+    def _check_new(self) -> None:
+        """The same of workers that came since: an autoscaled one may be of an older image."""
+        found = set(self.client.nthreads())
+        if new := found - self._known:
+            checks.check_versions(self.client, sorted(new))
+        self._known = found
 
     def check_room(self, needed: int, what: str) -> None:
         """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""

@@ -1,5 +1,7 @@
 """What is wrong with a cluster is said before anything is read, in one sentence, with the exit code that fits."""
 
+import os
+
 import dask
 import pytest
 from click.testing import CliRunner
@@ -123,6 +125,24 @@ def test_a_folder_that_is_another_for_workers(client, tmp_path, monkeypatch):
     with pytest.raises(JobError, match=r"run directory: worker \S+ cannot see /proc/self/cwd.*shared file system"):
         engine.check_sight("/proc/self/cwd")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("there", "seen"), [(b"one more", False), (b"the same", True)])
+def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, seen):
+    for name, content in (("here", b"the same"), ("there", there)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.parquet").write_bytes(content)
+    monkeypatch.chdir(tmp_path / "here")
+    before = client.run(os.getcwd)
+    client.run(os.chdir, str(tmp_path / "there"))
+    try:
+        if seen:
+            resolve(client).check_sight(tmp_path, ["/proc/self/cwd/x.parquet"])
+        else:
+            with pytest.raises(JobError, match=r"data.path: worker \S+ cannot see the file \S+ as it is here"):
+                resolve(client).check_sight(tmp_path, ["/proc/self/cwd/x.parquet"])
+    finally:
+        client.run(os.chdir, next(iter(before.values())))
 
 
 def test_a_task_that_no_worker_has_room_for(cluster, client):

@@ -2,13 +2,16 @@
 
 import os
 import sys
+from contextlib import closing, contextmanager
 
 import dask
 import pytest
 
 from dpscale import JobError, TransientError
+from dpscale.engine import resolve
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import refused
+from tests.cluster.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +30,10 @@ def test_a_scheduler_without_workers(bare):
         refused(TransientError, "no worker", "start workers", scheduler=bare.address)
 
 
-def test_a_worker_of_other_versions(bare, tmp_path):
-    """One of two workers has another numpy and lacks pyarrow, as far as its package metadata tell."""
-    (tmp_path / "sitecustomize.py").write_text(
+@contextmanager
+def strange(bare, place):
+    """Machines that have another numpy and lack pyarrow, as far as their package metadata tell."""
+    (place / "sitecustomize.py").write_text(
         "import importlib.metadata as m\n"
         "found = m.version\n"
         "def version(name):\n"
@@ -37,12 +41,32 @@ def test_a_worker_of_other_versions(bare, tmp_path):
         "    return '1.0.0' if name == 'numpy' else found(name)\n"
         "m.version = version\n"
     )
-    with machines(tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}") as strange:
-        strange.port, strange.address = bare.port, bare.address
-        strange.worker("--no-nanny")
+    with machines(place, PYTHONPATH=f"{place}{os.pathsep}{os.pathsep.join(sys.path)}") as made:
+        made.port, made.address = bare.port, bare.address
+        yield made
+
+
+def test_a_worker_of_other_versions(bare, tmp_path):
+    with strange(bare, tmp_path) as other:
+        other.worker("--no-nanny")
         with dask.config.set({"dpscale.worker-wait": 30}):
             text = refused(
                 JobError, "has numpy 1.0.0 (here", "pyarrow missing", "cluster/README.md", scheduler=bare.address
             )
         assert text.count("worker tcp://") == 1
         assert "dask" not in text.split(";")[0].replace("dpscale", "")
+
+
+def test_a_worker_of_other_versions_that_comes_later(tmp_path):
+    """It is asked before the next tasks go out."""
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+    with machines(tmp_path / "good") as good:
+        good.scheduler()
+        good.worker("--no-nanny")
+        with closing(resolve(scheduler=good.address)) as engine, strange(good, tmp_path / "bad") as other:
+            assert engine.map(abs, [-1]) == [1]
+            other.worker("--no-nanny")
+            assert eventually(lambda: len(engine.client.nthreads()) == 2)
+            with pytest.raises(JobError, match=r"has numpy 1\.0\.0"):
+                engine.map(abs, [-1])
