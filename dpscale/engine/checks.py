@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.engine.discretion import FIELD
+from dpscale.engine.watch import dependable
 from dpscale.errors import JobError, PlanError
 from dpscale.places import is_local, place, write_whole
 
@@ -68,7 +69,8 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
     try:
         _put(token, content)
         faces = {file: face(file, content) for file in files[:SAMPLE]}
-        found = client.run(blind_spot, str(token), content, faces, on_error="return")
+        with dependable(client, "check"):  # and no more: this disk's errors are not the cluster's
+            found = client.run(blind_spot, str(token), content, faces, on_error="return")
     finally:
         token.unlink(missing_ok=True)
     blind = {worker: [told] for worker, told in found.items() if isinstance(told, str) and told}

@@ -181,8 +181,7 @@ class ClusterEngine(Engine):
 
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """JobError where a worker cannot write in a folder or read some files."""
-        with dependable(self.client, "check"):
-            checks.check_sight(self.client, place(folder), [str(file) for file in files])
+        checks.check_sight(self.client, place(folder), [str(file) for file in files])
 
     def close(self) -> None:
         """Close the client where the engine opened it."""

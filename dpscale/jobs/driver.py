@@ -23,6 +23,7 @@ from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import DpscaleError, JobError, TransientError
 from dpscale.jobs import signs
+from dpscale.jobs.files import disk_errors
 from dpscale.jobs.ledgerplace import network_kind, refused
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.places import place, present, read_bytes, write_whole
@@ -34,12 +35,14 @@ KNOWN_SECONDS = 20.0
 
 def submit(run: RunDirectory, client: Any) -> signs.Signs:
     """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
-    with dependable(client, "check"):
+    with disk_errors(run.path):
         declared = _check_cluster(run, client)
     known, submission = signs.told(run.path), secrets.token_hex(8)
 
     def idle(found: signs.Signs) -> bool:
-        return found.get("state") not in signs.AT_WORK or bool(known.get("silent") and found["at"] == known["at"])
+        if found.get("state") not in signs.AT_WORK or _asked_to_stop(run.path, found):
+            return True
+        return bool(known.get("silent") and found["at"] == known["at"])
 
     if signs.change(run.path, idle, submission=submission, driver=None, state="submitted",
                     scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,
@@ -57,7 +60,8 @@ def _check_cluster(run: RunDirectory, client: Any) -> bool:
     """Whether workers declare DRIVER; JobError where a driver could not work, or not with one ledger."""
     from dpscale.engine.cluster import ClusterEngine
 
-    workers = dict(client.scheduler_info(n_workers=-1)["workers"])
+    with dependable(client, "check"):
+        workers = dict(client.scheduler_info(n_workers=-1)["workers"])
     declared = {address: told for address, told in workers.items() if RESOURCE in told.get("resources", {})}
     drivers = declared or workers
     if len({told["host"] for told in drivers.values()}) > 1:
@@ -67,7 +71,9 @@ def _check_cluster(run: RunDirectory, client: Any) -> bool:
     data = run.job.data.path
     ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
     ledger = run.job.privacy.ledger
-    for worker, kind in client.run(network_kind, ledger, workers=list(drivers), on_error="return").items():
+    with dependable(client, "check"):
+        kinds = client.run(network_kind, ledger, workers=list(drivers), on_error="return")
+    for worker, kind in kinds.items():
         if isinstance(kind, str) and kind:
             raise refused(ledger, kind, f" at worker {worker}")
     return bool(declared)
@@ -123,14 +129,16 @@ def drive(path: str, submission: str) -> int:
 
 
 def _run(folder: Path, heart: Heart) -> None:
-    from distributed import worker_client
+    """The stages, beside the worker's threads; not to join them again, for which a driver that failed would wait."""
+    from distributed import get_client, secede
 
     from dpscale.jobs.release import run_stages
 
-    with worker_client(separate_thread=True) as client:
-        run = RunDirectory(folder)
-        _await_free(run, heart)
-        run_stages(run, client=client, progress=heart)
+    client = get_client()
+    secede()
+    run = RunDirectory(folder)
+    _await_free(run, heart)
+    run_stages(run, client=client, progress=heart)
 
 
 def _await_free(run: RunDirectory, heart: Heart) -> None:
@@ -178,7 +186,7 @@ class Heart:
 
     def _stopped(self) -> bool:
         with suppress(OSError, TransientError):
-            return read_bytes(self.path / STOP).decode() == signs.read(self.path)["submission"]
+            return _asked_to_stop(self.path, signs.read(self.path))
         return False
 
     def _beat(self) -> None:
@@ -225,6 +233,12 @@ def cancel(path: Path) -> None:
     if found["state"] == "submitted" or found["silent"]:  # maybe nobody reads that
         same = ("submission", "driver")
         _end(path, lambda now: all(now[name] == found[name] for name in same), _cancelled())
+
+
+def _asked_to_stop(path: Path, found: signs.Signs) -> bool:
+    with suppress(FileNotFoundError):
+        return read_bytes(path / STOP).decode() == found.get("submission")
+    return False
 
 
 def _cancelled() -> TransientError:

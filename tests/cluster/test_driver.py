@@ -108,6 +108,16 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
     check(run, expected)
 
 
+def test_submitted_again_while_it_is_being_cancelled_it_goes_on(cluster, client, slow, job, expected):
+    run = job.parent / "run"
+    first = submit(cluster, job)
+    assert measuring(run)
+    cli("cancel", run)
+    assert submit(cluster, job)["submission"] != first["submission"]
+    assert cli("wait", run, "--seconds", 60)[0] == 0
+    check(run, expected)
+
+
 def test_a_wrong_job_ends_with_its_sentence(cluster, client, tmp_path):
     job = write(tmp_path)
     for path in (job.parent / "data").glob("*.parquet"):
