@@ -22,9 +22,8 @@ from dpscale.places import is_local, place, write_whole
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names
 SAMPLE = 100  # files that every worker is asked for
-ENDS = (
-    1 << 16
-)  # bytes at either end of a file that are looked at: a Parquet file's footer is in them, or the most of it
+BASE = 1 << 28  # bytes that a worker has of its own, once all libraries are loaded
+ENDS = 1 << 16  # bytes at either end of a file that are looked at: most of a Parquet file's footer is there
 DATA = ("read the file", "see the file")
 SAME = "install the same versions everywhere: see cluster/README.md"
 
@@ -131,7 +130,7 @@ def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
 def check_room(client: Any, needed: int, what: str) -> None:
     """PlanError where so many bytes exceed what the smallest worker has for a thread."""
     rooms = {
-        worker: told["memory_limit"] // told["nthreads"]
+        worker: max(told["memory_limit"] - BASE, 0) // told["nthreads"]
         for worker, told in _workers(client).items()
         if told.get("memory_limit")
     }

@@ -17,8 +17,10 @@ from dpscale.select.lattice import Factor
 from dpscale.select.plan import Block, Plan
 from dpscale.workload import Workload
 
+AnyPlan = Plan | AdaptivePlan
 
-def write_plan(folder: Path, plan: Plan | AdaptivePlan) -> str:
+
+def write_plan(folder: Path, plan: AnyPlan) -> str:
     """Write a plan; returns its digest, by which the ledger knows it."""
     if isinstance(plan, AdaptivePlan):
         return _write(folder, plan.to_dict())

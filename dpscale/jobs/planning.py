@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.counting import FACTOR, largest_task
+from dpscale.engine.counting import FACTOR
 from dpscale.errors import PlanError
 from dpscale.jobs.methods import is_adaptive, method_of, plan_of
-from dpscale.jobs.planfile import write_plan
+from dpscale.jobs.planfile import AnyPlan, write_plan
+from dpscale.jobs.room import check_room
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
 from dpscale.reconstruct.from_estimates import told_whole
 from dpscale.select import Plan, Setting, choose, user_store
-
-AnyPlan = Plan | AdaptivePlan
 
 
 def run_plan(run: RunDirectory, engine: Engine) -> None:
@@ -29,7 +27,7 @@ def make_plan(job: Job, domain: Domain, engine: Engine) -> AnyPlan:
     """The plan of a job, refused where it cannot fit the memory setting."""
     method = method_of(job)
     made = plan_of(job, domain) if is_adaptive(job) else _chosen(job, domain, engine)
-    check_room(made, job.engine.bytes, engine)
+    check_room(made, job, engine)
     if method == "maxent" and isinstance(made, Plan):
         told_whole(made)
     if job.reconstruct.agree:
@@ -49,25 +47,3 @@ def _chosen(job: Job, domain: Domain, engine: Engine) -> Plan:
     most = job.engine.bytes // (8 * (engine.workers + FACTOR))
     setting = Setting(engine.each("solve"), job.mechanism.options, user_store(), job.privacy.noise, most)
     return choose(job.build_workload(domain), job.mechanism.name, setting)
-
-
-def check_room(made: AnyPlan, memory: int, engine: Engine) -> None:
-    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker.
-
-    An adaptive run holds exact counts in half of the setting, and counts in the other.
-    """
-    share = 2 if isinstance(made, AdaptivePlan) else 1
-    check_memory(made, memory // share, engine.workers)
-    engine.check_room(*largest_task(made.domain, made.counted, memory // share, engine.workers))
-
-
-def check_memory(made: AnyPlan, memory: int, workers: int) -> None:
-    """PlanError when the largest attribute set does not fit the memory that counting has."""
-    needed = 8 * (workers + FACTOR) * made.domain.cells(made.largest)
-    if needed > memory:
-        raise PlanError(
-            "engine.memory",
-            f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
-            f"more than the {memory / 2**30:.2f} GiB set",
-            "raise it, use fewer workers, or leave the set out",
-        )

@@ -18,7 +18,8 @@ from dpscale.jobs.answers import run_reconstruct
 from dpscale.jobs.estimating import estimates_of
 from dpscale.jobs.files import disk_errors
 from dpscale.jobs.ledgerplace import check_ledger_place
-from dpscale.jobs.planning import AnyPlan, run_plan
+from dpscale.jobs.planfile import AnyPlan
+from dpscale.jobs.planning import run_plan
 from dpscale.jobs.reporting import run_report
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job

@@ -10,8 +10,10 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.errors import JobError
 from dpscale.jobs.adapting import measure_adaptively
-from dpscale.jobs.planning import AnyPlan, check_room, run_plan
+from dpscale.jobs.planfile import AnyPlan
+from dpscale.jobs.planning import run_plan
 from dpscale.jobs.reading import Reader, columns_of, open_table, snapshot_of
+from dpscale.jobs.room import check_room
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spending import charge, check_secret, hold_secret, holds_secret, publish
@@ -31,7 +33,7 @@ def run_measure(run: RunDirectory, engine: Engine) -> None:
     run.require("plan")
     if run.done("measure"):
         return
-    check_room(made := run.plan(), run.job.engine.bytes, engine)
+    check_room(made := run.plan(), run.job, engine)
     with run.stage("measure", "measurements"):
         table = open_table(run, columns_of(run.domain, made.counted))
         engine.check_sight(run.path, table.files)
