@@ -11,6 +11,7 @@ would be given to sbatch and starts nothing.
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 WAIT_SECONDS = 3600  # for a first worker: a queue may be long
@@ -22,9 +23,12 @@ def make_cluster(queue: str, cores: int, memory: str, walltime: str, interface: 
     from dask_jobqueue import SLURMCluster
     from distributed import Security
 
+    from dpscale import JobError
+
     configuration = dask.config.get("distributed.comm.tls.worker.cert", None)
     if not configuration:
-        raise SystemExit("slurm.py: no certificates in Dask's configuration; export DASK_CONFIG=…/dask.yaml")
+        raise JobError("distributed.comm.tls", "no certificates in Dask's configuration",
+                       "the dask.yaml of cluster/certificates.py", "export DASK_CONFIG=…/dask.yaml")  # fmt: skip
     return SLURMCluster(
         queue=queue,
         cores=cores,
@@ -50,7 +54,19 @@ def _exported(name: str) -> list[str]:
     return [f"export {name}={shlex.quote(os.environ[name])}"] if name in os.environ else []
 
 
-def main() -> None:
+def main() -> int:
+    """What the command line asks for; the exit code, with the sentence of an error that a user can mend."""
+    from dpscale.errors import DpscaleError
+
+    try:
+        carry_out(arguments())
+    except DpscaleError as error:
+        print(f"slurm.py: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job")
     parser.add_argument("--run-dir", required=True, help="on the file system that all nodes share")
@@ -61,12 +77,29 @@ def main() -> None:
     parser.add_argument("--walltime", default="04:00:00")
     parser.add_argument("--interface", help="the network between nodes, such as ib0")
     parser.add_argument("--script", action="store_true", help="print the job script and end")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def carry_out(given: argparse.Namespace) -> None:
+    """The job first: one that cannot run is refused before anything waits in SLURM's queue."""
+    if not given.script:
+        check_job(given.job, given.run_dir)
     with make_cluster(given.queue, given.cores, given.memory, given.walltime, given.interface) as cluster:
         if given.script:
             print(cluster.job_script())
             return
         run(given.job, given.run_dir, cluster, given.jobs)
+
+
+def check_job(job: str, run_dir: str) -> None:
+    """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
+    from dpscale.jobs.ledgerplace import check_ledger_place
+    from dpscale.jobs.rundir import RunDirectory
+    from dpscale.jobs.spec import Job
+
+    read = Job.read(job)
+    RunDirectory.create(read, run_dir)
+    check_ledger_place(read.privacy.ledger)
 
 
 def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:
@@ -85,4 +118,4 @@ def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,10 @@
 """A dpscale job as an Airflow 3 DAG: one task a stage.
 
-Tasks hand over the run directory and the hash of what the stage before left; nothing of the data passes through XCom. A
-stage that is done returns at once, and the ledger charges a release once, so a retry spends nothing and draws nothing
-anew. Exit codes: 75 is retried; 2 (wrong job or data) and 3 (the budget refuses) fail for good.
+Tasks hand over the run directory and the hash of what the stage before left, as its manifest notes it; that the files
+still have that hash is for dpscale to see, as each stage begins. Nothing of the data passes through XCom. A stage that
+is done returns at once, and the ledger charges a release once, so a retry spends nothing and draws nothing anew. Exit
+codes: 75 is retried, and so is a command that a signal ended (the kernel for want of memory); 2 (wrong job or data) and
+3 (the budget refuses) fail for good.
 
 Put this file into the DAG folder. The command may be in an environment of its own: DPSCALE names it. Parameters: `job`,
 a job file, and `run_dir`, a new directory that every Airflow worker sees; by default one below the job's folder for
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from datetime import timedelta
 from typing import Any
@@ -28,11 +31,19 @@ def dpscale(*arguments: str) -> dict[str, Any]:
     """Run a dpscale command; its JSON, or the failure that Airflow should see."""
     done = subprocess.run([COMMAND, *arguments, "--json"], capture_output=True, text=True)
     sentence = done.stderr.strip().rpartition("\n")[2]
+    if killer := signal_of(done.returncode):
+        raise RuntimeError(f"dpscale {arguments[0]} was ended by {killer}")  # retried
     if done.returncode == TRANSIENT:
         raise RuntimeError(sentence)  # retried
     if done.returncode != 0:
         raise AirflowFailException(sentence)
     return dict(json.loads(done.stdout.rpartition("{")[1] + done.stdout.partition("{")[2]))
+
+
+def signal_of(code: int) -> str | None:
+    """The signal that ended a process: negative as Python tells it, 128 and more as a shell in between does."""
+    number = -code if code < 0 else code - 128
+    return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
 def stage(name: str, before: dict[str, str]) -> dict[str, str]:

@@ -1,30 +1,42 @@
 """A job as a DAG in plain Python, for those without Airflow: plan, measure, reconstruct, report.
 
 Every step is a process of its own that knows the run directory and nothing else. It may be run again: what is done
-stays done, and nothing is spent twice. A transient failure (exit code 75) is tried again, any other ends the DAG.
+stays done, and nothing is spent twice. A transient failure (exit code 75), or a process that a signal ended (the kernel
+for want of memory), is tried again; any other failure ends the DAG.
 
     python pipelines/steps.py pipelines/main.toml runs/main
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
 
 TRANSIENT = 75
 TRIES, DELAY = 3, 1.0
+USAGE = "usage: python pipelines/steps.py JOB.toml RUN_DIR"
 
 
 def step(*arguments: str) -> None:
     """One step, tried again where its exit code says that this may help."""
     for left in reversed(range(TRIES)):
         code = subprocess.run([sys.executable, "-m", "dpscale.jobs.cli", *arguments]).returncode
+        if killer := signal_of(code):
+            print(f"steps.py: {arguments[0]} was ended by {killer}", file=sys.stderr)
+            code = TRANSIENT
         if code == 0:
             return
         if code != TRANSIENT or left == 0:
             raise SystemExit(code)
         time.sleep(DELAY)
+
+
+def signal_of(code: int) -> str | None:
+    """The signal that ended a process: negative as Python tells it, 128 and more as a shell in between does."""
+    number = -code if code < 0 else code - 128
+    return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
 def main(job: str, run_dir: str) -> None:
@@ -34,4 +46,7 @@ def main(job: str, run_dir: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if len(sys.argv) != 3:
+        print(USAGE, file=sys.stderr)
+        raise SystemExit(2)
+    main(*sys.argv[1:])

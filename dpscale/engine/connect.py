@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv6Address
 from typing import Any
 
 from dpscale.engine.checks import check_versions
-from dpscale.engine.local import LOCAL
 from dpscale.engine.watch import no_workers, worker_seconds
 from dpscale.errors import JobError, TransientError
 
@@ -16,11 +17,14 @@ FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20
 TLS = "distributed.comm.tls"
 HOW = "see cluster/README.md"
+ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
+ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 
 
-def connect(address: str, seconds: float) -> Any:
-    """A client of the scheduler at an address."""
-    _check_address(address)
+def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
+    """A client of the scheduler at an address. `takes`: what a sentence about a wrong one says may stand there."""
+    if not _is_address(address):
+        raise JobError(FIELD, f"{address!r}", takes, "mend it")
     from distributed import Client  # first: it adds its defaults to Dask's configuration
 
     _check_encryption(address)
@@ -28,7 +32,7 @@ def connect(address: str, seconds: float) -> Any:
     try:
         return Client(address, timeout=seconds, security=security, set_as_default=False)
     except ValueError:
-        raise _no_address(address) from None
+        raise JobError(FIELD, f"{address!r}", takes, "mend it") from None
     except (OSError, TimeoutError) as error:
         raise _refused(address, error) from None
 
@@ -54,11 +58,16 @@ def await_worker(client: Any) -> None:
         raise no_workers(seconds) from None
 
 
-def _check_address(address: str) -> None:
-    _, separator, place = address.partition("://")
-    port = place.rstrip("/").rpartition(":")[2]
-    if not address.startswith(("tcp://", "tls://")) or not separator or not port.isdigit():
-        raise _no_address(address)
+def _is_address(address: str) -> bool:
+    """Whether Dask can try it: it would try for long what is none, and end with a traceback."""
+    found = ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found["port"]) < 2**16:
+        return False
+    try:
+        IPv6Address(found["v6"]) if found["v6"] else found["host"].encode("idna")
+    except ValueError:
+        return False
+    return True
 
 
 def _check_encryption(address: str) -> None:
@@ -67,10 +76,6 @@ def _check_encryption(address: str) -> None:
     if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
         raise JobError(FIELD, f"{address}, where Dask's configuration says require-encryption", "tls://HOST:PORT",
                        f"use the scheduler's tls address: {HOW}")  # fmt: skip
-
-
-def _no_address(address: str) -> JobError:
-    return JobError(FIELD, f"{address!r}", f"{', '.join(LOCAL)}, tcp://HOST:PORT or tls://HOST:PORT", "mend it")
 
 
 def _security() -> Any:

@@ -25,13 +25,14 @@ def resolve(client: Any = None, scheduler: str | None = None, progress: Progress
     if scheduler in LOCAL:
         return LocalEngine(scheduler or "threads", progress=progress)
     if scheduler is not None:
-        from dpscale.engine.connect import CONNECT_SECONDS, connect
+        from dpscale.engine.connect import ADDRESSES, CONNECT_SECONDS, connect
 
-        return _checked(ClusterEngine(connect(scheduler, CONNECT_SECONDS), progress, owned=True, priority=priority))
+        found = connect(scheduler, CONNECT_SECONDS, takes=f"{', '.join(LOCAL)}, {ADDRESSES}")
+        return _checked(ClusterEngine(found, progress, owned=True, priority=priority))
     ambient = _ambient_client()
     if ambient is None:
         return LocalEngine(progress=progress)
-    return _checked(ClusterEngine(ambient, progress, priority=priority))
+    return _checked(ClusterEngine(_opened(ambient), progress, priority=priority))
 
 
 def _checked(engine: ClusterEngine) -> ClusterEngine:
@@ -44,7 +45,7 @@ def _checked(engine: ClusterEngine) -> ClusterEngine:
 
 
 def _opened(client: Any) -> Any:
-    """The client that a caller gave; JobError where it is none that can be used."""
+    """The client that a caller gave, or that is ambient; JobError where it is none that can be used."""
     from distributed import Client
 
     takes, remedy = "an open distributed.Client", "open one, or give scheduler= the address"
@@ -53,7 +54,8 @@ def _opened(client: Any) -> Any:
     if client.status == "closed":
         raise JobError("client", "a closed client", takes, remedy)
     if client.asynchronous:
-        raise JobError("client", "an asynchronous client", f"{takes} that is not asynchronous", remedy)
+        raise JobError("client", "an asynchronous client", f"{takes} that is not asynchronous",
+                       "open one, give scheduler=, or call this in a thread (asyncio.to_thread)")  # fmt: skip
     return client
 
 

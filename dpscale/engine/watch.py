@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from dpscale.engine.discretion import FIELD
-from dpscale.errors import DpscaleError, TransientError
+from dpscale.errors import DpscaleError, JobError, TransientError
 
 POLL_SECONDS = 2.0
 WORKER_SECONDS = 120.0
@@ -26,8 +26,14 @@ AGAIN = "run again: it goes on where it stopped"
 def worker_seconds() -> float:
     """How long to wait for a first worker: Dask's configuration `dpscale.worker-wait`, for queues that are slow."""
     import dask
+    from dask.utils import parse_timedelta
 
-    return float(dask.config.get("dpscale.worker-wait", WORKER_SECONDS))
+    told = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
+    try:
+        return float(parse_timedelta(told))
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # whichever it meets
+        raise JobError("dpscale.worker-wait", f"{told!r} in Dask's configuration",
+                       "seconds, or a number and a unit such as 90s, 30m or 1h", "mend it") from None  # fmt: skip
 
 
 class Watch:

@@ -1,15 +1,19 @@
-"""Files of a run directory: hashed, and what a disk says of them."""
+"""Files of a run directory: their hashes as a stage ends and the next begins, and what a disk says of them."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from dpscale.errors import TransientError
+from dpscale.errors import JobError, TransientError
+
+FOLDERS = {"plan": "plan", "measure": "measurements", "reconstruct": "answers"}
+READS = {"measure": ("plan",), "reconstruct": ("plan", "measure"), "report": ("plan", "reconstruct")}
 
 
 @contextmanager
@@ -37,3 +41,20 @@ def digest_files(root: Path, paths: Iterable[Path]) -> str:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def check_left(root: Path, found: Mapping[str, Mapping[str, Any]], stage: str) -> None:
+    """JobError where a stage would begin on files that are not those which an earlier one left, by their hashes.
+
+    `found`: the manifest's entries of the stages that were done before this process came. What it made itself needs no
+    second reading, a stage that is done reads nothing, and one without a hash has nothing to be held against.
+    """
+    for name in READS.get(stage, ()) if stage not in found else ():
+        noted = found.get(name, {}).get("sha256")
+        if noted is not None and _digest_folder(root, root / FOLDERS[name]) != noted:
+            raise JobError("run directory", f"files that stage {name} left in {root / FOLDERS[name]} were changed",
+                           "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
+
+
+def _digest_folder(root: Path, folder: Path) -> str:
+    return digest_files(root, [path for path in folder.rglob("*") if path.is_file()])

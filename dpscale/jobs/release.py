@@ -16,7 +16,7 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.jobs.answers import run_reconstruct
 from dpscale.jobs.estimating import estimates_of
-from dpscale.jobs.files import disk_errors
+from dpscale.jobs.files import check_left, disk_errors
 from dpscale.jobs.ledgerplace import check_ledger_place
 from dpscale.jobs.planfile import AnyPlan
 from dpscale.jobs.planning import run_plan
@@ -109,8 +109,10 @@ def run_stages(
     engine = resolve(client, scheduler or directory.job.engine.scheduler, progress)
     try:
         with disk_errors(directory.path), store_errors(directory.path), directory.locked():
+            found = {name: told for name, told in directory.manifest["stages"].items() if directory.done(name)}
             for name, stage in stages.items():
                 if only in (None, name):
+                    check_left(directory.path, found, name)
                     stage(directory, engine)
     finally:
         engine.close()

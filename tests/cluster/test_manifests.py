@@ -45,6 +45,30 @@ def test_every_machine_has_one_image_no_spilling_and_certificates():
     assert "ca.key" not in compose["secrets"]
 
 
+FREEZE = "python -m pip freeze --exclude-editable --exclude dpscale > cluster/constraints.txt"
+
+
+@pytest.mark.parametrize("page", ["README.md", "Dockerfile", "compose.yaml"])
+def test_every_page_names_the_constraints_that_the_image_is_built_with(page):
+    text = (CLUSTER / page).read_text()
+    assert FREEZE in text
+    assert text.count("> constraints.txt") == 0
+    assert text.count("pip freeze") == text.count(FREEZE)
+
+
+@pytest.mark.parametrize("constraints", [None, "", "numpy==1.26.4\n"])
+def test_no_image_is_built_unpinned(tmp_path, constraints):
+    """The line of the Dockerfile that looks for the constraints, in a shell as the build has it."""
+    if constraints is not None:
+        (tmp_path / "constraints.txt").write_text(constraints)
+    text = (CLUSTER / "Dockerfile").read_text().replace("\\\n", "")
+    [line] = [line.removeprefix("RUN ") for line in text.splitlines() if line.startswith("RUN test")]
+    assert text.index(line) < text.index("pip install")
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode == 0) == bool(constraints)
+    assert done.stderr == "" if constraints else "cluster/constraints.txt is missing or empty" in done.stderr
+
+
 def test_certificates_name_hosts_end_and_are_their_owners_alone(tmp_path):
     certificates_script().make_certificates(tmp_path / "c", ["dask.example.org", "10.0.0.5"], 30, "/tls")
     folder = tmp_path / "c"

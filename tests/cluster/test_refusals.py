@@ -35,9 +35,30 @@ def refused(kind, *says, **given):
     return text
 
 
-@pytest.mark.parametrize("address", ["tcp://", "tcp://host", "tcp://host:", "tls://h:port", "http://h:1", "h:1", ""])
-def test_a_wrong_address(address):
-    refused(JobError, repr(address), "tcp://HOST:PORT", scheduler=address)
+NO_SCHEME = ["http://h:1", "h:1", ""]
+NO_HOST = ["tcp://", "tcp://:8786", "tcp://a..b:1", "tcp://a b:1", "tcp://u@h:1", "tcp://h:1:1", f"tcp://{'h' * 64}:1"]
+NO_PORT = ["tcp://host", "tcp://host:", "tls://h:port", "tcp://h:99999", "tcp://h:0", "tcp://h:²", "tcp://h:1/x"]
+NO_IPV6 = ["tcp://[::1:18788", "tcp://::1:18788", "tcp://[::g]:18788", "tls://[]:18788"]
+
+
+@pytest.mark.parametrize("address", [*NO_SCHEME, *NO_HOST, *NO_PORT, *NO_IPV6])
+def test_a_wrong_address(address, monkeypatch):
+    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("Dask was asked to try it"))
+    refused(JobError, repr(address), "threads", "tcp://HOST:PORT", scheduler=address)
+
+
+@pytest.mark.parametrize("address", ["tcp://[::1]:1", "tcp://a_host.invalid:65535"])
+def test_an_address_that_may_be_one_is_tried(address):
+    refused(TransientError, f"no answer from {address}", scheduler=address)
+
+
+@pytest.mark.parametrize("address", ["threads", "tcp://nowhere"])
+def test_submit_takes_addresses_and_says_no_more_than_that(tmp_path, address):
+    result = CliRunner().invoke(main, ["submit", str(write(tmp_path)), "--scheduler", address,
+                                       "--run-dir", str(tmp_path / "run")])  # fmt: skip
+    assert result.exit_code == 2
+    assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; it takes tcp://HOST:PORT or tls://HOST:PORT; "
+                             "mend it\n")  # fmt: skip
 
 
 def test_nobody_there():

@@ -1,9 +1,13 @@
 """client= before scheduler= before the ambient client before threads; and inside a task of a cluster."""
 
+import asyncio
+
 import pytest
 
+import dpscale as dp
 from dpscale import JobError
 from dpscale.engine import ClusterEngine, LocalEngine, resolve
+from tests.audit.small import write
 from tests.cluster.troubles import squared
 
 
@@ -60,3 +64,19 @@ def test_what_is_no_open_client_is_refused(cluster):
         resolve(closed)
     with pytest.raises(JobError, match="client: a LocalCluster; it takes"):
         resolve(cluster)
+
+
+def test_an_asynchronous_ambient_client_is_refused_in_its_loop_and_taken_in_a_thread(cluster, tmp_path):
+    """In its own loop nothing can wait for it; where another thread asks, it answers as any other."""
+    from distributed import Client
+
+    job = write(tmp_path, engine={"seed": 5})
+
+    async def tried():
+        async with Client(cluster.scheduler_address, asynchronous=True):
+            with pytest.raises(JobError, match=r"client: an asynchronous client; .*in a thread"):
+                dp.run(job, tmp_path / "in the loop")
+            return await asyncio.to_thread(dp.run, job, tmp_path / "in a thread")
+
+    assert (asyncio.run(tried()).path / "report.html").exists()
+    assert not list((tmp_path / "in the loop").glob("measurements/*"))

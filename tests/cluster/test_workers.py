@@ -9,6 +9,7 @@ import pytest
 
 from dpscale import JobError, TransientError
 from dpscale.engine import resolve
+from dpscale.engine.watch import worker_seconds
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import refused
 from tests.cluster.waiting import eventually
@@ -28,6 +29,19 @@ def bare(tmp_path_factory):
 def test_a_scheduler_without_workers(bare):
     with dask.config.set({"dpscale.worker-wait": 0.5}):
         refused(TransientError, "no worker", "start workers", scheduler=bare.address)
+
+
+@pytest.mark.parametrize(("told", "seconds"), [("1h", 3600), ("90 s", 90), ("2.5", 2.5), (0.5, 0.5), ("30m", 1800)])
+def test_the_wait_for_workers_is_what_dask_takes_for_a_time(told, seconds):
+    with dask.config.set({"dpscale.worker-wait": told}):
+        assert worker_seconds() == seconds
+
+
+@pytest.mark.parametrize("told", ["abc", "1 fortnight", "", "-5", -5, "1e999", "nan", float("inf"), True, None, [1]])
+def test_a_wait_that_is_no_time_is_refused(bare, told):
+    with dask.config.set({"dpscale.worker-wait": told}), pytest.raises(JobError) as caught:
+        resolve(scheduler=bare.address)
+    assert str(caught.value).startswith(f"dpscale.worker-wait: {told!r} in Dask's configuration; it takes seconds")
 
 
 @contextmanager

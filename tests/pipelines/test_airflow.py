@@ -35,9 +35,9 @@ def airflow(tmp_path_factory):
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "DPSCALE": str(command), "DPSCALE_RETRY_SECONDS": "1",
     }  # fmt: skip
 
-    def ran(*arguments):
+    def ran(*arguments, **changed):
         done = subprocess.run(
-            [binary, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=600
+            [binary, *arguments], env=environment | changed, cwd=home, capture_output=True, text=True, timeout=600
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -94,6 +94,21 @@ def hold_until_refused(run_dir):
     with open(run_dir / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         time.sleep(12)
+
+
+def test_a_command_that_is_killed_is_retried(airflow, sample, tmp_path):
+    """As the kernel does for want of memory: the first measure ends by signal 9."""
+    command, job, run_dir = tmp_path / "dpscale", sample / "pipelines/main.toml", sample / "killed"
+    command.write_text(f"""#!/bin/sh
+if [ "$1" = measure ] && mkdir {tmp_path}/killed; then kill -9 $$; fi
+exec {Path(sys.executable).with_name("dpscale")} "$@"
+""")
+    command.chmod(0o755)
+    asked = json.dumps({"job": str(job), "run_dir": str(run_dir)})
+    code, output = airflow("dags", "test", "dpscale", "-c", asked, DPSCALE=str(command))
+    assert code == 0, output[-4000:]
+    assert "dpscale measure was ended by signal 9 (Killed)" in output
+    assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
 
 
 def test_a_refused_budget_is_not_retried(airflow, sample):
