@@ -21,7 +21,7 @@ from typing import Any
 
 from dpscale.errors import DomainError
 from dpscale.names import nearest
-from dpscale.places import place, store_errors
+from dpscale.places import place, read_text
 
 KINDS = {
     "integer": {"low", "high"},
@@ -119,8 +119,7 @@ class Domain:
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML; see the contract)."""
         try:
-            with store_errors(place(path)):
-                content = tomllib.loads(place(path).read_text(encoding="utf-8-sig"))
+            content = tomllib.loads(read_text(place(path)))
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise DomainError("domain", f"cannot read {path} ({reason})", "a domain file", "check the path") from None

@@ -8,6 +8,7 @@ driver has none, or takes no notice, is refused (a run directory begins with a p
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from dpscale.errors import DpscaleError, JobError, TransientError
 
-FIELD, PARTIAL = "run directory", ".partial"
+FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
 
 
 def place(path: str | Path) -> Path:
@@ -84,6 +85,11 @@ def _partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
 
 
+def is_partial(path: Path) -> bool:
+    """Whether a file was left half written."""
+    return path.name.startswith(".") and path.name.endswith(PARTIAL)
+
+
 def remove_partial(folder: Path) -> None:
     """Remove what killed processes left half written in a folder where nobody writes any more."""
     if is_local(folder):
@@ -119,6 +125,20 @@ def present(path: Path) -> bool:
     return True
 
 
+def listed(folder: Path) -> list[str]:
+    """The names in a folder; none where it is not there."""
+    if is_local(folder):
+        return os.listdir(folder) if folder.exists() else []
+    store: Any = folder
+    root = store.path.rstrip("/")
+    with store_errors(folder):
+        try:
+            found = [str(name).rstrip("/") for name in store.fs.ls(root, detail=False)]
+        except FileNotFoundError:
+            return []
+    return [name.rpartition("/")[2] for name in found if name != root]  # some stores keep the folder as an object
+
+
 def reading(path: Path) -> BinaryIO:
     """A file to be read at any place of it; to be closed."""
     return path.open("rb") if is_local(path) else io.BytesIO(read_bytes(path))
@@ -134,7 +154,12 @@ def read_bytes(path: Path) -> bytes:
         except OSError as error:
             raise TransientError(FIELD, f"{path} cannot be read ({error.strerror or type(error).__name__})",
                                  "a file that this user can read", "mend that and run again") from None  # fmt: skip
-    raise FileNotFoundError(path)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A file that a user wrote: OSError as the operating system has it, TransientError where a store cannot tell."""
+    return (path.read_bytes() if is_local(path) else read_bytes(path)).decode("utf-8-sig")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -167,8 +192,13 @@ def check_conditional(folder: Path) -> None:
 
     The plain write before tells whether the store can be written at all, so that what `create` meets is the condition.
     """
-    probe = folder / f".probe-{secrets.token_hex(8)}"
-    write_whole(probe, b"first")
+    probe = folder / f"{PROBE}{secrets.token_hex(8)}"
+    with store_errors(probe):
+        try:
+            probe.write_bytes(b"first")
+        except FileNotFoundError:
+            raise JobError(FIELD, f"{folder}, in a bucket that is not there", "a bucket that is",
+                           "make it, or mend the address") from None  # fmt: skip
     try:
         overwritten = create(probe, b"second")
     finally:

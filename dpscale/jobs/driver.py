@@ -44,9 +44,11 @@ def submit(run: RunDirectory, client: Any) -> signs.Signs:
             return True
         return bool(known.get("silent") and found["at"] == known["at"])
 
-    if signs.change(run.path, idle, submission=submission, driver=None, state="submitted",
-                    scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,
-                    working=None):  # fmt: skip
+    with disk_errors(run.path):
+        mine = signs.change(run.path, idle, submission=submission, driver=None, state="submitted",
+                            scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,
+                            working=None)  # fmt: skip
+    if mine:
         try:
             _send(run.path, submission, client, declared)
         except Exception:
@@ -185,13 +187,13 @@ class Heart:
             raise _cancelled()
 
     def _stopped(self) -> bool:
-        with suppress(OSError, TransientError):
+        with suppress(OSError, DpscaleError):
             return _asked_to_stop(self.path, signs.read(self.path))
         return False
 
     def _beat(self) -> None:
         while not self._ended.wait(signs.BEAT_SECONDS):
-            with suppress(OSError, TransientError):  # a full disk or a store that is away ends no run by this
+            with suppress(OSError, DpscaleError):  # a full disk, a store that is away or an edit ends no run by this
                 self._taken = not signs.change(
                     self.path, lambda found: found.get("driver") == self.name, working=self._working or None
                 )
@@ -229,7 +231,8 @@ def cancel(path: Path) -> None:
     found = signs.told(path)
     if found.get("state") not in signs.AT_WORK:
         return
-    write_whole(path / STOP, found["submission"].encode())
+    with disk_errors(path):
+        write_whole(path / STOP, found["submission"].encode())
     if found["state"] == "submitted" or found["silent"]:  # maybe nobody reads that
         same = ("submission", "driver")
         _end(path, lambda now: all(now[name] == found[name] for name in same), _cancelled())
@@ -250,7 +253,7 @@ def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     code, text = 0, str(error) if isinstance(error, DpscaleError) else f"the driver failed with {type(error).__name__}"
     if error is not None:
         code = error.exit_code if isinstance(error, DpscaleError) else INTERNAL
-    with suppress(OSError, TransientError):
+    with suppress(OSError, DpscaleError):
         signs.change(path, lambda found: allowed(found) and found["state"] in signs.AT_WORK, exit_code=code,
                      state="failed" if code else "done", error=text if code else None, working=None)  # fmt: skip
     return code

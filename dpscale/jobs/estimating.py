@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from dpscale.jobs.methods import method_of
@@ -12,6 +11,7 @@ from dpscale.jobs.models import (
     AGREED,
     ERRORS,
     MODEL,
+    model_folder,
     read_agreed,
     read_errors,
     read_model,
@@ -48,7 +48,7 @@ def estimates_of(run: RunDirectory) -> AnyEstimates:
 
 def keep_model(run: RunDirectory, each: Each) -> None:
     """Make what the job asks of a model once, for the tasks that answer from it; nothing where the method has none."""
-    folder, asked = run.path / "model", run.job.reconstruct
+    folder, asked = model_folder(run), run.job.reconstruct
     if method_of(run.job) != "maxent":
         return
     told = measured(run)
@@ -68,7 +68,7 @@ def model_of(told: Measurements | Rounds) -> LowOrder:
 
 def _modelled(run: RunDirectory, told: Measurements | Rounds) -> Modelled:
     """Of the files in the model folder; where it has none yet the bare model is made."""
-    folder: Path = run.path / "model"
+    folder = model_folder(run)
     model = read_model(folder / MODEL) if (folder / MODEL).exists() else model_of(told)
     errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
     source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model

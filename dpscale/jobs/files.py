@@ -10,25 +10,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpscale.errors import JobError, TransientError
+from dpscale.errors import DpscaleError, JobError, TransientError
 
 FOLDERS = {"plan": "plan", "measure": "measurements", "reconstruct": "answers"}
 READS = {"measure": ("plan",), "reconstruct": ("plan", "measure"), "report": ("plan", "reconstruct")}
+FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
+DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 @contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Turn a disk that is full or fails under this process into an error that can be tried again."""
+    """Turn what a disk says into one sentence: where it is full or fails to try again, where it denies to mend that."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE):
+        told = _told(error, place)
+        if told is None:
             raise
-        told = TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
-                              "mend that and run again: it goes on where it stopped")  # fmt: skip
     else:
         return
     raise told
+
+
+def _told(error: OSError, place: Path) -> DpscaleError | None:
+    if error.errno in FAILING:
+        return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
+                              "mend that and run again: it goes on where it stopped")  # fmt: skip
+    if error.errno in DENIED and f"{error.filename}/".startswith(f"{place}/"):  # data and sockets may be denied as well
+        return JobError("run directory", f"cannot work in {place} ({os.strerror(error.errno)})",
+                        "a directory that this user can read and write", "mend that or choose another")  # fmt: skip
+    return None
 
 
 def digest_files(root: Path, paths: Iterable[Path]) -> str:

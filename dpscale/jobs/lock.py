@@ -1,6 +1,7 @@
 """One process at a time in a run directory.
 
-In a folder it is a lock of the operating system, which a dead process lets go. In a store it is an object that one
+In a folder it is a lock of the operating system, which a dead process lets go; on a file system that has none there is
+none, as if two took it in the same moment (below). In a store it is an object that one
 process can make; it is made new every few seconds, and one that has not been for a minute is of a dead process. Where
 clocks or networks fail, or two processes take a dead one's lock over in the same moment, two may work in one directory
 all the same: they draw the same noise, an adaptive round has one decision, the first that was written, and the ledger
@@ -9,6 +10,7 @@ takes one charge.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +29,8 @@ from dpscale.places import create, is_local, read_bytes, store_errors, write_who
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
 GLANCE_SECONDS = 0.2  # more than `free` holds a lock for
+TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -37,7 +41,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def free(folder: Path) -> bool:
-    """Whether no process is at work there, as far as locks reach: on a disk that hands none on, on this machine."""
+    """Whether no process is at work there, as far as locks reach: on a disk that hands none on, on this machine.
+
+    A disk without locks tells nothing, so nobody there is said to be gone.
+    """
     if not is_local(folder):
         with suppress(FileNotFoundError):
             return _stale(read_bytes(folder / NAME))
@@ -50,21 +57,38 @@ def free(folder: Path) -> bool:
 
 
 @contextmanager
+def where_locks_are() -> Iterator[None]:
+    """Pass over that a file system has no locks, as some that are mounted without them (Lustre, FUSE)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+@contextmanager
 def _file_lock(folder: Path) -> Iterator[None]:
     with open(folder / NAME, "w") as file:
-        end = time.monotonic() + GLANCE_SECONDS
-        while not _locks(file, fcntl.LOCK_EX):
-            if time.monotonic() > end:
-                raise _taken(folder)
-            time.sleep(GLANCE_SECONDS / 10)
+        with where_locks_are():
+            _wait_for(file, folder)
         yield
 
 
+def _wait_for(file: IO[str], folder: Path) -> None:
+    end = time.monotonic() + GLANCE_SECONDS
+    while not _locks(file, fcntl.LOCK_EX):
+        if time.monotonic() > end:
+            raise _taken(folder)
+        time.sleep(GLANCE_SECONDS / 10)
+
+
 def _locks(file: IO[str], kind: int) -> bool:
-    """Whether this process has the lock now; it has it until the file is closed."""
+    """Whether this process has the lock now; it has it until the file is closed. OSError where there are no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
         return False
     return True
 

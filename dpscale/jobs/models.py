@@ -1,10 +1,11 @@
-"""What maximum entropy answers from, kept in a run directory's `model` folder so that tasks need not make it again.
+"""What maximum entropy answers from, kept in a run directory so that tasks need not make it again.
 
-model/model.npz  replica-00.npz …  errors.json  agreed.npz        the last three where the job asks for them
+model/<release>/model.npz  replica-00.npz …  errors.json  agreed.npz      the last three where the job asks for them
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.jobs.rundir import RunDirectory
 from dpscale.places import reading, write_whole, writing
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.simulated import Simulated
@@ -20,6 +22,13 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 MODEL, ERRORS, AGREED = "model.npz", "errors.json", "agreed.npz"
+
+
+def model_folder(run: RunDirectory) -> Path:
+    """Named by the release and its data: what another release left in the directory is not read as this one's."""
+    manifest = run.manifest
+    name = json.dumps([manifest["release"], manifest["snapshot"]])
+    return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def write_model(path: Path, model: LowOrder) -> None:

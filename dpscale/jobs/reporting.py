@@ -9,7 +9,7 @@ from typing import Any
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.jobs.methods import method_of
-from dpscale.jobs.models import MODEL, read_model
+from dpscale.jobs.models import MODEL, model_folder, read_model
 from dpscale.jobs.rounds import Rounds
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.stages import measured
@@ -87,7 +87,7 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _disagreement(run: RunDirectory) -> Disagreement | None:
     """How far targets differ on what they have in common, over a sample of pairs; None where they agree by making."""
-    path = run.path / "model" / MODEL
+    path = model_folder(run) / MODEL
     if run.job.reconstruct.agree or not path.exists():
         return None
     targets = [names for names in run.plan().workload.sets if len(names) > 1]

@@ -11,13 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +21,17 @@ import tomli_w
 
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
-from dpscale.errors import JobError, TransientError
-from dpscale.jobs.files import digest_files
+from dpscale.errors import DpscaleError, JobError
+from dpscale.jobs.files import digest_files, disk_errors
 from dpscale.jobs.lock import free, locked
+from dpscale.jobs.making import make, making
+from dpscale.jobs.manifest import MANIFEST, first_manifest, read_manifest
 from dpscale.jobs.methods import is_adaptive, plan_of
 from dpscale.jobs.planfile import check_adaptive, read_plan
 from dpscale.jobs.spec import Job
-from dpscale.places import check_conditional, create, is_local, place, present, read_bytes, store_errors, write_whole
+from dpscale.places import is_local, place, present, read_bytes, store_errors, write_whole
 from dpscale.select import Plan
 
-PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 1
 LEAVES = {
     "plan": "plan/plan.json",
     "measure": "measurements",
@@ -48,13 +44,12 @@ class RunDirectory:
     """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
     def __init__(self, path: str | Path) -> None:
-        where = place(path)
-        self.path = where.resolve() if is_local(where) else where
-        with store_errors(self.path):
+        self.path = _resolved(path)
+        with disk_errors(self.path), store_errors(self.path):
             self._read()
 
     def _read(self) -> None:
-        if not present(self.path / "manifest.json"):
+        if not present(self.path / MANIFEST):
             raise JobError(
                 "run directory",
                 f"{self.path} is not one",
@@ -77,21 +72,9 @@ class RunDirectory:
         domain = job.read_domain()
         job.build_workload(domain)
         digest = job_digest(job, domain)
-        where = place(path if path is not None else Path("runs") / digest[:12])
-        with store_errors(where):
-            return cls._made(job, domain, digest, where)
-
-    @classmethod
-    def _made(cls, job: Job, domain: Domain, digest: str, where: Path) -> RunDirectory:
-        if present(where / "manifest.json"):
-            return cls._reopened(where, digest)
-        _refuse_foreign(where)
-        files = {
-            "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
-            "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-            "manifest.json": json.dumps(_first_manifest(job, digest), indent=2).encode(),
-        }
-        made = _make_folder(where, files) if is_local(where) else _make_prefix(where, files)
+        where = _resolved(path if path is not None else Path("runs") / digest[:12])
+        with store_errors(where), making(where):
+            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest))
         return cls(where) if made else cls._reopened(where, digest)
 
     @classmethod
@@ -108,11 +91,11 @@ class RunDirectory:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(json.loads(read_bytes(self.path / "manifest.json")))
+        return read_manifest(self.path)
 
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
-        write_whole(self.path / "manifest.json", json.dumps(self.manifest | changes, indent=2).encode())
+        write_whole(self.path / MANIFEST, json.dumps(self.manifest | changes, indent=2).encode())
 
     @property
     def secret_path(self) -> Path:
@@ -159,7 +142,7 @@ class RunDirectory:
         try:
             yield
         except BaseException:
-            with suppress(OSError, TransientError):  # as on a full disk, which the error then tells of
+            with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
                 self._mark(name, end=_now(), state="failed")
             raise
         leaf = self.path / folder
@@ -173,7 +156,7 @@ class RunDirectory:
     def _mark(self, stage: str, **changes: Any) -> None:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
-        write_whole(self.path / "manifest.json", json.dumps(manifest, indent=2).encode())
+        write_whole(self.path / MANIFEST, json.dumps(manifest, indent=2).encode())
         self._log(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
 
     def _log(self, line: str) -> None:
@@ -194,61 +177,18 @@ def job_digest(job: Job, domain: Domain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _make_folder(where: Path, files: dict[str, bytes]) -> bool:
-    """A folder with its first files, whole or not at all; of two processes one wins."""
-    draft = where.with_name(f".{where.name}.{uuid.uuid4().hex}.new")
-    try:
-        draft.mkdir(parents=True)
-        for name, content in files.items():
-            write_whole(draft / name, content)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        reason = error.strerror or "not possible"
-        raise JobError(
-            "run directory", f"cannot make {where} ({reason})", "a place to write", "choose another --run-dir"
-        ) from None
-    try:
-        os.rename(draft, where)
-    except OSError:
-        shutil.rmtree(draft)
-        if not (where / "manifest.json").exists():
-            raise
-        return False
-    return True
+def _resolved(path: str | Path) -> Path:
+    """Where a path leads, also one over links that lead nowhere yet."""
+    where = place(path)
+    return Path(os.path.realpath(where)) if is_local(where) else where
 
 
-def _make_prefix(where: Path, files: dict[str, bytes]) -> bool:
-    """The same in a store: the manifest comes last and makes it a run; the files before it follow from the job."""
-    *before, (name, manifest) = files.items()
-    check_conditional(where)
-    for other, content in before:
-        write_whole(where / other, content)
-    return create(where / name, manifest)
-
-
-def _refuse_foreign(where: Path) -> None:
-    if is_local(where) and where.exists() and (not where.is_dir() or os.listdir(where)):
-        raise JobError(
-            "run directory",
-            f"{where} is there and is no run directory",
-            "a new or empty directory",
-            "choose another --run-dir",
-        )
-
-
-def _first_manifest(job: Job, digest: str) -> dict[str, Any]:
-    seed = job.engine.seed
-    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+def _first_files(job: Job, domain: Domain, digest: str) -> dict[str, bytes]:
+    """What a run begins with, the manifest last."""
     return {
-        "version": VERSION,
-        "release": release,
-        "private": seed is None,
-        "job_sha256": digest,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "snapshot": None,
-        "secret": None,
-        "privacy": None,
-        "stages": {},
+        "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(first_manifest(job, digest), indent=2).encode(),
     }
 
 

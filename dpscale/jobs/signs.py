@@ -16,21 +16,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpscale.errors import JobError
+from dpscale.jobs.lock import where_locks_are
 from dpscale.places import is_local, read_bytes, write_whole
 
 FILE, LOCK = "driver.json", ".driver.lock"
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
-AT_WORK = ("submitted", "running")
+AT_WORK, ENDED = ("submitted", "running"), ("done", "failed")
 
 Signs = dict[str, Any]
 
 
 def read(path: Path) -> Signs:
-    """What the file says; empty where the run was never submitted, an error where nobody can tell now."""
+    """What the file says; empty where the run was never submitted, an error where nobody can tell now.
+
+    JobError where no driver wrote it.
+    """
     try:
-        return dict(json.loads(read_bytes(path / FILE)))
-    except (FileNotFoundError, ValueError):
+        found = json.loads(read_bytes(path / FILE))
+    except FileNotFoundError:
         return {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not _whole(found):
+        raise JobError("run directory", f"{FILE} in {path} is damaged", "the file as the driver wrote it",
+                       "remove it and submit again: the run goes on where it stopped")  # fmt: skip
+    return found
+
+
+def _whole(found: Signs) -> bool:
+    """Whether there is in it what its readers rely on."""
+    state, at, working = found.get("state"), found.get("at"), found.get("working")
+    told = state in AT_WORK or (state in ENDED and isinstance(found.get("exit_code"), int))
+    works = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
+    return (
+        told
+        and works
+        and isinstance(at, (int, float))
+        and isinstance(found.get("submission"), str)
+        and ("driver" in found)
+    )
 
 
 def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool:
@@ -86,7 +111,8 @@ def _locked(path: Path) -> Iterator[None]:
         return
     descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with where_locks_are():
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

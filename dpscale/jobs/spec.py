@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
-from dpscale.places import is_local, place, store_errors
+from dpscale.places import is_local, place, read_text
 from dpscale.select.allocation import GAUSSIAN, LAPLACE
 from dpscale.workload import NAMES, Workload
 
@@ -178,8 +178,7 @@ class Job(_Section):
             return cls.parse(source, Path.cwd())
         path = place(source)
         try:
-            with store_errors(path):
-                content = tomllib.loads(path.read_text())
+            content = tomllib.loads(read_text(path))
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise JobError("job", f"cannot read {path} ({reason})", "a job file", "check the path") from None

@@ -1,8 +1,6 @@
 """Whole jobs in need: a full disk, workers without memory, a slow worker. A sentence, and the run goes on."""
 
 import os
-import subprocess
-from contextlib import contextmanager
 
 import dask
 import pytest
@@ -16,6 +14,7 @@ from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import charges, check
 from tests.cluster.troubles import hungry, stop_for_a_while
+from tests.jobs.disks import needs_mounts, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +39,7 @@ def run(directory, client=None):
         run_stages(directory, client, only=stage)
 
 
-@contextmanager
-def small_disk(place, size):
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount of its own")
+@needs_mounts
 @pytest.mark.parametrize("left", [3, 6, 10])
 def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected, left):
     """Pages of 4 KiB are left: for some files of the measure stage, not for all."""

@@ -18,11 +18,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
-from dpscale.jobs import lock, signs
+from dpscale.jobs import lock, making, signs
 from dpscale.jobs.lock import locked
 from dpscale.jobs.rundir import RunDirectory
 from dpscale.jobs.spec import Job
-from dpscale.places import create, place, present, writing
+from dpscale.places import create, listed, place, present, writing
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from tests.audit.small import answers, measurements, write
@@ -154,10 +154,53 @@ def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
         place("nowhere://bucket/run")
 
 
-def test_a_store_that_refuses_is_one_sentence_without_its_keys(tmp_path):
-    with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
-        RunDirectory.create(Job.read(write(tmp_path)), f"s3://no-such-bucket-{uuid.uuid4().hex}/run")
+def test_a_bucket_or_a_job_that_is_not_there_is_one_sentence_without_keys(tmp_path, prefix):
+    """To try again would not help."""
+    bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
+    with pytest.raises(dp.JobError, match="in a bucket that is not there") as caught:
+        RunDirectory.create(Job.read(write(tmp_path)), f"{bucket}/run")
     assert "tests" not in str(caught.value)
+    for where in (prefix, bucket):
+        with pytest.raises(dp.JobError, match=r"cannot read .*\(No such file or directory\)"):
+            Job.read(f"{where}/job.toml")
+        with pytest.raises(dp.JobError, match="is not one"):
+            RunDirectory(f"{where}/run")
+
+
+def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
+    """The rest of an older run, a run's own folders, and a bucket with runs are no new places."""
+    job = Job.read(write(tmp_path))
+    path = dp.run(tmp_path / "job.toml", prefix).path
+    for inside in (f"{prefix}/answers", prefix.rpartition("/")[0]):
+        with pytest.raises(dp.JobError, match="is there and is no run directory"):
+            RunDirectory.create(job, inside)
+    (path / "manifest.json").unlink()
+    with pytest.raises(dp.JobError, match="is there and is no run directory"):
+        RunDirectory.create(job, prefix)
+
+
+def test_what_a_killed_maker_left_is_taken_up(tmp_path, prefix):
+    job = Job.read(write(tmp_path))
+    first = RunDirectory.create(job, prefix)
+    (first.path / ".probe-0123").write_bytes(b"first")
+    (first.path / "manifest.json").unlink()
+    assert RunDirectory.create(job, prefix).manifest["stages"] == {}
+    (first.path / "manifest.json").unlink()
+    (first.path / "job.toml").write_bytes(b"# the user's own")
+    with pytest.raises(dp.JobError, match="is there and is no run directory"):
+        RunDirectory.create(job, prefix)
+
+
+def test_who_comes_second_finds_the_run_of_the_first(tmp_path, prefix, monkeypatch):
+    job = Job.read(write(tmp_path))
+
+    def interleaved(where):
+        monkeypatch.setattr(making, "listed", listed)
+        RunDirectory.create(job, prefix)
+        return listed(where)
+
+    monkeypatch.setattr(making, "listed", interleaved)
+    assert RunDirectory.create(job, prefix).manifest == RunDirectory(prefix).manifest
 
 
 def test_a_write_that_fails_leaves_what_was_there(prefix):
@@ -226,7 +269,7 @@ def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
 
 def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
     run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
-    signs.change(run.path, lambda found: not found, state="running")
+    signs.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
     assert signs.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
         free.bind(("127.0.0.1", 0))
