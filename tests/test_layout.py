@@ -55,7 +55,7 @@ def pipelines(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("name", ["main", "adaptive", "census"])
+@pytest.mark.parametrize("name", ["main", pytest.param("adaptive", marks=pytest.mark.slow), "census"])
 def test_the_pipelines_run_step_by_step(pipelines, name):
     run = pipelines / "runs" / name
     python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)

@@ -62,6 +62,7 @@ def test_a_planted_violation_is_refuted(name, mechanism):
     assert refuted(PLANTED[name](case), tables, releases=NEEDED[name])
 
 
+@pytest.mark.slow  # its parts are tested one by one
 def test_selftest_passes_and_says_so():
     checks = selftest()
     assert len(checks) >= 3 * 3 + len(PLANTED)

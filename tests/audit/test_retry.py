@@ -262,7 +262,7 @@ def reference(tmp_path_factory):
     return place, measurements(place / "run")
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_schedulers_draw_the_same(reference, scheduler):
     place, expected = reference
     dp.run(write(place), place / scheduler, scheduler=scheduler)

@@ -73,6 +73,7 @@ def test_the_number_of_workers_changes_no_byte(place, workers):
     assert bytes_of(place / "one") == bytes_of(place / "two")
 
 
+@pytest.mark.slow  # tests/cluster has the same of a cluster with TLS
 def test_a_real_cluster_gives_the_same_bytes(place, cluster):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "one", scheduler="synchronous")

@@ -38,7 +38,7 @@ def steps(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("how", KILLED)
+@pytest.mark.parametrize("how", ["killed", pytest.param("killed below a shell", marks=pytest.mark.slow)])
 def test_a_step_that_is_killed_is_tried_again_and_spends_once(tmp_path, monkeypatch, capfd, steps, how):
     """The command is Python, but for the first measure, of which nothing is left when all was drawn and none told."""
     once = f"""

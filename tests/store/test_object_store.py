@@ -77,7 +77,7 @@ def copied(url, folder):
     return folder
 
 
-@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
+@pytest.mark.parametrize("mechanism", [pytest.param("residual-planner", marks=pytest.mark.slow), "aim-grem"])
 def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mechanism):
     job = write(tmp_path, mechanism={"name": mechanism})
     here = dp.run(job, tmp_path / "here")
