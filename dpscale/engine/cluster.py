@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from dpscale.engine import checks
@@ -28,6 +29,7 @@ from dpscale.places import place
 RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once
 A_THREAD, LEAST_TASKS = 4, 32
+FRESH_SECONDS = 1.0
 RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
 
 
@@ -42,13 +44,20 @@ class ClusterEngine(Engine):
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
         self._known: set[str] = set()
+        self._threads, self._asked = dict[str, int](), -FRESH_SECONDS
 
     @property
     def workers(self) -> int:  # type: ignore[override]
         """Threads of all workers now."""
         self._check_open()
         with dependable(self.client, "start"):
-            return max(1, sum(self.client.nthreads().values()))
+            return max(1, sum(self._nthreads().values()))
+
+    def _nthreads(self) -> dict[str, int]:
+        """Threads of every worker, asked for anew where the answer is a second old."""
+        if monotonic() - self._asked > FRESH_SECONDS:
+            self._threads, self._asked = dict(self.client.nthreads()), monotonic()
+        return self._threads
 
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
@@ -169,7 +178,7 @@ class ClusterEngine(Engine):
 
     def _check_new(self) -> None:
         """The same of workers that came since: an autoscaled one may be of an older image."""
-        found = set(self.client.nthreads())
+        found = set(self._nthreads())
         if new := found - self._known:
             checks.check_versions(self.client, sorted(new))
         self._known = found
