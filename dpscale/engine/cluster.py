@@ -53,9 +53,9 @@ class ClusterEngine(Engine):
         with dependable(self.client, "start"):
             return max(1, sum(self._nthreads().values()))
 
-    def _nthreads(self) -> dict[str, int]:
+    def _nthreads(self, anew: bool = False) -> dict[str, int]:
         """Threads of every worker, asked for anew where the answer is a second old."""
-        if monotonic() - self._asked > FRESH_SECONDS:
+        if anew or monotonic() - self._asked > FRESH_SECONDS:
             self._threads, self._asked = dict(self.client.nthreads()), monotonic()
         return self._threads
 
@@ -178,7 +178,7 @@ class ClusterEngine(Engine):
 
     def _check_new(self) -> None:
         """The same of workers that came since: an autoscaled one may be of an older image."""
-        found = set(self._nthreads())
+        found = set(self._nthreads(anew=True))
         if new := found - self._known:
             checks.check_versions(self.client, sorted(new))
         self._known = found
