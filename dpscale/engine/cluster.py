@@ -29,7 +29,7 @@ from dpscale.places import place
 RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once
 A_THREAD, LEAST_TASKS = 4, 32
-FRESH_SECONDS = 1.0
+FRESH_SECONDS = 1.0  # for which an answer about threads will do where it decides nothing but sizes
 RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
 
 

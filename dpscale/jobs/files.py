@@ -62,10 +62,11 @@ def check_left(root: Path, found: Mapping[str, Mapping[str, Any]], stage: str) -
     """
     for name in READS.get(stage, ()) if stage not in found else ():
         noted = found.get(name, {}).get("sha256")
-        if noted is not None and _digest_folder(root, root / FOLDERS[name]) != noted:
+        if noted is not None and digest_left(root, root / FOLDERS[name]) != noted:
             raise JobError("run directory", f"files that stage {name} left in {root / FOLDERS[name]} were changed",
                            "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
 
 
-def _digest_folder(root: Path, folder: Path) -> str:
-    return digest_files(root, [path for path in folder.rglob("*") if path.is_file()])
+def digest_left(root: Path, left: Path) -> str:
+    """The hash of what a stage leaves: a file, or all files of a folder."""
+    return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left])

@@ -1,11 +1,10 @@
 """One process at a time in a run directory.
 
-In a folder it is a lock of the operating system, which a dead process lets go; on a file system that has none there is
-none, as if two took it in the same moment (below). In a store it is an object that one
-process can make; it is made new every few seconds, and one that has not been for a minute is of a dead process. Where
-clocks or networks fail, or two processes take a dead one's lock over in the same moment, two may work in one directory
-all the same: they draw the same noise, an adaptive round has one decision, the first that was written, and the ledger
-takes one charge.
+In a folder it is a lock of the operating system, which a dead process lets go; on a file system that has no locks there
+is none. In a store it is an object that one process can make; it is made new every few seconds, and one that has not
+been for a minute is of a dead process. Where there are no locks, clocks or networks fail, or two processes take a dead
+one's lock over in the same moment, two may work in one directory all the same: they draw the same noise, an adaptive
+round has one decision, the first that was written, and the ledger takes one charge.
 """
 
 from __future__ import annotations

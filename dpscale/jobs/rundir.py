@@ -22,7 +22,7 @@ import tomli_w
 from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.errors import DpscaleError, JobError
-from dpscale.jobs.files import digest_files, disk_errors
+from dpscale.jobs.files import digest_left, disk_errors
 from dpscale.jobs.lock import free, locked
 from dpscale.jobs.making import make, making
 from dpscale.jobs.manifest import MANIFEST, first_manifest, read_manifest
@@ -145,9 +145,7 @@ class RunDirectory:
             with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
                 self._mark(name, end=_now(), state="failed")
             raise
-        leaf = self.path / folder
-        files = [p for p in leaf.rglob("*") if p.is_file()] if leaf.is_dir() else [leaf]
-        self._mark(name, end=_now(), state="done", sha256=digest_files(self.path, files))
+        self._mark(name, end=_now(), state="done", sha256=digest_left(self.path, self.path / folder))
 
     def locked(self) -> AbstractContextManager[None]:
         """One process at a time; TransientError when another is at work here."""

@@ -84,7 +84,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr("dpscale.jobs.files.digest_files", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr("dpscale.jobs.files.digest_left", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")
