@@ -1,0 +1,138 @@
+"""Seeded runs whose draws and answers are frozen: from a stored plan, under a fixed release id, on a table of CSV text.
+
+    python -m tests.golden.runs      makes all stored files anew: only where an issue changes what is drawn, and says so
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+
+STORED = Path(__file__).parent / "stored"
+PARTITIONS = (1, 3)
+ROWS = 3000
+SIZES = {"age": 8, "sex": 2, "income": 5, "code": 3}
+PAIRS = [{"family": "marginal", "degree": 2}]
+MIXED = [
+    {"family": "marginal", "degree": 2},
+    {"family": "prefix", "degree": 1},
+    {"family": "range", "attributes": [["age", "income"], ["code"]], "weight": 0.5},
+    {"family": "affine", "attributes": [["age", "income"]]},
+]
+GAUSSIAN, PURE = {"epsilon": 1.0, "delta": 1e-9}, {"epsilon": 2.0}
+CASES: dict[str, dict[str, Any]] = {
+    "query-smasher": {"workload": MIXED},
+    "units": {"workload": PAIRS, "data": {"privacy_unit": "person", "max_rows_per_unit": 2}},
+    "hdmm": {"workload": MIXED, "mechanism": {"name": "hdmm"}},
+    "residual-planner": {"workload": PAIRS, "mechanism": {"name": "residual-planner"}},
+    "maxent": {"workload": PAIRS, "reconstruct": {"method": "maxent"}},
+    "pure": {"workload": MIXED, "privacy": PURE},
+    "pure-hdmm": {"workload": MIXED, "privacy": PURE, "mechanism": {"name": "hdmm"}},
+    "aim-grem": {"workload": [{"family": "marginal", "degree": 3}], "mechanism": {"name": "aim-grem"},
+                 "reconstruct": {"errors": "simulated", "agree": True}},
+    "published": {"workload": [{"family": "marginal", "degree": 3}],
+                  "mechanism": {"name": "aim-grem", "published": True}},
+}  # fmt: skip
+
+
+def write_table(folder: Path, partitions: int) -> None:
+    """The table, in so many files of CSV: the same bytes with any version of any library."""
+    rng = np.random.default_rng(11)
+    age = rng.integers(0, 8, ROWS)
+    sex = (rng.integers(0, 100, ROWS) < 25 + 7 * age).astype(int)
+    income = np.minimum(rng.integers(0, 3, ROWS) + age // 3, 4)
+    code = np.where(rng.integers(0, 10, ROWS) < 6, 0, rng.integers(0, 3, ROWS))
+    rows = np.stack([np.arange(ROWS) // 3, age, sex, income, code], axis=1)
+    folder.mkdir()
+    for number, own in enumerate(np.array_split(rows, partitions)):
+        with open(folder / f"part-{number}.csv", "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([["person", *SIZES], *own.tolist()])
+
+
+def run(case: str, partitions: int, place: Path, stored: bool = True) -> Path:
+    """Run a case to its end, measured from the stored plan, and return its run directory."""
+    write_table(place / "data", partitions)
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
+    (place / "domain.toml").write_text(tomli_w.dumps(domain))
+    own = {"privacy": GAUSSIAN, **CASES[case]}
+    own["data"] = {"path": "data", "domain": "domain.toml", **own.get("data", {})}
+    own["privacy"] = {"ledger": "ledger.sqlite", "dataset": "golden", **own["privacy"]}
+    own["mechanism"] = own.get("mechanism", {"name": "query-smasher"})
+    own["engine"] = {"scheduler": "threads", "memory": "1GiB", "seed": 0}
+    (place / "job.toml").write_text(tomli_w.dumps(own))
+    _command("plan", place / "job.toml", "--run-dir", place / "run", "--quiet")
+    _fixed(case, place / "run", stored)
+    _command("run", place / "job.toml", "--run-dir", place / "run", "--quiet")
+    return place / "run"
+
+
+def _fixed(case: str, folder: Path, stored: bool) -> None:
+    """Put the stored plan in the place of the one just made, and the release under a name of its own."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["release"] = f"golden-{case}"
+    if stored:
+        shutil.rmtree(folder / "plan")
+        shutil.copytree(STORED / case / "plan", folder / "plan")
+        manifest["stages"]["plan"].pop("sha256")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _command(*arguments: Any) -> None:
+    from dpscale.__main__ import main
+
+    done = CliRunner().invoke(main, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def draws(folder: Path) -> list[list[str]]:
+    """The record of every measurement with the SHA-256 of its numbers, integers all."""
+    found = []
+    for path in (folder / "measurements").rglob("*.parquet"):
+        table = pq.read_table(path)
+        values = np.asarray(table.column("value").to_numpy(), dtype="<f8")
+        assert (values == np.rint(values)).all()
+        found.append([table.schema.metadata[b"dpscale"].decode(), hashlib.sha256(values.tobytes()).hexdigest()])
+    return sorted(found)
+
+
+def figures(folder: Path) -> dict[str, np.ndarray]:
+    """Every estimated marginal of a target, and all answers with their errors, by name."""
+    release, found = dp.Release.open(folder), {}
+    for part in release.plan.workload.parts:
+        for names in part.sets:
+            found["+".join(names)] = release.marginal(names)
+    for row in json.loads((folder / "answers" / "index.json").read_text()):
+        table = pq.read_table(folder / "answers" / row["file"])
+        key = f"{row['part']}/{row['family']}/{'+'.join(row['attributes'])}"
+        found[key] = np.stack([table.column(name).to_numpy() for name in ("estimate", "std_error", "low", "high")])
+    return found
+
+
+def _store() -> None:
+    shutil.rmtree(STORED, ignore_errors=True)
+    for case in CASES:
+        expected = {}
+        for partitions in PARTITIONS:
+            with tempfile.TemporaryDirectory() as place:
+                folder = run(case, partitions, Path(place), stored=False)
+                expected[str(partitions)] = draws(folder)
+                shutil.copytree(folder / "plan", STORED / case / "plan", dirs_exist_ok=True)
+                np.savez_compressed(STORED / case / f"figures-{partitions}.npz", **figures(folder))
+        (STORED / case / "draws.json").write_text(json.dumps(expected, indent=0))
+
+
+if __name__ == "__main__":
+    sys.exit(_store())
