@@ -101,9 +101,9 @@ def job_of(place: Path, name: str, asked: str, mechanism: str) -> Path:
 
 def measure_on(job: Path, client: Any) -> float:
     """Seconds of a job's measure stage, on a cluster or in this process, in a run directory that is then removed."""
-    from dpscale.jobs.release import run_stages
-    from dpscale.jobs.rundir import RunDirectory
-    from dpscale.jobs.spec import Job
+    from dpscale.job import Job
+    from dpscale.release import run_stages
+    from dpscale.runs.run import RunDirectory
 
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()

@@ -18,13 +18,13 @@ from itertools import combinations
 import numpy as np
 
 from dpscale import Domain, Workload
-from dpscale.select.blas import one_thread
-from dpscale.select.implicit import Implicit, implicit
-from dpscale.select.opt_explicit import optimise_explicit
-from dpscale.select.opt_marginals import attribute_strategies, optimise_marginals
-from dpscale.select.opt_product import optimise_product
-from dpscale.select.opt_union import optimise_union
-from dpscale.select.svd_bound import svd_bound
+from dpscale.blas import one_thread
+from dpscale.solve.implicit import Implicit, implicit
+from dpscale.solve.opt_explicit import optimise_explicit
+from dpscale.solve.opt_marginals import attribute_strategies, optimise_marginals
+from dpscale.solve.opt_product import optimise_product
+from dpscale.solve.opt_union import optimise_union
+from dpscale.solve.svd_bound import svd_bound
 from dpscale.workload import FAMILIES
 
 SIZES = (64, 256, 1024, 4096)

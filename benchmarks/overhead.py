@@ -54,7 +54,7 @@ def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
 def shards_of(job: Path) -> Callable[[int], int]:
     """How many tasks measure, by workers."""
     from dpscale.engine.counting import plan_passes
-    from dpscale.jobs.spec import Job
+    from dpscale.job import Job
 
     read = Job.read(job)
     domain = read.read_domain()

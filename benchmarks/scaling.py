@@ -76,7 +76,7 @@ def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) ->
     """1-way ranges and 2-way prefixes of attributes that all differ in size: many problems, none known before."""
     import dpscale as dp
     from dpscale.engine import ClusterEngine
-    from dpscale.select import Setting, choose
+    from dpscale.mechanisms import Setting, choose
 
     workload = dp.Workload(dp.Domain({f"x{i:02d}": 150 + 7 * i for i in range(24)}))
     workload = workload.add("range", degree=1).add("prefix", degree=2)

@@ -93,9 +93,9 @@ def carry_out(given: argparse.Namespace) -> None:
 
 def check_job(job: str, run_dir: str) -> None:
     """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
-    from dpscale.jobs.ledgerplace import check_ledger_place
-    from dpscale.jobs.rundir import RunDirectory
-    from dpscale.jobs.spec import Job
+    from dpscale.job import Job
+    from dpscale.privacy.ledgerplace import check_ledger_place
+    from dpscale.runs.run import RunDirectory
 
     read = Job.read(job)
     RunDirectory.create(read, run_dir)

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.domain import Attribute, Domain
     from dpscale.errors import BudgetError, DataError, DomainError, DpscaleError, JobError, PlanError, TransientError
-    from dpscale.jobs.release import Release, run
-    from dpscale.select import Plan, plan
+    from dpscale.mechanisms import Plan, plan
+    from dpscale.release import Release, run
     from dpscale.tables import Table, count_marginals
     from dpscale.workload import Workload
 
@@ -22,15 +22,15 @@ _HOMES = {
     "DomainError": "dpscale.errors",
     "DpscaleError": "dpscale.errors",
     "JobError": "dpscale.errors",
-    "Plan": "dpscale.select",
+    "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.errors",
-    "Release": "dpscale.jobs.release",
+    "Release": "dpscale.release",
     "Table": "dpscale.tables",
     "TransientError": "dpscale.errors",
     "Workload": "dpscale.workload",
     "count_marginals": "dpscale.tables",
-    "plan": "dpscale.select",
-    "run": "dpscale.jobs.release",
+    "plan": "dpscale.mechanisms",
+    "run": "dpscale.release",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """`python -m dpscale`: the command line."""
 
-from dpscale.jobs.cli import main
+from dpscale.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -21,7 +21,7 @@ from typing import Any
 
 from dpscale.errors import DomainError
 from dpscale.names import nearest
-from dpscale.places import place, read_text
+from dpscale.storage.files import place, read_text
 
 KINDS = {
     "integer": {"low", "high"},

@@ -22,7 +22,7 @@ USAGE = "usage: python pipelines/steps.py JOB.toml RUN_DIR"
 def step(*arguments: str) -> None:
     """One step, tried again where its exit code says that this may help."""
     for left in reversed(range(TRIES)):
-        code = subprocess.run([sys.executable, "-m", "dpscale.jobs.cli", *arguments]).returncode
+        code = subprocess.run([sys.executable, "-m", "dpscale", *arguments]).returncode
         if killer := signal_of(code):
             print(f"steps.py: {arguments[0]} was ended by {killer}", file=sys.stderr)
             code = TRANSIENT

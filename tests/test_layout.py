@@ -44,7 +44,7 @@ def test_every_public_name_is_there():
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory):
     """The pipelines' job files with the data that they name beside them (fewer rows than they say)."""
-    from dpscale.jobs.demo.randhie import write_demo
+    from dpscale.cli.demo.randhie import write_demo
 
     place = tmp_path_factory.mktemp("pipelines")
     write_demo(place / "dpscale-demo")
@@ -66,7 +66,7 @@ def test_the_pipeline_is_the_demos_job():
     import tomllib
 
     ours = tomllib.loads((ROOT / "pipelines" / "main.toml").read_text())
-    demo = tomllib.loads((ROOT / "dpscale" / "jobs" / "demo" / "job.toml").read_text())
+    demo = tomllib.loads((ROOT / "dpscale" / "cli" / "demo" / "job.toml").read_text())
     assert ours["workload"] == demo["workload"]
     assert ours["mechanism"] == demo["mechanism"]
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dpscale import together
-from dpscale.places import flush_names, remove_partial
-from dpscale.together import Together
+from dpscale.storage import flushing as together
+from dpscale.storage.files import flush_names, remove_partial
+from dpscale.storage.flushing import Together
 
 
 def write(files, path, content=b"whole"):

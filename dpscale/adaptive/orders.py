@@ -22,11 +22,11 @@ from dpscale.adaptive.setting import Names
 from dpscale.errors import PlanError
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import FINE, SMOOTHING, Draw
+from dpscale.plans.lattice import center_factor, identity_factor
+from dpscale.plans.plan import Block
 from dpscale.privacy.noise import MAX_WIDE_VARIANCE
 from dpscale.residual import center, subsets
 from dpscale.residual.groups import Groups, coarsened
-from dpscale.select.lattice import center_factor, identity_factor
-from dpscale.select.plan import Block
 from dpscale.tables import ExactMarginal
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from dpscale.adaptive.setting import Names, Options, Setting
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.names import nearest
-from dpscale.select.allocation import GAUSSIAN
+from dpscale.plans.allocation import GAUSSIAN
 from dpscale.workload import ExplicitPart, Workload
 
 FINEST = 1 << 20

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dpscale.domain import Domain
 from dpscale.measure import measure_block
 from dpscale.measure.schedule import AnyDraw, Schedule, make_schedule
+from dpscale.mechanisms import plan
+from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.lattice import Factor
+from dpscale.plans.plan import Block, Plan
 from dpscale.privacy.streams import seeded_secret
-from dpscale.select import plan
-from dpscale.select.allocation import GAUSSIAN, LAPLACE
-from dpscale.select.lattice import Factor
-from dpscale.select.plan import Block, Plan
 from dpscale.tables import ExactMarginal
 from dpscale.workload import Workload
 

@@ -14,7 +14,7 @@ from dpscale.audit.laws import faults
 from dpscale.audit.planted import PLANTED, noise_scaled, sensitivity_off
 from dpscale.audit.releases import MECHANISMS, Case, Counts, case_of, one_more, small_table
 from dpscale.audit.stability import distance, worst_record
-from dpscale.select.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 
 Check = tuple[str, bool, str]
 HONEST = 1000

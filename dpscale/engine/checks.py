@@ -17,7 +17,7 @@ from typing import Any
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import JobError, PlanError
-from dpscale.places import is_local, place, write_whole
+from dpscale.storage.files import is_local, place, write_whole
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names

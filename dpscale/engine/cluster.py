@@ -24,7 +24,7 @@ from dpscale.engine.connect import await_worker
 from dpscale.engine.discretion import Discreet
 from dpscale.engine.graphs import Graph, calls, sums
 from dpscale.engine.watch import Watch, dependable, lost_scheduler
-from dpscale.places import place
+from dpscale.storage.files import place
 
 RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once

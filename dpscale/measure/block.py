@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.measure.schedule import AnyDraw
+from dpscale.plans.lattice import Factor
+from dpscale.plans.plan import Block
 from dpscale.privacy.streams import KeyedStream, open_stream
-from dpscale.select.lattice import Factor
-from dpscale.select.plan import Block
 from dpscale.tables import ExactMarginal
 
 Integers = NDArray[np.int64]

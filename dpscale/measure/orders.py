@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
-from dpscale.places import present
+from dpscale.plans.plan import Block
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
-from dpscale.select.blas import one_thread
-from dpscale.select.plan import Block
+from dpscale.storage.files import present
+from dpscale.storage.flushing import Together
 from dpscale.tables.count import Attributes, Counts, ExactMarginal, Layout
-from dpscale.together import Together
 
 
 @dataclass(frozen=True)

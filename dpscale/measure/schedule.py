@@ -27,6 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.plans.allocation import LAPLACE
+from dpscale.plans.plan import Block, Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,
@@ -39,8 +41,6 @@ from dpscale.privacy.noise import (
     wide_laplace,
 )
 from dpscale.privacy.streams import KeyedStream
-from dpscale.select.allocation import LAPLACE
-from dpscale.select.plan import Block, Plan
 
 SMOOTHING = 8
 FINE = 1 << 24

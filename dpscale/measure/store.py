@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError
 from dpscale.measure.schedule import Schedule
-from dpscale.places import is_local, reading, writing
+from dpscale.plans.plan import Block, Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
-from dpscale.select.plan import Block, Plan
+from dpscale.storage.files import is_local, reading, writing
 
 MECHANISM_VERSION = 1
 SMALL_BYTES = 1 << 20

@@ -15,8 +15,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
+from dpscale.plans.lattice import Factor
 from dpscale.privacy.kernels import compiled
-from dpscale.select.lattice import Factor
 
 Integers = NDArray[np.int64]
 Limbs = NDArray[np.int32]

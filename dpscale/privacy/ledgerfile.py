@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
-from dpscale.places import flush
+from dpscale.storage.files import flush
 
 FIELD = "privacy.ledger"
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpscale.errors import JobError
-from dpscale.places import create, flush, is_local, present, read_bytes, store_errors
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
+from dpscale.storage.files import create, flush, is_local, present, read_bytes, store_errors
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:

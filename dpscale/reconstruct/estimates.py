@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.plans import coupled
+from dpscale.plans.lattice import Factor
+from dpscale.plans.plan import Block, Plan, ResidualEstimator
 from dpscale.residual import piece, residual_of, smear, subsets
-from dpscale.select import coupled
-from dpscale.select.lattice import Factor
-from dpscale.select.plan import Block, Plan, ResidualEstimator
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, Workload
 from dpscale.workload.parts import Attributes
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.plans.plan import Plan
 from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
-from dpscale.select.plan import Plan
 
 Array = NDArray[np.float64]
 GRAIN, DEGREE, CHAINS = 0.3, 2, 1

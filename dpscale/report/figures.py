@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from dpscale.select import Plan
+from dpscale.mechanisms import Plan
 
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 

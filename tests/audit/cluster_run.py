@@ -49,9 +49,9 @@ def main(job: str, run_dir: str, how: str) -> None:
     import dask
     from distributed import Client, LocalCluster
 
-    from dpscale.jobs.release import run_stages
-    from dpscale.jobs.rundir import RunDirectory
-    from dpscale.jobs.spec import Job
+    from dpscale.job import Job
+    from dpscale.release import run_stages
+    from dpscale.runs.run import RunDirectory
 
     dask.config.set({"logging.distributed": "debug"})
     with (

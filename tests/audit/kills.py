@@ -30,10 +30,10 @@ def warm(job: Path, place: Path) -> int:
 
 def command(*arguments: object) -> int:
     """The command line in this process: its exit code. Plots are left out: they are most of a small run's time."""
-    from dpscale.jobs.cli import main
+    from dpscale.cli.commands import main
 
     plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
-    with mock.patch.multiple("dpscale.jobs.reporting", **plots):
+    with mock.patch.multiple("dpscale.stages.report", **plots):
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as exit_:

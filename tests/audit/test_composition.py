@@ -9,10 +9,10 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import audit_run, record_of
 from dpscale.audit.releases import MECHANISMS
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.stages import measured
 from dpscale.measure.store import record_digest, write_values
 from dpscale.privacy.ledger import Ledger
+from dpscale.runs.run import RunDirectory
+from dpscale.stages.measure import measured
 from tests.audit.small import write
 
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}

@@ -129,7 +129,7 @@ def test_a_killed_worker_process_spends_once(job, tmp_path, unkilled, sign):
 
     def kill_worker(job, run):
         child = subprocess.Popen(
-            [sys.executable, "-m", "dpscale.jobs.cli", "run", str(job), "--run-dir", str(run), "--scheduler",
+            [sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", str(run), "--scheduler",
              "processes", "--quiet"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + 60

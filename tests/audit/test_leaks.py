@@ -77,7 +77,7 @@ def long(*values):
 @pytest.mark.parametrize("mechanism", ["query-smasher", "aim-grem", long("residual-planner"), long("identity")])
 def test_a_whole_run_tells_nothing(tmp_path, data, mechanism):
     job = write_job(tmp_path, data / "good", mechanism)
-    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", "--json")
+    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--json")
     assert code == 0, output
     assert_silent(tmp_path, output)
 
@@ -89,7 +89,7 @@ def test_a_whole_run_tells_nothing(tmp_path, data, mechanism):
 )  # fmt: skip
 def test_a_bad_value_tells_nothing(tmp_path, data, table, scheduler):
     job = write_job(tmp_path, data / table)
-    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", "--scheduler", scheduler)
+    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--scheduler", scheduler)
     assert code == 2, output
     assert_silent(tmp_path, output)
 
@@ -97,7 +97,7 @@ def test_a_bad_value_tells_nothing(tmp_path, data, table, scheduler):
 @pytest.mark.parametrize("limit", [long(300), 900, long(1500), 3000, long(20_000)])
 def test_a_full_disk_tells_nothing(tmp_path, data, limit):
     job = write_job(tmp_path, data / "good")
-    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run", limit=limit)
+    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", limit=limit)
     assert code != 0, output
     assert_silent(tmp_path, output)
 
@@ -106,22 +106,22 @@ def test_a_full_disk_tells_nothing(tmp_path, data, limit):
 def test_a_place_that_cannot_be_written_tells_nothing(tmp_path, data, name):
     """Root writes everywhere, so the place is taken by a file or a folder instead."""
     job = write_job(tmp_path, data / "good")
-    assert spoken(tmp_path, "dpscale.jobs.cli", "plan", job, "--run-dir", "run")[0] == 0
+    assert spoken(tmp_path, "dpscale", "plan", job, "--run-dir", "run")[0] == 0
     taken = tmp_path / "run" / name
     if "." in name:
         taken.mkdir()
     else:
         taken.write_text("")
-    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run")
+    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run")
     assert code != 0, output
     assert_silent(tmp_path, output)
 
 
 def test_a_refused_budget_tells_nothing(tmp_path, data):
     job = write_job(tmp_path, data / "good")
-    spoken(tmp_path, "dpscale.jobs.cli", "ledger", "cap", "ledger.sqlite", "--dataset", "planted", "--epsilon", 1e-6,
+    spoken(tmp_path, "dpscale", "ledger", "cap", "ledger.sqlite", "--dataset", "planted", "--epsilon", 1e-6,
            "--delta", 1e-9)  # fmt: skip
-    code, output = spoken(tmp_path, "dpscale.jobs.cli", "run", job, "--run-dir", "run")
+    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run")
     assert code == 3, output
     assert_silent(tmp_path, output)
 
@@ -164,12 +164,13 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
     """An error of ours that told a count would pass every guard: the checker has to see it."""
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
-        "from dpscale.jobs import cli, reading\n"
+        "from dpscale.cli import commands\n"
+        "from dpscale.stages import reading\n"
         "from dpscale.errors import DataError\n"
         "def any_row(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
         "reading._any_row = any_row\n"
-        f"cli.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
+        f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = spoken(tmp_path, "leaky")
     assert {"719718", "200111"} & set(leaks_in(output)), output

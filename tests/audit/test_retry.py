@@ -13,13 +13,13 @@ import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
 from dpscale.audit.composition import audit_run, record_of
 from dpscale.engine import resolve
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
-from dpscale.jobs.stages import measured, run_measure, run_plan
+from dpscale.job import Job
 from dpscale.measure import carry_out, make_orders
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import make_secret
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
+from dpscale.stages.measure import measured, run_measure, run_plan
 from dpscale.tables import Table
 from dpscale.tables.count import Layout, count
 from tests.audit.small import frame, measurements, write
@@ -49,7 +49,7 @@ def crashing(monkeypatch, name):
     def crash(*arguments, **settings):
         raise KeyboardInterrupt(name)
 
-    monkeypatch.setattr(f"dpscale.jobs.{name}", crash)
+    monkeypatch.setattr(f"dpscale.stages.{name}", crash)
 
 
 def test_a_task_run_again_changes_no_file(tmp_path):
@@ -66,7 +66,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     assert len(charges(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("where", ["stages.publish", "spending.destroy_secret"])
+@pytest.mark.parametrize("where", ["measure.publish", "spending.destroy_secret"])
 def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
@@ -119,7 +119,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "stages._measure_pass")
+        crashing(patch, "measure._measure_pass")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -142,7 +142,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
 def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "stages._measure_pass")
+        crashing(patch, "measure._measure_pass")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -160,7 +160,7 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
     """Four rows a unit instead of one cost the same and draw other noise: a second draw, were it not refused."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "stages.publish")
+        crashing(patch, "measure.publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -183,7 +183,7 @@ def test_a_copy_that_meets_other_data_is_refused(tmp_path):
     """Stopped while its data were hashed, copied, and finished twice, with a record more the second time."""
     run = begun(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages.snapshot_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr("dpscale.stages.measure.snapshot_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -202,7 +202,7 @@ def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
     """As where its driver is started again on another machine."""
     run = begun(tmp_path, engine=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     next(run.measurements_path.iterdir()).unlink()
@@ -223,7 +223,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
         run.update(release="f" * 32)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages.check_secret", overtaken)
+        patch.setattr("dpscale.stages.measure.check_secret", overtaken)
         measure(run)
     drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
     assert drawn <= {row["release"] for row in charges(tmp_path)}
@@ -250,7 +250,7 @@ def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr("dpscale.jobs.reading._dropped", meanwhile)
+    monkeypatch.setattr("dpscale.stages.reading._dropped", meanwhile)
     with pytest.raises(DataError):
         measure(run)
 

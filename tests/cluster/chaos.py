@@ -20,7 +20,7 @@ import pandas as pd
 import psutil
 import tomli_w
 
-from dpscale.jobs import signs
+from dpscale.cli import signs
 from tests.cluster.machines import ROOT, Machines, kill
 
 SIZES = {"a": 4, "b": 3, "c": 5, "d": 2, "e": 3, "f": 4}

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.job import Job
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.audit.small import write
 from tests.cluster.conftest import ROOT
 from tests.cluster.released import check, everything

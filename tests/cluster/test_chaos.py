@@ -2,9 +2,9 @@
 
 import pytest
 
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.job import Job
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write
 from tests.cluster.released import check

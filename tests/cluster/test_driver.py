@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from dpscale import TransientError
-from dpscale.jobs import driver, signs
-from dpscale.jobs.cli import main
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.cli import driver, signs
+from dpscale.cli.commands import main
+from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -216,7 +216,7 @@ def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(clus
     mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
 
     def seen(path):
-        from dpscale.jobs import ledgerplace
+        from dpscale.privacy import ledgerplace
 
         ledgerplace.MOUNTS = path
 

@@ -11,9 +11,9 @@ import pytest
 
 from dpscale import TransientError
 from dpscale.engine.cluster import ClusterEngine
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.job import Job
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -78,7 +78,7 @@ def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere
     with machines(tmp_path, certificates / "dask.yaml") as made:
         scheduler = made.scheduler()
         made.worker("--preload", "tests.cluster.slow_store")
-        command = [sys.executable, "-m", "dpscale.jobs.cli", "run", str(job), "--run-dir", str(run), "--scheduler"]
+        command = [sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", str(run), "--scheduler"]
         environment = made._environment | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "20s"}
         begun = subprocess.Popen([*command, made.address], env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert eventually(lambda: list((run / "measurements").glob("*.parquet")))

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
+from dpscale.cli.commands import main
 from dpscale.engine import checks, connect, resolve
-from dpscale.jobs.cli import main
 from tests.audit.small import write
 from tests.cluster.conftest import certificates_script, configured
 from tests.cluster.machines import free_port

@@ -7,9 +7,9 @@ import pytest
 
 from dpscale import TransientError
 from dpscale.engine import resolve
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.job import Job
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import charges, check

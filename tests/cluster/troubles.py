@@ -15,7 +15,7 @@ def die(*_: object, **__: object) -> None:
 PLACES = {
     "counting": ("dpscale.engine.counting", "count"),
     "measuring": ("dpscale.measure.orders", "write_values"),
-    "reconstruction": ("dpscale.jobs.answers", "_answer_set"),
+    "reconstruction": ("dpscale.stages.reconstruct", "_answer_set"),
 }
 ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],

@@ -13,14 +13,14 @@ import pytest
 
 import dpscale as dp
 from dpscale.adaptive import Setting, run
-from dpscale.jobs import spending
-from dpscale.jobs.methods import plan_of
-from dpscale.jobs.rounds import Rounds
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.job import Job
+from dpscale.measure.rounds import Rounds
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
+from dpscale.runs.run import RunDirectory
+from dpscale.stages import spending
+from dpscale.stages.methods import plan_of
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
 OWN = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 3}]}
@@ -130,8 +130,8 @@ def crash_at(monkeypatch, times, name):
 @pytest.mark.parametrize(
     ("name", "times"),
     [("dpscale.measure.orders.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.jobs.rounds.create", n) for n in (0, 1, 2)]
-    + [("dpscale.jobs.adapting.draw_chosen", 1), ("dpscale.jobs.stages.publish", 0)],
+    + [("dpscale.measure.rounds.create", n) for n in (0, 1, 2)]
+    + [("dpscale.stages.adapting.draw_chosen", 1), ("dpscale.stages.measure.publish", 0)],
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
     place, changes, expected = reference

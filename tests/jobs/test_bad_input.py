@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 
-from dpscale.jobs.cli import main
+from dpscale.cli.commands import main
 from tests.jobs.small import DOMAIN, table, write_job, write_table
 
 
@@ -167,7 +167,7 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.reading.run_pass", stopped)
+        patch.setattr("dpscale.stages.reading.run_pass", stopped)
         result = call("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
     assert "goes on where it left" in result.stderr
@@ -209,7 +209,7 @@ def test_the_budget_refuses_with_exit_code_3(place):
 def test_a_refused_job_reads_no_data(place, monkeypatch):
     path = write_job(place)
     call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
-    monkeypatch.setattr("dpscale.jobs.reading.run_pass", None)
+    monkeypatch.setattr("dpscale.stages.reading.run_pass", None)
     refused(place, path, "0.5", code=3)
 
 

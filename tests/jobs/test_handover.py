@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.jobs.cli import main
-from dpscale.jobs.release import run_stages
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.cli.commands import main
+from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
+from dpscale.release import run_stages
+from dpscale.runs.run import RunDirectory
 from tests.jobs.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -67,7 +67,7 @@ def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, 
 def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, monkeypatch):
     run = done_before(place, "measure")
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
     path = left_by(run, "plan")
@@ -84,7 +84,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr("dpscale.jobs.files.digest_left", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr("dpscale.runs.hashes.digest_left", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")

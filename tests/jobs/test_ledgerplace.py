@@ -3,8 +3,8 @@
 import pytest
 
 import dpscale as dp
-from dpscale.jobs import ledgerplace
-from dpscale.jobs.ledgerplace import kind_of
+from dpscale.privacy import ledgerplace
+from dpscale.privacy.ledgerplace import kind_of
 from tests.audit.small import write
 
 MOUNTS = """\

@@ -217,9 +217,9 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
     """
     import json
 
-    from dpscale.jobs.release import run_stages
-    from dpscale.jobs.rundir import RunDirectory
-    from dpscale.jobs.spec import Job
+    from dpscale.job import Job
+    from dpscale.release import run_stages
+    from dpscale.runs.run import RunDirectory
 
     run = RunDirectory.create(Job.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")

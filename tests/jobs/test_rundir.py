@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.jobs import driver, lock, making, signs
-from dpscale.jobs.cli import main
-from dpscale.jobs.files import disk_errors
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
+from dpscale.cli import driver, lock, making, signs
+from dpscale.cli.commands import main
+from dpscale.job import Job
+from dpscale.runs.hashes import disk_errors
+from dpscale.runs.run import RunDirectory
 from tests.jobs.disks import filled, needs_mounts, read_only, small_disk
 from tests.jobs.small import job as content
 from tests.jobs.small import table, write_job, write_table
@@ -176,8 +176,8 @@ def test_who_comes_second_finds_the_run_of_the_first(place, monkeypatch, step):
 def test_of_several_processes_one_makes_the_run_in_an_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
-    code = "import sys; from dpscale.jobs import rundir, spec; "
-    code += "print(rundir.RunDirectory.create(spec.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
+    code = "import sys; from dpscale import job; from dpscale.runs import run; "
+    code += "print(run.RunDirectory.create(job.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
     command = [sys.executable, "-c", code, str(path), str(run)]
     makers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert {maker.communicate()[0].strip() for maker in makers} == {RunDirectory(run).manifest["release"]}

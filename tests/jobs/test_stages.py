@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.cli.commands import main
 from dpscale.engine import LocalEngine
-from dpscale.jobs.cli import main
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
-from dpscale.jobs.stages import run_measure, run_plan
+from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
+from dpscale.runs.run import RunDirectory
+from dpscale.stages.measure import run_measure, run_plan
 from tests.jobs.small import table, write_job, write_table
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
@@ -41,7 +41,7 @@ def test_each_stage_as_its_own_process_continues_and_spends_once(place):
     run = place / "run"
 
     def command(*arguments):
-        subprocess.run([sys.executable, "-m", "dpscale.jobs.cli", *map(str, arguments)], check=True)
+        subprocess.run([sys.executable, "-m", "dpscale", *map(str, arguments)], check=True)
 
     command("plan", path, "--run-dir", run)
     for stage in ("measure", "measure", "reconstruct", "reconstruct", "report"):
@@ -97,7 +97,7 @@ def cluster():
 @pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
 def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
     """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
-    monkeypatch.setattr("dpscale.jobs.reading.snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr("dpscale.stages.reading.snapshot", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:
@@ -107,7 +107,7 @@ def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monk
         settings = {"path": "data", "domain": "domain.toml", **data}
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
-        monkeypatch.setattr("dpscale.jobs.rundir.job_digest", lambda *_: "the same job, elsewhere")
+        monkeypatch.setattr("dpscale.runs.run.job_digest", lambda *_: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
         found.append(bytes_of(place / "run"))
     assert found[0] == found[1] == found[2]

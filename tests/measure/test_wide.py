@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dpscale.measure import Draw, measure_block, wide
 from dpscale.measure import block as block_module
 from dpscale.measure.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
+from dpscale.plans.lattice import Factor, center_factor, identity_factor
+from dpscale.plans.plan import Block
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
-from dpscale.select.lattice import Factor, center_factor, identity_factor
-from dpscale.select.plan import Block
 from dpscale.tables import ExactMarginal
 
 SECRET = seeded_secret(1)

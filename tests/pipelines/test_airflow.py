@@ -59,7 +59,7 @@ def installed(home):
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
     """The sample data, and the adaptive pipeline over it."""
-    from dpscale.jobs.demo.randhie import write_demo
+    from dpscale.cli.demo.randhie import write_demo
 
     place = tmp_path_factory.mktemp("sample")
     write_demo(place / "dpscale-demo")

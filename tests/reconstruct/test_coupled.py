@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
+from dpscale.plans.coupled import joint_quadratic, part_error, total_error
+from dpscale.plans.lattice import Factor, identity_factor
+from dpscale.plans.plan import Block, Plan
 from dpscale.reconstruct import Estimates
-from dpscale.select.coupled import joint_quadratic, part_error, total_error
-from dpscale.select.lattice import Factor, identity_factor
-from dpscale.select.plan import Block, Plan
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.select.convex import optimise
+from dpscale.solve.convex import optimise
 from dpscale.workload import axis_of, root_of
 
 

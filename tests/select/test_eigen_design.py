@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.select.baselines import fourier, wavelet
-from dpscale.select.eigen_design import (
+from dpscale.solve.baselines import fourier, wavelet
+from dpscale.solve.design_weights import (
     complete_columns,
     eigen_design,
     eigen_queries,
@@ -16,9 +16,9 @@ from dpscale.select.eigen_design import (
     separated_design,
     weigh,
 )
-from dpscale.select.implicit import implicit
-from dpscale.select.opt_explicit import error_of
-from dpscale.select.svd_bound import svd_of_gram
+from dpscale.solve.implicit import implicit
+from dpscale.solve.opt_explicit import error_of
+from dpscale.solve.svd_bound import svd_of_gram
 from dpscale.workload import FAMILIES
 
 FIGURE_1 = np.array(

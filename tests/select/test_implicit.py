@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, Workload
 from dpscale.errors import PlanError
-from dpscale.select.implicit import explicit_gram, implicit
+from dpscale.solve.implicit import explicit_gram, implicit
 
 DOMAIN = Domain({"a": 3, "unasked": 7, "b": 4, "c": 2})
 FAMILIES = ("marginal", "prefix", "range", "circular")

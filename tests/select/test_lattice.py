@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from dpscale.plans.lattice import Factor, bits_for, center_factor, round_strategy, worth
 from dpscale.residual import kron
-from dpscale.select.convex import optimise
-from dpscale.select.lattice import Factor, bits_for, center_factor, round_strategy, worth
+from dpscale.solve.convex import optimise
 from dpscale.workload import axis_of, root_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from dpscale import Domain, Workload
 from dpscale.errors import PlanError
 from dpscale.residual import kron
-from dpscale.select.implicit import implicit
-from dpscale.select.marginal_algebra import (
+from dpscale.solve.implicit import implicit
+from dpscale.solve.marginal_algebra import (
     characteristic,
     dimensions,
     eigenvalues,
@@ -19,9 +19,9 @@ from dpscale.select.marginal_algebra import (
     residual_traces,
     weights_of,
 )
-from dpscale.select.marginal_newton import polish, state_of
-from dpscale.select.opt_explicit import error_of, inverse_gram, sensitivity
-from dpscale.select.opt_marginals import (
+from dpscale.solve.marginal_newton import polish, state_of
+from dpscale.solve.opt_explicit import error_of, inverse_gram, sensitivity
+from dpscale.solve.opt_marginals import (
     attribute_strategies,
     closed_form,
     marginal_error,

@@ -5,10 +5,10 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.residual import kron
-from dpscale.select.convex import optimise
-from dpscale.select.implicit import implicit
-from dpscale.select.opt_explicit import error_of, optimise_explicit, sensitivity
-from dpscale.select.opt_product import optimise_product, product_error
+from dpscale.solve.convex import optimise
+from dpscale.solve.implicit import implicit
+from dpscale.solve.opt_explicit import error_of, optimise_explicit, sensitivity
+from dpscale.solve.opt_product import optimise_product, product_error
 from dpscale.workload import FAMILIES, root_of
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})

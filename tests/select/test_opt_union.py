@@ -6,9 +6,9 @@ from scipy.optimize import minimize
 
 from dpscale import Domain, Workload
 from dpscale.residual import kron
-from dpscale.select.implicit import implicit
-from dpscale.select.opt_explicit import error_of, sensitivity
-from dpscale.select.opt_union import distinct_groupings, divide, gather, optimise_union
+from dpscale.solve.implicit import implicit
+from dpscale.solve.opt_explicit import error_of, sensitivity
+from dpscale.solve.opt_union import distinct_groupings, divide, gather, optimise_union
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
 NOISES = ("gaussian", "laplace")

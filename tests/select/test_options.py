@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, PlanError, Workload, plan
-from dpscale.select.max_variance import _spread, minimise_maximum
+from dpscale.solve.max_variance import _spread, minimise_maximum
 
 
 def prefixes(size: int = 60) -> Workload:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, PlanError, Workload, plan
-from dpscale.select import METHODS
+from dpscale.mechanisms import METHODS
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 
@@ -181,7 +181,7 @@ def test_marginals_need_no_rounding():
 
 def test_the_gap_of_a_product_form_is_honest():
     """Where a subworkload is too large to be solved whole, the bound is below the whole solution."""
-    from dpscale.select import residual_split
+    from dpscale.mechanisms import residual_split
 
     domain = Domain({"a": 6, "b": 7})
     workload = Workload(domain).add("marginal", degree=2).add("prefix", degree=2)

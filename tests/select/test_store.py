@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload, plan
-from dpscale.select import query_smasher
-from dpscale.select.store import VARIABLE, Store, user_store
+from dpscale.mechanisms import query_smasher
+from dpscale.solve.store import VARIABLE, Store, user_store
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale import Domain, Workload
-from dpscale.select.implicit import implicit
-from dpscale.select.marginal_algebra import characteristic, dimensions, marginal_weights, over_supersets
-from dpscale.select.opt_explicit import error_of
-from dpscale.select.svd_bound import eigenspaces, svd_bound, svd_of_gram
+from dpscale.solve.implicit import implicit
+from dpscale.solve.marginal_algebra import characteristic, dimensions, marginal_weights, over_supersets
+from dpscale.solve.opt_explicit import error_of
+from dpscale.solve.svd_bound import eigenspaces, svd_bound, svd_of_gram
 from dpscale.workload import FAMILIES
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})

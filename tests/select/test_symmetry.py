@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpscale.select import convex
-from dpscale.select.symmetry import Block, Blocks, split
+from dpscale.mechanisms import convex
+from dpscale.solve.symmetry import Block, Blocks, split
 from dpscale.workload import axis_of
 from dpscale.workload.factors import compressed
 from dpscale.workload.joint import joint_queries

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload, plan
-from dpscale.select.weighted_fourier import solve_circulant
+from dpscale.mechanisms.weighted_fourier import solve_circulant
 from dpscale.workload import axis_of
 
 

@@ -18,13 +18,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
-from dpscale.jobs import lock, making, signs
-from dpscale.jobs.lock import locked
-from dpscale.jobs.rundir import RunDirectory
-from dpscale.jobs.spec import Job
-from dpscale.places import create, listed, place, present, writing
+from dpscale.cli import signs
+from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
+from dpscale.runs import making
+from dpscale.runs.run import RunDirectory
+from dpscale.storage import lock
+from dpscale.storage.files import create, listed, place, present, writing
+from dpscale.storage.lock import locked
 from tests.audit.small import answers, measurements, write
 
 s3fs = pytest.importorskip("s3fs")
@@ -98,7 +100,7 @@ def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mec
 def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.jobs.stages.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, prefix)
     assert place(prefix + "/secret.key").exists()
@@ -138,8 +140,8 @@ def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch)
 
 def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    code = "import sys; from dpscale.jobs import rundir, spec; "
-    code += "rundir.RunDirectory.create(spec.Job.read(sys.argv[1]), sys.argv[2])"
+    code = "import sys; from dpscale import job; from dpscale.runs import run; "
+    code += "run.RunDirectory.create(job.Job.read(sys.argv[1]), sys.argv[2])"
     makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(4)]
     assert [maker.wait() for maker in makers] == [0] * 4
     assert not create(place(prefix + "/manifest.json"), b"another")

@@ -1,0 +1,81 @@
+"""The mechanism `baseline`: every asked set by a strategy of the field's, that nothing was optimised for.
+
+Option `strategy`: workload (the queries' own Gram), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
+data-cube, the marginals of equal weight that tell the worst asked marginal best. Each asked set is measured by the
+product of its attributes' strategies, with the shares that would be best if it answered its own queries alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import JobError
+from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms.whole import check_cells, product_block, whole_plan
+from dpscale.names import nearest
+from dpscale.plans.allocation import LAPLACE, allocate
+from dpscale.plans.plan import Block, Plan
+from dpscale.solve import baselines
+from dpscale.solve.implicit import AxisGram, Implicit, implicit
+from dpscale.solve.opt_explicit import Noise, error_of
+from dpscale.solve.svd_bound import svd_bound
+from dpscale.workload import Workload
+
+Array = NDArray[np.float64]
+NAME = "baseline"
+AXIS: dict[str, Callable[[AxisGram, Noise], Array]] = {
+    "workload": lambda axis, noise: baselines.workload_itself(axis.gram),
+    "identity": lambda axis, noise: baselines.identity(len(axis.gram)),
+    "wavelet": lambda axis, noise: baselines.wavelet(len(axis.gram)),
+    "hierarchical": lambda axis, noise: baselines.hierarchical(len(axis.gram)),
+    "hb": lambda axis, noise: baselines.hb(len(axis.gram)),
+    "greedy-h": lambda axis, noise: baselines.greedy_h(axis.gram, noise),
+    "fourier": lambda axis, noise: baselines.fourier(len(axis.gram)),
+}
+CUBE = "data-cube"
+
+
+def plan_baseline(workload: Workload, setting: Setting) -> Plan:
+    """Plan a named strategy."""
+    strategy = setting.taking(NAME, "strategy").get("strategy", "identity")
+    known = [*AXIS, CUBE]
+    if strategy not in known:
+        raise JobError("mechanism.strategy", f"{strategy!r}", ", ".join(known), nearest(str(strategy), known))
+    union = implicit(workload)
+    noise: Noise = "laplace" if setting.noise == LAPLACE else "gaussian"
+    blocks = _cube(union, noise) if strategy == CUBE else _products(union, AXIS[strategy], noise)
+    check_cells(blocks, setting, strategy)
+    return whole_plan(workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
+
+
+def _products(union: Implicit, make: Callable[[AxisGram, Noise], Array], noise: Noise) -> list[Block]:
+    made: dict[str, tuple[Array, float]] = {}
+    for product in union.products:
+        for axis in product.axes:
+            if not axis.is_total and axis.key not in made:
+                matrix = baselines.scaled(make(axis, noise), noise)
+                made[axis.key] = (matrix, error_of(axis.gram, matrix, noise))
+    own = [[made[axis.key] for axis in product.axes if not axis.is_total] for product in union.products]
+    errors = [
+        product.weight * math.prod(error for _, error in axes)
+        for product, axes in zip(union.products, own, strict=True)
+    ]
+    shares, _ = allocate(errors, noise)
+    return [
+        product_block(union.named(product), [matrix for matrix, _ in axes], share, noise)
+        for product, axes, share in zip(union.products, own, shares, strict=True)
+    ]
+
+
+def _cube(union: Implicit, noise: Noise) -> list[Block]:
+    sizes = dict(zip(union.names, union.sizes, strict=True))
+    found = baselines.data_cube(union, noise)
+    power = 1 if noise == LAPLACE else 2
+    return [
+        product_block(names, [baselines.identity(sizes[name]) for name in names], weight**power, noise)
+        for names, weight in found.items()
+    ]

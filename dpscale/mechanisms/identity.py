@@ -1,0 +1,51 @@
+"""The baseline: measure the marginal of every asked attribute set itself, each cell once.
+
+Sets that lie inside a larger asked one are measured too; residuals that several sets tell of are averaged by inverse
+variance, which for equal noise in a marginal is the least squares estimate. The shares are those that would be best if
+every set answered its own queries alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpscale.mechanisms.setting import Setting
+from dpscale.plans.allocation import allocate
+from dpscale.plans.lattice import identity_factor
+from dpscale.plans.plan import Block, Plan
+from dpscale.workload import Part, ProductPart, Workload, decompose
+from dpscale.workload.parts import Attributes
+
+
+def plan_identity(workload: Workload, setting: Setting) -> Plan:
+    """Plan the identity strategy on every asked set."""
+    setting.taking("identity")
+    energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
+    shares, _ = allocate(list(energies.values()), setting.noise)
+    blocks = tuple(
+        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, setting.noise)
+        for names, share in zip(energies, shares, strict=True)
+    )
+    draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)
+    error = math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(workload))
+    return Plan(workload, "identity", blocks, error, bound=0.0)
+
+
+def _energies(workload: Workload) -> dict[Attributes, float]:
+    """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
+    energies: dict[Attributes, float] = {}
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            energies[names] = energies.get(names, 0.0) + weight * _energy(part, names)
+    return energies
+
+
+def _energy(part: Part, names: Attributes) -> float:
+    sizes = part.domain.shape(names)
+    if isinstance(part, ProductPart):
+        pairs = zip(part.families(names), sizes, strict=True)
+        return math.prod(float(np.trace(family.gram(n))) for family, n in pairs)
+    squares = part.queries(names).reshape(part.count(names), -1) ** 2
+    return float((part.query_weights(names) * squares.sum(axis=1)).sum())

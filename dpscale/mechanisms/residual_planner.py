@@ -1,0 +1,75 @@
+"""ResidualPlanner (Xiao et al., 2023): every residual by the marginal's own strategy, which nothing has to solve.
+
+X ∝ C is the optimum where the workload is made of marginals; for other families it is a valid, unoptimised strategy.
+The bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms,
+which the dual function allows since it is superadditive. Option `objective`: "sum" of the variances, or the "max" over
+the cells of all marginals (`max_variance`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpscale.errors import JobError
+from dpscale.mechanisms.setting import Setting
+from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
+from dpscale.plans.lattice import center_factor
+from dpscale.plans.plan import Block, Plan
+from dpscale.solve.max_variance import least_maximum
+from dpscale.workload import GramFactor, Subworkload, Workload, decompose
+
+NAME = "residual-planner"
+
+
+def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
+    """Plan every residual with the centring strategy, and shares for the objective."""
+    objective = setting.taking(NAME, "objective").get("objective", "sum")
+    if objective not in ("sum", "max"):
+        raise JobError("mechanism.objective", f"{objective!r}", "sum or max", "mend it, or leave it out")
+    subs = decompose(workload)
+    coefficients = [_coefficient(sub, setting.noise) for sub in subs]
+    shares, _ = allocate(coefficients, setting.noise)
+    notes: tuple[str, ...] = ()
+    if objective == "max":
+        if setting.noise != GAUSSIAN:
+            raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
+        shares, note = least_maximum(workload, [sub.attributes for sub in subs])
+        notes = (note,)
+    blocks = tuple(
+        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=setting.noise)
+        for sub, share in zip(subs, shares, strict=True)
+    )
+    return Plan(
+        workload,
+        NAME,
+        blocks,
+        total_error(coefficients, shares, setting.noise),
+        uniform_bound(subs, setting.noise),
+        notes,
+    )
+
+
+def _coefficient(sub: Subworkload, noise: str) -> float:
+    """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
+    reach = math.prod(center_factor(n).squared_reach(noise) / n**2 for n in sub.sizes)
+    return variance_factor(noise) * sub.scale * reach
+
+
+def uniform_bound(subs: list[Subworkload], noise: str) -> float:
+    """What no strategy of the residuals can go below, by the dual at uniform weights; 0 for Laplace: none is known."""
+    roots: dict[str, float] = {}
+    return math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2 if noise == GAUSSIAN else 0.0
+
+
+def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
+    for key, factor in sub.factors.items():
+        if key not in roots:
+            roots[key] = _root_trace(factor)
+    return math.fsum(weight * math.prod(roots[factor] ** 2 for factor in key) for key, weight in sub.terms.items())
+
+
+def _root_trace(factor: GramFactor) -> float:
+    """tr (G/n)^½, from the singular values of the rows."""
+    return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])

@@ -1,0 +1,141 @@
+"""ResidualPlanner+ (Xiao et al., 2025; QuerySmasher, example 3): every attribute by a base strategy that is given.
+
+The base S of an attribute is centred, and a residual is measured by ⊗ S_i C with closed-form shares: nothing is solved.
+Option `bases`: for each attribute a name (identity, prefix, wavelet, hierarchical, hb) or a matrix of rows × cells. An
+attribute without one takes the named base that is best for the queries asked of it alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.errors import JobError
+from dpscale.mechanisms.residual_planner import uniform_bound
+from dpscale.mechanisms.setting import Setting
+from dpscale.names import nearest
+from dpscale.plans.allocation import allocate, variance_factor
+from dpscale.plans.lattice import LARGEST_BITS, Factor, center_factor, round_strategy, worth
+from dpscale.plans.plan import Block, Plan
+from dpscale.solve import baselines
+from dpscale.workload import FAMILIES, Subworkload, Workload, decompose, root_of
+
+Array = NDArray[np.float64]
+NAME = "residual-planner-plus"
+BASES = {
+    "identity": baselines.identity,
+    "prefix": FAMILIES["prefix"].matrix,
+    "wavelet": baselines.wavelet,
+    "hierarchical": baselines.hierarchical,
+    "hb": baselines.hb,
+}
+FULL_RANK = 1e-9
+
+
+def plan_residual_planner_plus(workload: Workload, setting: Setting) -> Plan:
+    """Plan every residual with the product of its attributes' centred bases."""
+    given = _checked(workload.domain, setting.taking(NAME, "bases").get("bases", {}))
+    subs = decompose(workload)
+    grams = _grams(subs)
+    factors = {name: _factor(gram, given.get(name), setting.noise) for name, gram in grams.items()}
+    traces: dict[tuple[str, ...], float] = {}
+    coefficients = [_coefficient(sub, factors, traces, setting.noise) for sub in subs]
+    shares, error = allocate(coefficients, setting.noise)
+    blocks = tuple(
+        Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=setting.noise)
+        for sub, share in zip(subs, shares, strict=True)
+    )
+    return Plan(workload, NAME, blocks, error, uniform_bound(subs, setting.noise))
+
+
+def _checked(domain: Domain, bases: Any) -> dict[str, Array]:
+    """The bases as matrices; JobError for an attribute or base that is not known, or that tells too little."""
+    if not isinstance(bases, Mapping):
+        raise JobError("mechanism.bases", f"{bases!r}", "a base for each of some attributes", 'write {age = "hb"}')
+    return {name: _matrix(domain, name, base) for name, base in bases.items()}
+
+
+def _matrix(domain: Domain, name: str, base: Any) -> Array:
+    (size,), field = domain.shape([name]), f"mechanism.bases.{name}"
+    if isinstance(base, str):
+        if base not in BASES:
+            raise JobError(field, f"{base!r}", f"{', '.join(BASES)} or a matrix", nearest(base, BASES))
+        return BASES[base](size)
+    try:
+        matrix = np.asarray(base, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.ndim != 2 or matrix.shape[1] != size or not np.isfinite(matrix).all():
+        raise JobError(field, f"shape {matrix.shape}", f"rows of {size} finite numbers", "give a row for each query")
+    values = np.linalg.svd(_centred(matrix), compute_uv=False)
+    if (values > values[0] * FULL_RANK).sum() < size - 1:
+        raise JobError(field, "rows that leave cells untold", f"rows of rank {size - 1} beside the total", "add rows")
+    return matrix
+
+
+def _centred(matrix: Array) -> Array:
+    return matrix - matrix.mean(axis=1, keepdims=True)
+
+
+def _grams(subs: list[Subworkload]) -> dict[str, Array]:
+    """For each attribute the sum of what is asked of it, in all residuals that it is in."""
+    found: dict[str, Array] = {}
+    for sub in subs:
+        for key, weight in sub.terms.items():
+            for axis, name in enumerate(sub.attributes):
+                gram = _axis_gram(sub, key, axis)
+                found[name] = found.get(name, np.zeros_like(gram)) + weight * gram
+    return found
+
+
+def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Array:
+    if not sub.is_joint(key):
+        return sub.factors[key[axis]].gram
+    rows = sub.factors[key[0]].rows
+    flat = np.moveaxis(rows.reshape(-1, *sub.sizes), axis + 1, -1).reshape(-1, sub.sizes[axis])
+    return np.asarray(flat.T @ flat)
+
+
+def _factor(gram: Array, base: Array | None, noise: str) -> Factor:
+    """The integer strategy of an attribute: of the base given, or of the best one for the Gram."""
+    size, rows = len(gram), root_of(gram)
+    if base is not None:
+        return _rounded(base, rows, size)
+    return min((_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: worth(f, rows, noise))
+
+
+def _rounded(base: Array, rows: Array, size: int) -> Factor:
+    centred = _centred(base)
+    strategy = centred.T @ centred
+    if np.allclose(strategy, strategy[0, 0] * size / (size - 1) * (np.eye(size) - 1 / size), rtol=0, atol=1e-12):
+        return center_factor(size)
+    return round_strategy(rows, root_of(strategy / np.diag(strategy).max()), (size,), LARGEST_BITS)
+
+
+def _coefficient(
+    sub: Subworkload, factors: Mapping[str, Factor], traces: dict[tuple[str, ...], float], noise: str
+) -> float:
+    """tr(G ⊗ (KᵀK)⁺) Δ², times what the noise's variance is to its squared scale."""
+    own = [factors[name] for name in sub.attributes]
+    reach = math.prod(factor.squared_reach(noise) for factor in own)
+    total = sum(weight * _trace(sub, key, own, traces) for key, weight in sub.terms.items())
+    return variance_factor(noise) * reach * total
+
+
+def _trace(sub: Subworkload, key: tuple[str, ...], own: list[Factor], traces: dict[tuple[str, ...], float]) -> float:
+    if sub.is_joint(key):
+        turned = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)
+        for axis, factor in enumerate(own, start=1):
+            turned = np.moveaxis(np.tensordot(turned, factor.inverse, axes=(axis, 0)), -1, axis)
+        return float((turned**2).sum())
+    value = 1.0
+    for name, part, factor in zip(sub.attributes, key, own, strict=True):
+        if (name, part) not in traces:
+            traces[name, part] = float(((sub.factors[part].rows @ factor.inverse) ** 2).sum())
+        value *= traces[name, part]
+    return value

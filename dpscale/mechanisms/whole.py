@@ -1,0 +1,93 @@
+"""Plans of blocks that measure marginals themselves: what HDMM, Eigen-Design and the baselines share.
+
+A strategy is a real matrix an axis, of sensitivity 1; here it becomes integer factors and blocks with shares, and the
+plan's error is that of the rounded strategies and of the estimates that will be made from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import PlanError
+from dpscale.mechanisms.setting import Setting
+from dpscale.plans import coupled
+from dpscale.plans.allocation import BELOW_ONE, variance_factor
+from dpscale.plans.lattice import LARGEST_BITS, Factor, bits_for, full_factor, identity_factor
+from dpscale.plans.plan import Block, Plan
+from dpscale.workload import Workload, decompose
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+SAME = 1e-12
+LEAST_TOLD, TOLD = 1e-6, 2.0**-14
+
+
+def product_block(names: Attributes, matrices: Sequence[Array], share: float, noise: str) -> Block:
+    """The product of one matrix an attribute; an attribute that is only summed is left out."""
+    kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
+    bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
+    factors = tuple(rounded(matrix, bits) for _, matrix in kept)
+    return Block(tuple(name for name, _ in kept), factors, share * BELOW_ONE, True, noise)
+
+
+def joint_block(names: Attributes, shape: tuple[int, ...], matrix: Array, noise: str) -> Block:
+    """One matrix on all cells of several attributes, with the whole budget."""
+    return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
+
+
+def rounded(matrix: Array, bits: int) -> Factor:
+    """A strategy of sensitivity 1 as an integer factor; exact where it is the identity."""
+    size = matrix.shape[1]
+    return identity_factor(size) if _is_identity(matrix) else full_factor(_of_full_rank(matrix), (size,), bits)
+
+
+def _of_full_rank(matrix: Array) -> Array:
+    """The strategy, with every cell told a little where it leaves some untold: marginals must be estimable."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    if len(values) == matrix.shape[1] and values[-1] > LEAST_TOLD * values[0]:
+        return matrix
+    return np.concatenate([matrix, TOLD * values[0] * np.eye(matrix.shape[1])])
+
+
+def _is_identity(matrix: Array) -> bool:
+    return matrix.shape[0] == matrix.shape[1] and bool(
+        np.abs(matrix - matrix[0, 0] * np.eye(len(matrix))).max() <= SAME
+    )
+
+
+def _is_total(matrix: Array) -> bool:
+    return len(matrix) == 1 and matrix.shape[1] > 1 and float(np.ptp(matrix)) <= SAME
+
+
+def whole_plan(
+    workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
+) -> Plan:
+    """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
+    draft = Plan(workload, name, tuple(blocks), 1.0, 0.0, notes)
+    error = total_error(draft)
+    return replace(draft, error=error, bound=min(bound * variance_factor(draft.noise), error))
+
+
+def total_error(draft: Plan) -> float:
+    """Sum of weight · variance at privacy cost 1."""
+    if draft.coupled:
+        return coupled.total_error(draft)
+    return math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(draft.workload))
+
+
+def check_cells(blocks: Iterable[Block], setting: Setting, name: str) -> None:
+    """PlanError where a block needs a marginal of more cells than may be held."""
+    for block in blocks:
+        cells = math.prod(math.prod(factor.shape) for factor in block.factors)
+        if cells > setting.most_cells:
+            raise PlanError(
+                "engine.memory",
+                f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
+                f"at most {setting.most_cells} cells under the memory setting",
+                "raise it, ask fewer attributes, or take query-smasher",
+            )

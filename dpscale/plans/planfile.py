@@ -1,0 +1,122 @@
+"""Plans on disk: plan.json for what is measured, factors.npz for the integer matrices, both exact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.adaptive.plan import AdaptivePlan
+from dpscale.errors import JobError
+from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.lattice import Factor
+from dpscale.plans.plan import Block, Plan
+from dpscale.storage.files import read_bytes, reading, write_whole, writing
+from dpscale.workload import Workload
+
+AnyPlan = Plan | AdaptivePlan
+
+
+def write_plan(folder: Path, plan: AnyPlan) -> str:
+    """Write a plan; returns its digest, by which the ledger knows it."""
+    if isinstance(plan, AdaptivePlan):
+        return _write(folder, plan.to_dict())
+    factors: dict[int, tuple[str, Factor]] = {}
+    for block in plan.blocks:
+        for factor in block.factors:
+            factors.setdefault(id(factor), (f"f{len(factors)}", factor))
+    content = {
+        "mechanism": plan.mechanism,
+        "workload": plan.workload.digest,
+        "error": plan.error,
+        "bound": plan.bound,
+        "notes": list(plan.notes),
+        "factors": {key: _describe(factor) for key, factor in factors.values()},
+        "blocks": [
+            [list(b.attributes), [factors[id(factor)][0] for factor in b.factors], b.share, b.whole, b.noise]
+            for b in plan.blocks
+        ],
+    }
+    matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
+    with writing(folder / "factors.npz") as file:
+        np.savez_compressed(file, allow_pickle=False, **matrices)
+    return _write(folder, content)
+
+
+def _write(folder: Path, content: dict[str, Any]) -> str:
+    text = json.dumps(content)
+    write_whole(folder / "plan.json", text.encode())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_adaptive(folder: Path, plan: AdaptivePlan) -> AdaptivePlan:
+    """The plan that follows from a job; JobError unless it is the one in the folder."""
+    try:
+        content = json.loads(read_bytes(folder / "plan.json"))
+    except (FileNotFoundError, ValueError):
+        content = None
+    if content != plan.to_dict():
+        raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
+                       "start a new run")  # fmt: skip
+    return plan
+
+
+def read_plan(folder: Path, workload: Workload) -> Plan:
+    """Read a plan back for the workload that it was made for."""
+    try:
+        content = json.loads(read_bytes(folder / "plan.json"))
+        with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
+            factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
+    except (FileNotFoundError, ValueError, KeyError):
+        raise JobError(
+            "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
+        ) from None
+    if content["workload"] != workload.digest:
+        raise JobError(
+            "run directory",
+            "the workload changed since it was planned",
+            "the files that it was planned with",
+            "start a new run",
+        )
+    blocks = tuple(
+        Block(tuple(names), tuple(factors[key] for key in keys), share, whole, noise)
+        for names, keys, share, whole, noise in content["blocks"]
+    )
+    if not all(_fits(block, workload) for block in blocks):
+        raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
+                       "the plan as it was made", "start a new run")  # fmt: skip
+    if not all(0 < block.share <= 1 for block in blocks):
+        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
+                       "start a new run")  # fmt: skip
+    return Plan(workload, content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"]))
+
+
+def _fits(block: Block, workload: Workload) -> bool:
+    """Whether a block's factors are those of its attributes, and its noise one that there is."""
+    domain, shapes = workload.domain, [size for factor in block.factors for size in factor.shape]
+    known = all(name in domain.names for name in block.attributes)
+    return (
+        known
+        and domain.ordered(block.attributes) == block.attributes
+        and tuple(shapes) == domain.shape(block.attributes)
+        and (block.joint or len(block.factors) == len(block.attributes))
+        and block.noise in (GAUSSIAN, LAPLACE)
+        and block.sensitivity > 0
+    )
+
+
+def _describe(factor: Factor) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
+    if factor.matrix is not None:
+        described["sha256"] = factor.digest
+    return described
+
+
+def _factor(described: dict[str, Any], matrix: Any) -> Factor:
+    factor = Factor(described["kind"], tuple(described["shape"]), matrix)
+    if _describe(factor) != described:
+        raise ValueError("a factor differs from its digest")
+    return factor

@@ -1,0 +1,104 @@
+"""How a run directory comes to be: whole or not at all, and of several processes that make it one does.
+
+A new folder is made under another name and renamed. Where a folder is there and empty, as a mount point or one with
+rights of its own, and in a store, the files are written into it and the manifest is the last: it makes a run of them.
+Those before it follow from the job, so what a killed process left of them is written again. Whatever else is there is
+not ours: it is not written over, and the rest of an older run is not taken for this one's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpscale.errors import JobError
+from dpscale.runs.hashes import disk_errors
+from dpscale.runs.manifest import MANIFEST
+from dpscale.storage.files import (
+    PROBE,
+    check_conditional,
+    create,
+    is_local,
+    is_partial,
+    listed,
+    present,
+    read_bytes,
+    write_whole,
+)
+
+Files = dict[str, bytes]
+EMPTY_DISK = "lost+found"
+
+
+@contextmanager
+def making(where: Path) -> Iterator[None]:
+    """What the operating system says against a run directory, as one sentence; a full disk can be tried again."""
+    try:
+        with disk_errors(where):
+            yield
+    except OSError as error:
+        reason = error.strerror or "not possible"
+        raise JobError("run directory", f"cannot make {where} ({reason})", "a place to write",
+                       "choose another --run-dir") from None  # fmt: skip
+
+
+def make(where: Path, files: Files) -> bool:
+    """Make it with its first files, the manifest the last of them; False where another process did."""
+    if is_local(where) and not where.exists() and _rename_into_place(where, files):
+        return True
+    if not _ours(where, files):
+        if present(where / MANIFEST):  # made since it was asked for
+            return False
+        raise JobError("run directory", f"{where} is there and is no run directory", "a new or empty directory",
+                       "choose another --run-dir")  # fmt: skip
+    return _fill(where, files)
+
+
+def _rename_into_place(where: Path, files: Files) -> bool:
+    """Whether this process made the folder; not where one has come to be meanwhile."""
+    draft = where.with_name(f".{secrets.token_hex(16)}.new")
+    try:
+        draft.mkdir(parents=True)
+        for name, content in files.items():
+            write_whole(draft / name, content)
+        os.rename(draft, where)
+    except OSError:
+        if where.exists():
+            return False
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return True
+
+
+def _fill(where: Path, files: Files) -> bool:
+    *before, (name, manifest) = files.items()
+    if not is_local(where):
+        check_conditional(where)
+    for other, content in before:
+        write_whole(where / other, content)
+    return create(where / name, manifest)
+
+
+def _ours(where: Path, files: Files) -> bool:
+    """Whether nothing is there but what a maker of this very run leaves when it is killed."""
+    if is_local(where) and not where.is_dir():
+        return False
+    return all(_left(where / name, files) for name in listed(where))
+
+
+def _left(path: Path, files: Files) -> bool:
+    if path.name in files and path.name != MANIFEST:
+        return _content(path) == files[path.name]  # else it may be the user's own job.toml
+    return path.name == EMPTY_DISK or path.name.startswith(PROBE) or is_partial(path)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,55 @@
+"""`manifest.json`: what a run is and how far it has come. It is the file that makes a folder a run directory."""
+
+from __future__ import annotations
+
+import json
+import platform
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpscale.errors import JobError
+from dpscale.job import Job
+from dpscale.storage.files import read_bytes
+
+MANIFEST = "manifest.json"
+PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
+VERSION = 1
+KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
+ANY = {"snapshot", "secret", "privacy"}  # null until there is one
+
+
+def first_manifest(job: Job, digest: str) -> dict[str, Any]:
+    """Of a run that has done nothing yet: a release of its own, or with a seed the job's."""
+    seed = job.engine.seed
+    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+    return {
+        "version": VERSION,
+        "release": release,
+        "private": seed is None,
+        "job_sha256": digest,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "snapshot": None,
+        "secret": None,
+        "privacy": None,
+        "stages": {},
+    }
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run; JobError where what stands there is none, as after a disk's failure or an edit."""
+    try:
+        found = json.loads(read_bytes(folder / MANIFEST))
+    except (FileNotFoundError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not _whole(found):
+        raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
+                       "restore it, or start a new run")  # fmt: skip
+    return found
+
+
+def _whole(found: dict[str, Any]) -> bool:
+    if not (found.keys() >= ANY and all(isinstance(found.get(name), kind) for name, kind in KEPT.items())):
+        return False
+    return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in found["stages"].values())

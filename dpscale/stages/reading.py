@@ -1,0 +1,106 @@
+"""A run's table, as the measure stage reads it: the columns it needs, the rows that count, and the files unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.counting import Pass, partition_groups, run_pass
+from dpscale.errors import DataError
+from dpscale.measure.tags import snapshot_tag
+from dpscale.privacy.secret import read_secret
+from dpscale.runs.run import RunDirectory
+from dpscale.stages.spending import holds_secret
+from dpscale.tables import Table
+from dpscale.tables.count import Attributes, Dropped, empty_table
+from dpscale.tables.snapshot import Stamps, snapshot, stamps
+from dpscale.tables.table import row_bound
+
+
+def open_table(run: RunDirectory, columns: Sequence[str]) -> Table:
+    table = Table.open(run.job.data.path, run.domain).split()
+    unit = run.job.data.privacy_unit
+    table.require([*columns, *([unit] if unit else [])])
+    return table
+
+
+def columns_of(domain: Domain, counted: Sequence[Attributes]) -> list[str]:
+    """The attributes that are measured: the only columns that are read."""
+    used = {name for attributes in counted for name in attributes} or {domain.names[0]}
+    return [name for name in domain.names if name in used]
+
+
+def snapshot_of(run: RunDirectory, table: Table, engine: Engine) -> str:
+    """The snapshot's name under the secret; DataError when the data changed since the release was begun.
+
+    Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
+    """
+    begun = run.manifest["snapshot"]
+    if begun is not None and not holds_secret(run):
+        return str(begun)
+    found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    found = snapshot_tag(read_secret(run.secret_path), found)
+    if begun is None:
+        run.update(snapshot=found)
+    elif begun != found:
+        raise _changed("the files changed since this release was begun")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Counts passes over the table. `seen`: its files as they were when the stage began; `columns`: all it reads."""
+
+    run: RunDirectory
+    engine: Engine
+    table: Table
+    seen: Stamps
+    columns: list[str]
+    groups: list[Any]
+    dropped: Dropped | None
+
+    @classmethod
+    def of(cls, run: RunDirectory, engine: Engine, table: Table, seen: Stamps, columns: list[str]) -> Reader:
+        groups = partition_groups(table.partitions, engine.workers)
+        return cls(run, engine, table, seen, columns, groups, _dropped(run, engine, table, groups, columns))
+
+    def first(self, one: Pass) -> list[Any]:
+        """Handles of a pass that also holds every column against the domain; DataError for a table of no rows."""
+        handles = self.count(one, self.columns)
+        if not any(self.engine.map(_any_row, [(handles[0],)], "check")):
+            raise empty_table(self.run.job.data.path)
+        return handles
+
+    def count(self, one: Pass, checked: Sequence[str] = ()) -> list[Any]:
+        """Handles of the exact counts of a pass."""
+        handles = run_pass(self.engine, one, self.groups, checked, self.dropped)
+        self.check_unchanged()
+        return handles
+
+    def check_unchanged(self) -> None:
+        """DataError when a file is not the one that it was; counts lost with a worker may be read from it again."""
+        if stamps(self.table) != self.seen:
+            raise _changed("the files changed while they were read")
+
+
+def _changed(got: str) -> DataError:
+    return DataError("data.path", got, "the same files", "restore them, or start a new run")
+
+
+def _any_row(counts: Any) -> bool:
+    return bool(counts.any())
+
+
+def _dropped(
+    run: RunDirectory, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+) -> Dropped | None:
+    data = run.job.data
+    if data.privacy_unit is None or data.max_rows_per_unit is None:
+        return None
+    rows = sum(engine.map(row_bound, [(path,) for path in table.files], "rows"))
+    memory = run.job.engine.bytes
+    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows, memory, names)

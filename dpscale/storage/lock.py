@@ -1,0 +1,156 @@
+"""One process at a time in a run directory.
+
+In a folder it is a lock of the operating system, which a dead process lets go; on a file system that has no locks there
+is none. In a store it is an object that one process can make; it is made new every few seconds, and one that has not
+been for a minute is of a dead process. Where there are no locks, clocks or networks fail, or two processes take a dead
+one's lock over in the same moment, two may work in one directory all the same: they draw the same noise, an adaptive
+round has one decision, the first that was written, and the ledger takes one charge.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from dpscale.errors import TransientError
+from dpscale.storage.files import create, is_local, read_bytes, store_errors, write_whole
+
+NAME = ".lock"
+BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
+GLANCE_SECONDS = 0.2  # more than `free` holds a lock for
+TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """TransientError when another process is at work there."""
+    with _file_lock(folder) if is_local(folder) else _object_lock(folder):
+        yield
+
+
+def free(folder: Path) -> bool:
+    """Whether no process is at work there, as far as locks reach: on a disk that hands none on, on this machine.
+
+    A disk without locks tells nothing, so nobody there is said to be gone.
+    """
+    if not is_local(folder):
+        with suppress(FileNotFoundError):
+            return _stale(read_bytes(folder / NAME))
+        return True
+    try:
+        with open(folder / NAME) as file:
+            return _locks(file, fcntl.LOCK_SH)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+
+
+@contextmanager
+def where_locks_are() -> Iterator[None]:
+    """Pass over that a file system has no locks, as some that are mounted without them (Lustre, FUSE)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+@contextmanager
+def _file_lock(folder: Path) -> Iterator[None]:
+    with open(folder / NAME, "w") as file:
+        with where_locks_are():
+            _wait_for(file, folder)
+        yield
+
+
+def _wait_for(file: IO[str], folder: Path) -> None:
+    end = time.monotonic() + GLANCE_SECONDS
+    while not _locks(file, fcntl.LOCK_EX):
+        if time.monotonic() > end:
+            raise _taken(folder)
+        time.sleep(GLANCE_SECONDS / 10)
+
+
+def _locks(file: IO[str], kind: int) -> bool:
+    """Whether this process has the lock now; it has it until the file is closed. OSError where there are no locks."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _object_lock(folder: Path) -> Iterator[None]:
+    path, owner = folder / NAME, secrets.token_hex(8)
+    if not _made(path, owner):
+        with store_errors(path), suppress(FileNotFoundError):
+            if not _stale(found := read_bytes(path)):
+                raise _taken(folder)
+            if read_bytes(path) == found:
+                path.unlink()
+        if not _made(path, owner):
+            raise _taken(folder)
+    ended = threading.Event()
+    thread = threading.Thread(target=_beat, args=(path, owner, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(TransientError, FileNotFoundError), store_errors(path):
+            if _owned(path, owner):
+                path.unlink()
+
+
+def _beat(path: Path, owner: str, ended: threading.Event) -> None:
+    """Until the end, or until another took the lock, who found it too old."""
+    while not ended.wait(BEAT_SECONDS):
+        with suppress(TransientError, FileNotFoundError):
+            if not _owned(path, owner):
+                return
+            write_whole(path, _sign(owner))
+
+
+def _made(path: Path, owner: str) -> bool:
+    """Whether the lock is this process's now, also where a driver asked twice since the first answer was lost."""
+    with suppress(FileNotFoundError):
+        return create(path, _sign(owner)) or _owned(path, owner)
+    return False
+
+
+def _owned(path: Path, owner: str) -> bool:
+    return _entries(read_bytes(path)).get("owner") == owner
+
+
+def _sign(owner: str) -> bytes:
+    told = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+    return json.dumps(told).encode()
+
+
+def _entries(content: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _stale(content: bytes) -> bool:
+    return time.time() - float(_entries(content).get("at", 0.0)) > STALE_SECONDS
+
+
+def _taken(folder: Path) -> TransientError:
+    return TransientError("run directory", f"another process works in {folder}", "one at a time", "wait for it to end")
