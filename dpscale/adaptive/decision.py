@@ -12,8 +12,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from dpscale.adaptive.orders import Order, order_block, restored_draw
+from dpscale.adaptive.orders import Order, order_block
 from dpscale.adaptive.setting import Names, Setting
+from dpscale.privacy.draws import restored_gaussian
 from dpscale.residual.groups import Groups, every_cell
 
 
@@ -83,7 +84,8 @@ def _order(
     if not 0 <= rank < len(chosen) or not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
         raise ValueError("an order outside what was chosen")
     own, whole = tuple(groups[name] for name in names), number == 0
-    draw = restored_draw(order_block(tuple(names), own, whole), int(multiplier), int(variance), setting.rows_per_unit)
+    block = order_block(tuple(names), own, whole)
+    draw = restored_gaussian(int(multiplier), int(variance), block.sensitivity, setting.rows_per_unit)
     return Order(number, rank, tuple(names), own, draw, whole)
 
 

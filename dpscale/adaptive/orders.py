@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from dpscale.adaptive.conditional import shares
 from dpscale.adaptive.setting import Names
-from dpscale.errors import PlanError
 from dpscale.measure.block import measure_block
-from dpscale.measure.schedule import FINE, SMOOTHING, Draw
 from dpscale.plans.lattice import center_factor, identity_factor
 from dpscale.plans.plan import Block
-from dpscale.privacy.noise import MAX_WIDE_VARIANCE
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.residual import center, subsets
 from dpscale.residual.groups import Groups, coarsened
 from dpscale.tables import ExactMarginal
@@ -44,7 +42,7 @@ class Order:
     rank: int
     names: Names
     groups: tuple[Groups, ...]
-    draw: Draw
+    draw: GaussianDraw
     whole: bool = False
 
     @property
@@ -91,31 +89,12 @@ def order_block(names: Names, groups: Sequence[Groups], whole: bool) -> Block:
     return Block(names, tuple(make(own.count) for own in groups), 1.0)
 
 
-def exact_draw(block: Block, cost: Fraction, rows_per_unit: int) -> Draw:
-    """The noise with which a block costs `cost` (β) or a little less, never more."""
-    sensitivity = block.sensitivity * rows_per_unit**2
-    exact = sensitivity / cost
-    multiplier = 1
-    while multiplier**2 * exact < FINE:
-        multiplier *= 2
-    variance = math.ceil(multiplier**2 * exact) + SMOOTHING
-    if variance > MAX_WIDE_VARIANCE:
-        raise PlanError("privacy", "a budget too small to share out", "noise below 2^99 lattice steps", "give more")
-    return restored_draw(block, multiplier, variance, rows_per_unit)
-
-
-def restored_draw(block: Block, multiplier: int, variance: int, rows_per_unit: int) -> Draw:
-    """The draw of so much noise, with what it costs."""
-    if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
-        raise ValueError("a draw that cannot be")
-    sensitivity = block.sensitivity * rows_per_unit**2
-    return Draw(multiplier, variance, Fraction(multiplier**2 * sensitivity, variance - SMOOTHING))
-
-
 def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> Order:
     """A 1-way over its cells at a cost of ρ."""
     block = order_block((name,), (groups,), whole=True)
-    return Order(0, rank, (name,), (groups,), exact_draw(block, 2 * rho, rows_per_unit), whole=True)
+    return Order(
+        0, rank, (name,), (groups,), gaussian_draw(block.sensitivity, 2 * rho, rows_per_unit, name), whole=True
+    )
 
 
 def residual_orders(
@@ -134,6 +113,7 @@ def residual_orders(
         if part:
             own = tuple(groups[names.index(name)] for name in kept)
             block = order_block(kept, own, whole=False)
-            draw = exact_draw(block, 2 * rho * Fraction(part, sum(parts)), rows_per_unit)
+            cost = 2 * rho * Fraction(part, sum(parts))
+            draw = gaussian_draw(block.sensitivity, cost, rows_per_unit, ", ".join(kept))
             orders.append(Order(*round_and_rank, kept, own, draw))
     return orders

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpscale.audit.releases import Case
 from dpscale.measure import measure_block
-from dpscale.measure.schedule import AnyDraw, LaplaceDraw
 from dpscale.plans.plan import Block
+from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.tables import ExactMarginal
 
 Values = NDArray[np.float64]
@@ -21,13 +21,13 @@ Values = NDArray[np.float64]
 def noise_scaled(case: Case, factor: float) -> Case:
     """The noise is drawn at `factor` times the scale that was charged."""
 
-    def measure(block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
         return measure_block(block, _scaled(draw, factor), marginal, secret, record)
 
     return replace(case, measure=measure)
 
 
-def _scaled(draw: AnyDraw, factor: float) -> AnyDraw:
+def _scaled(draw: Draw, factor: float) -> Draw:
     """The draw with its noise scaled, and nothing else."""
     if isinstance(draw, LaplaceDraw):
         return replace(draw, scale=int(draw.scale * factor))
@@ -43,7 +43,7 @@ def sensitivity_off(case: Case) -> Case:
 def key_reused(case: Case) -> Case:
     """All blocks share one stream, so their noise cancels in a difference."""
 
-    def measure(block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
         return measure_block(block, draw, marginal, secret, {})
 
     return replace(case, measure=measure)
@@ -52,7 +52,7 @@ def key_reused(case: Case) -> Case:
 def noise_on_floats(case: Case) -> Case:
     """The strategy is applied in reals and integer noise is added to that: what is after the point is exact."""
 
-    def measure(block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
         values = measure_block(block, draw, marginal, secret, record)
         return values + 0.1 * (marginal.counts.sum() % 7 + 1)
 
@@ -62,7 +62,7 @@ def noise_on_floats(case: Case) -> Case:
 def domain_of_the_data(case: Case) -> Case:
     """Cells that no record falls into are left out of the release."""
 
-    def measure(block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
         values = measure_block(block, draw, marginal, secret, record).reshape(-1)
         return values[: int((marginal.counts > 0).sum())]
 

@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.measure import measure_block
-from dpscale.measure.schedule import AnyDraw, Schedule, make_schedule
+from dpscale.measure.schedule import Schedule, make_schedule
 from dpscale.mechanisms import plan
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.lattice import Factor
 from dpscale.plans.plan import Block, Plan
+from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.tables import ExactMarginal
 from dpscale.workload import Workload
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
-Measure = Callable[[Block, AnyDraw, ExactMarginal, bytes, dict[str, Any]], Values]
+Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Values]
 MECHANISMS = ("query-smasher", "residual-planner", "hdmm", "identity")
 
 
@@ -69,7 +70,7 @@ class Case:
         return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
 
 
-def record_of(index: int, block: Block, draw: AnyDraw) -> dict[str, Any]:
+def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
     """A record that no two measurements of a case share."""
     return {"index": index, "attributes": list(block.attributes), **draw.law}
 

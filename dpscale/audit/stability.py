@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.audit.releases import Case, Counts, one_more
-from dpscale.measure.schedule import SMOOTHING, AnyDraw, LaplaceDraw
+from dpscale.privacy.draws import SMOOTHING, Draw, LaplaceDraw
 
 Tables = Iterable[Counts]
 
@@ -34,7 +34,7 @@ def distance(case: Case, one: Counts, other: Counts) -> Fraction:
     return total
 
 
-def _moved(part: list[int], draw: AnyDraw) -> Fraction:
+def _moved(part: list[int], draw: Draw) -> Fraction:
     if isinstance(draw, LaplaceDraw):
         return Fraction(sum(map(abs, part)), draw.scale)
     return Fraction(sum(value**2 for value in part), draw.variance - SMOOTHING)

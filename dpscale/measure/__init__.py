@@ -7,11 +7,10 @@ Nothing leaves this room that is not on the ledger first (the stages of `jobs` c
 
 from dpscale.measure.block import measure_block
 from dpscale.measure.orders import Order, carry_out, make_orders, measure_all
-from dpscale.measure.schedule import Draw, Schedule, make_schedule
+from dpscale.measure.schedule import Schedule, make_schedule
 from dpscale.measure.store import Measurements
 
 __all__ = [
-    "Draw",
     "Measurements",
     "Order",
     "Schedule",

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.measure.schedule import AnyDraw
 from dpscale.plans.lattice import Factor
 from dpscale.plans.plan import Block
+from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.tables import ExactMarginal
 
@@ -28,7 +28,7 @@ LARGE = 1 << 17  # from so many multiplications on limbs are faster, measured on
 
 
 def measure_block(
-    block: Block, draw: AnyDraw, marginal: ExactMarginal, secret: bytes, record: Mapping[str, Any]
+    block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """The noisy values of a block, of the shape `block.rows`, in units of multiplier · K · marginal.
 
@@ -45,12 +45,12 @@ def measure_block(
     return _unbounded(block, draw, counts, stream)
 
 
-def _in_words(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _in_words(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
     noise = draw.words(stream, math.prod(block.rows)).reshape(block.rows)
     return (_product(block, counts) * draw.multiplier + noise).astype(np.float64)
 
 
-def _in_limbs(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _in_limbs(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
     from dpscale.measure import wide  # as late as the noise loads its loops: it brings numba
 
     limbs, bits = wide.limb_product(block.factors, counts * draw.multiplier)
@@ -60,7 +60,7 @@ def _in_limbs(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream
     return out
 
 
-def _unbounded(block: Block, draw: AnyDraw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _unbounded(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
     high, low = draw.halves(stream, math.prod(block.rows))
     noise = (high.astype(object) * 2**64 + low.astype(object)).reshape(block.rows)
     return np.asarray(_product(block, counts.astype(object)) * draw.multiplier + noise, dtype=np.float64)

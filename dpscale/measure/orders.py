@@ -9,9 +9,9 @@ from typing import Any
 
 from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
-from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
 from dpscale.plans.plan import Block
+from dpscale.privacy.draws import Draw
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
 from dpscale.storage.files import present
@@ -25,7 +25,7 @@ class Order:
 
     source: Attributes
     block: Block
-    draw: AnyDraw
+    draw: Draw
     record: Mapping[str, Any]
     path: Path
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-GAUSSIAN, LAPLACE = "gaussian", "laplace"
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE
+
+__all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "total_error", "variance_factor"]
+
 BELOW_ONE = 1 - 1e-15
 
 

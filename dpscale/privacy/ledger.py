@@ -28,7 +28,7 @@ from typing import Any
 from dpscale.errors import BudgetError
 from dpscale.privacy import ledgerfile
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.budget import Cap, checked_request, refusal
+from dpscale.privacy.cap import Cap, checked_request, refusal
 from dpscale.privacy.statement import cost_from_text, cost_to_text, findings, statement
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpscale.errors import BudgetError
 from dpscale.privacy.accounting import Cost, float_above
-from dpscale.privacy.budget import Cap, remaining_epsilon
+from dpscale.privacy.cap import Cap, remaining_epsilon
 from dpscale.privacy.ledgerfile import STATES
 
 Row = dict[str, Any]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload, plan
-from dpscale.measure import Draw, make_schedule, measure_block
 from dpscale.measure import block as block_module
+from dpscale.measure import make_schedule, measure_block
 from dpscale.plans.lattice import Factor
 from dpscale.plans.plan import Block
+from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.tables import ExactMarginal
@@ -66,7 +67,9 @@ def test_strategies_too_fine_for_64_bits_are_exact(entry):
     factor = Factor("matrix", (5, 6, 4), np.concatenate([half, -half], axis=1))
     block = Block(DOMAIN.names, (factor,), 1.0)
     counts = counts_of(2**36)
-    values = measure_block(block, Draw(1, 1 << 60, Fraction(1)), ExactMarginal(DOMAIN.names, counts), SECRET, {})
+    values = measure_block(
+        block, GaussianDraw(1, 1 << 60, Fraction(1)), ExactMarginal(DOMAIN.names, counts), SECRET, {}
+    )
     noise = discrete_gaussian(open_stream(SECRET, "noise", {}), 1 << 60, 3)
     exact = [float(int(v) + int(z)) for v, z in zip(in_python(block, counts), noise, strict=True)]
     np.testing.assert_array_equal(values, exact)

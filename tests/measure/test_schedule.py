@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, PlanError, Workload, plan
 from dpscale.measure import make_schedule
-from dpscale.measure.schedule import SMOOTHING, LaplaceDraw
+from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 
 WORKLOAD = Workload(Domain({"a": 6, "b": 9, "c": 4})).add("prefix", degree=2).add("marginal", degree=3)
 PLANS = {name: plan(WORKLOAD, name) for name in ("query-smasher", "residual-planner", "identity")}

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpscale.measure import Draw, measure_block, wide
 from dpscale.measure import block as block_module
+from dpscale.measure import measure_block, wide
 from dpscale.measure.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
 from dpscale.plans.lattice import Factor, center_factor, identity_factor
 from dpscale.plans.plan import Block
+from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.tables import ExactMarginal
@@ -194,7 +195,7 @@ def test_limbs_and_noise_are_added_exactly(pairs: list[tuple[int, int]], bits: i
 # ---- whole blocks ----------------------------------------------------------------------------------------------------
 
 
-def expected(block: Block, draw: Draw, counts: np.ndarray) -> np.ndarray:
+def expected(block: Block, draw: GaussianDraw, counts: np.ndarray) -> np.ndarray:
     size = math.prod(block.rows)
     high, low = wide_gaussian(open_stream(SECRET, "noise", {}), draw.variance, size)
     exact = in_python(block.factors, counts.reshape(-1) if block.joint else counts)
@@ -207,7 +208,7 @@ def expected(block: Block, draw: Draw, counts: np.ndarray) -> np.ndarray:
 def test_measured_values_are_exact(case: Case, multiplier: int, bits: int) -> None:
     chosen, counts = case
     names = tuple(f"a{i}" for i in range(len(chosen)))
-    block, draw = Block(names, chosen, 1.0), Draw(multiplier, (1 << bits) - 3, Fraction(1))
+    block, draw = Block(names, chosen, 1.0), GaussianDraw(multiplier, (1 << bits) - 3, Fraction(1))
     values = measure_block(block, draw, ExactMarginal(names, counts), SECRET, {})
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, expected(block, draw, counts))
@@ -219,7 +220,11 @@ def test_every_way_gives_the_same_bytes(case: Case, bits: int) -> None:
     """64 bits where they are enough, limbs, and Python's integers."""
     chosen, counts = case
     names = tuple(f"a{i}" for i in range(len(chosen)))
-    block, draw, marginal = Block(names, chosen, 1.0), Draw(4, 1 << bits, Fraction(1)), ExactMarginal(names, counts)
+    block, draw, marginal = (
+        Block(names, chosen, 1.0),
+        GaussianDraw(4, 1 << bits, Fraction(1)),
+        ExactMarginal(names, counts),
+    )
     ways = [measure_block(block, draw, marginal, SECRET, {}).tobytes()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_module, "LARGE", 0)
@@ -234,7 +239,7 @@ def test_fine_strategies_on_a_large_table() -> None:
     chosen = tuple(random_factor(12, 12, 2**26, seed) for seed in range(3))
     block = Block(("a", "b", "c"), chosen, 1.0)
     counts = np.random.default_rng(0).integers(0, 2**32, (12, 12, 12))
-    draw = Draw(1, block.sensitivity, Fraction(1))
+    draw = GaussianDraw(1, block.sensitivity, Fraction(1))
     assert 2**155 < draw.variance < 2**172
     values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
     np.testing.assert_array_equal(values, expected(block, draw, counts))

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from dpscale.errors import BudgetError, DpscaleError, TransientError
 from dpscale.privacy import ledgerfile
 from dpscale.privacy.accounting import Cost, gdp_mu, zcdp_rho
-from dpscale.privacy.budget import Cap, largest_epsilon, remaining_epsilon
+from dpscale.privacy.cap import Cap, largest_epsilon, remaining_epsilon
 from dpscale.privacy.ledger import Ledger
 
 DIGEST = "ab" * 32

@@ -1,0 +1,169 @@
+"""From a strategy and a share to noise and its exact cost: the one place that computes a cost.
+
+A block measures m K · marginal + N_Z(0, v) with integers m and v. One record more or less moves it by at most m Δ in L2
+(Δ² the largest squared norm of a column of K), k times that where a unit may hold k records.
+
+Why the cost is that of the Gaussian mechanism although the noise is discrete: let Y = x + N(0, v − s) and let Z be the
+discrete Gaussian N_Z centred at Y with parameter s. Z is post-processing of a Gaussian mechanism of variance v − s, and
+    P(Z = z) = ∫ φ_{v−s}(y − x) φ_s(z − y) / θ_s(y) dy,
+where θ_s(y) = Σ_z φ_s(z − y) lies within 1 ± 2.0001 exp(−2π² s) of 1 for every y (Poisson summation). So Z is, up to
+that factor and that of N_Z(x, v) itself (nearer to 1 still, since x is an integer), the discrete Gaussian N_Z(x, v).
+With s = SMOOTHING = 8 the factor is 1 ± 1e-68 for each coordinate, below any rounding of ε. Hence a block is, squared,
+(m Δ k)² / (v − 8) Gaussian DP; m is large enough (σ ≥ 4096 lattice steps) that the 8 costs less than a millionth. The
+bound ρ = β/2 for zCDP holds without it (Canonne et al., 2020). docs/privacy.md has the argument step by step.
+
+Laplace: a block measures m K · marginal plus discrete Laplace noise of integer scale s. A unit of k records moves
+it by at most m Δ₁ k in L1, and P(x)/P(x − d) ≤ exp(|d|/s) for this law: m Δ₁ k / s of pure ε, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import PlanError
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.noise import (
+    MAX_SCALE,
+    MAX_VARIANCE,
+    MAX_WIDE_SCALE,
+    MAX_WIDE_VARIANCE,
+    discrete_gaussian,
+    discrete_laplace,
+    wide_gaussian,
+    wide_laplace,
+)
+from dpscale.privacy.streams import KeyedStream
+
+SMOOTHING = 8
+FINE = 1 << 24
+COST_UNIT = 1 << 160
+
+Integers = NDArray[np.int64]
+Halves = tuple[NDArray[np.int64], NDArray[np.uint64]]
+
+
+@dataclass(frozen=True)
+class GaussianDraw:
+    """The noise of one block: it measures multiplier · K · marginal with discrete Gaussian noise of `variance`."""
+
+    multiplier: int
+    variance: int
+    cost: Fraction
+
+    @property
+    def lattice_variance(self) -> float:
+        """Variance of the measured numbers in units of K · marginal."""
+        return self.variance / self.multiplier**2
+
+    @property
+    def law(self) -> dict[str, str]:
+        """What the record of the measurement says of the noise."""
+        return {"variance": str(self.variance)}
+
+    @property
+    def fits_words(self) -> bool:
+        """Whether `words` can draw it."""
+        return self.variance <= MAX_VARIANCE
+
+    def words(self, stream: KeyedStream, size: int) -> Integers:
+        """The noise as integers of 64 bits."""
+        return discrete_gaussian(stream, self.variance, size)
+
+    def halves(self, stream: KeyedStream, size: int) -> Halves:
+        """The same noise as integers of 128 bits, in halves."""
+        return wide_gaussian(stream, self.variance, size)
+
+
+@dataclass(frozen=True)
+class LaplaceDraw:
+    """The same with discrete Laplace noise of integer `scale`."""
+
+    multiplier: int
+    scale: int
+    cost: Fraction
+
+    @property
+    def variance(self) -> float:
+        """Of the integer noise: 2q/(1 − q)² with q = exp(−1/scale)."""
+        return 0.5 / math.sinh(0.5 / self.scale) ** 2
+
+    @property
+    def lattice_variance(self) -> float:
+        return self.variance / self.multiplier**2
+
+    @property
+    def law(self) -> dict[str, str]:
+        return {"laplace": str(self.scale)}
+
+    @property
+    def fits_words(self) -> bool:
+        return self.scale <= MAX_SCALE
+
+    def words(self, stream: KeyedStream, size: int) -> Integers:
+        return discrete_laplace(stream, self.scale, size)
+
+    def halves(self, stream: KeyedStream, size: int) -> Halves:
+        return wide_laplace(stream, self.scale, size)
+
+
+Draw = GaussianDraw | LaplaceDraw
+
+
+def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
+    """The noise with which a strategy of that squared sensitivity costs `cost` (β) or a little less, never more.
+
+    `what` names the measurement in the PlanError of a budget too small.
+    """
+    exact = Fraction(squared_l2 * rows_per_unit**2) / cost
+    multiplier = 1
+    while multiplier**2 * exact < FINE:
+        multiplier *= 2
+    variance = math.ceil(multiplier**2 * exact) + SMOOTHING
+    if variance > MAX_WIDE_VARIANCE:
+        raise _too_small(what)
+    return restored_gaussian(multiplier, variance, squared_l2, rows_per_unit)
+
+
+def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_unit: int) -> GaussianDraw:
+    """The draw of so much noise, with what it costs; ValueError for noise that cannot be drawn."""
+    if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
+        raise ValueError("a draw that cannot be")
+    moved = multiplier**2 * squared_l2 * rows_per_unit**2
+    return GaussianDraw(multiplier, variance, Fraction(moved, variance - SMOOTHING))
+
+
+def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str) -> LaplaceDraw:
+    """The noise with which a strategy of that L1 sensitivity costs `epsilon` or a little less, never more."""
+    exact = Fraction(l1 * rows_per_unit) / epsilon
+    multiplier = 1
+    while multiplier * exact < FINE:
+        multiplier *= 2
+    scale = math.ceil(multiplier * exact)
+    if scale > MAX_WIDE_SCALE:
+        raise _too_small(what)
+    return LaplaceDraw(multiplier, scale, Fraction(multiplier * l1 * rows_per_unit, scale))
+
+
+def cost_of(draws: Iterable[Draw]) -> Cost:
+    """What independent draws cost together, as the ledger takes it: exact, rounded up to a unit of 2^-160 each."""
+    gaussian, laplace = list[Fraction](), list[Fraction]()
+    for draw in draws:
+        (laplace if isinstance(draw, LaplaceDraw) else gaussian).append(draw.cost)
+    pure = _rounded_up(laplace)
+    squares = min(_rounded_up([epsilon**2 for epsilon in laplace]), pure**2)
+    return Cost(gaussian=_rounded_up(gaussian), pure=pure, pure_squares=squares)
+
+
+def _rounded_up(costs: Iterable[Fraction]) -> Fraction:
+    return Fraction(sum(math.ceil(cost * COST_UNIT) for cost in costs), COST_UNIT)
+
+
+def _too_small(what: str) -> PlanError:
+    return PlanError("privacy", f"a budget too small to measure {what}", "noise below 2^99 lattice steps",
+                     "give more budget, or ask less")  # fmt: skip
