@@ -36,7 +36,7 @@ from marginal_tables import DATA, Names, Table, generated, real
 from dpscale import Domain, Workload, plan
 from dpscale.adaptive import Options, Setting, State, run
 from dpscale.measure.block import measure_block
-from dpscale.measure.schedule import make_schedule
+from dpscale.plans.schedule import make_schedule
 from dpscale.privacy import zcdp_rho
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct import Estimates

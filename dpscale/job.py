@@ -1,173 +1,38 @@
-"""The job file: read, checked, and turned into a domain, a workload and a privacy cost (see the contract)."""
+"""The job file: read, checked, and turned into a domain, a workload and a question (docs/jobs.md)."""
 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
-from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
+from dpscale.faults import Settings, checked, message_of
+from dpscale.mechanisms import mechanism
+from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import nearest
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.reconstruct import reconstruction
+from dpscale.reconstruct.contract import Reconstruction
+from dpscale.sections import Data, EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable
 from dpscale.storage.files import is_local, place, read_text
 from dpscale.workload import NAMES, Workload
 
-MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
-UNITS = {
-    "B": 1,
-    **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
-    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
-}
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Data(_Section):
-    """Where the records are and what one privacy unit is."""
-
-    path: str
-    domain: str
-    privacy_unit: str | None = None
-    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
-    snapshot: Literal["content", "footers"] = "content"
-
-    @model_validator(mode="after")
-    def _both(self) -> Data:
-        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
-            raise ValueError("privacy_unit and max_rows_per_unit go together")
-        return self
-
-
-class Privacy(_Section):
-    """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
-
-    epsilon: Positive | None = None
-    delta: Share | None = None
-    rho: Positive | None = None
-    privacy_cost: Positive | None = None
-    ledger: str = "ledger.sqlite"
-    dataset: str | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Privacy:
-        given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
-        if len(given) != 1 or (self.delta is not None and self.epsilon is None):
-            raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
-        return self
-
-    @property
-    def noise(self) -> str:
-        """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
-        return LAPLACE if self.epsilon is not None and self.delta is None else GAUSSIAN
-
-    @property
-    def budget(self) -> float:
-        """What the draws may come to: squared Gaussian-DP μ, or ε of pure differential privacy."""
-        from dpscale.privacy.accounting import gdp_mu
-
-        if self.epsilon is not None:
-            pure = self.delta is None
-            return self.epsilon if pure else gdp_mu(self.epsilon, self.delta or 0.0) ** 2 * (1 - 1e-15)
-        return 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0)
-
-    @property
-    def zcdp(self) -> Fraction:
-        """The same as ρ of zCDP, for mechanisms that choose as they go: not every one of their steps is Gaussian."""
-        from dpscale.privacy.conversion import zcdp_rho
-
-        if self.epsilon is not None:
-            return Fraction(zcdp_rho(self.epsilon, self.delta or 0.0) * (1 - 1e-15))
-        return Fraction(self.rho) if self.rho is not None else Fraction(self.privacy_cost or 0) / 2
-
-    @property
-    def cost(self) -> float:
-        """What a plan's errors are divided by: squared Gaussian-DP μ, or ε²."""
-        return self.budget**2 if self.noise == LAPLACE else self.budget
-
-
-class Part(_Section):
-    """One family of queries over attribute sets."""
-
-    family: str
-    degree: int | None = None
-    attributes: list[list[str]] | None = None
-    weight: Weight | list[Weight | list[Any]] = 1.0
-    file: str | None = None
-    p: float | None = None
-    seed: int | None = None
-    numeric: list[str] | None = None
-
-
-class Mechanism(_Section):
-    """The mechanism and its own options, which it checks itself."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
-    name: str = "query-smasher"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class Reconstruct(_Section):
-    """How estimates are made. auto: least squares for matrix mechanisms; for adaptive ones as `published` says.
-
-    errors: exact ones by least squares, else none unless simulated. agree: targets' common margins are made equal.
-    """
-
-    method: Literal["auto", "least-squares", "grem", "maxent"] = "auto"
-    errors: Literal["auto", "simulated"] = "auto"
-    agree: bool = False
-
-
-class EngineSettings(_Section):
-    """Where tasks run and how much memory they may hold. A seed marks the run as not private."""
-
-    scheduler: str | None = None
-    memory: str = "4GiB"
-    seed: int | None = None
-
-    @field_validator("memory")
-    @classmethod
-    def _memory(cls, value: str) -> str:
-        if not MEMORY.match(value):
-            raise ValueError("write a size, such as 4GiB")
-        return value
-
-    @property
-    def bytes(self) -> int:
-        number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
-        return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
-
-
-class Output(_Section):
-    """Sets with more queries than this in one family get no file: the Release answers them on demand."""
-
-    max_rows: Annotated[int, Field(ge=0)] = 10_000_000
-
-
-class Job(_Section):
+class Job(Settings):
     """A whole job. Paths are absolute once read."""
 
     data: Data
     privacy: Privacy
     workload: Annotated[list[Part], Field(min_length=1)]
-    mechanism: Mechanism = Mechanism()
-    reconstruct: Reconstruct = Reconstruct()
+    mechanism: MechanismTable = MechanismTable()
+    reconstruct: ReconstructTable = ReconstructTable()
     engine: EngineSettings = EngineSettings()
     output: Output = Output()
 
@@ -193,12 +58,45 @@ class Job(_Section):
             job = cls.model_validate(dict(content))
         except ValidationError as error:
             raise _sentence(error) from None
+        _ = job.options, job.estimating  # refused here, before anything is made
         return job._resolved(folder)
 
     @property
     def dataset(self) -> str:
         """The name under which the ledger keeps this data."""
         return self.privacy.dataset or self.data.path
+
+    @cached_property
+    def method(self) -> Mechanism:
+        """The mechanism that is named; JobError where there is none such."""
+        return mechanism(self.mechanism.name)
+
+    @cached_property
+    def options(self) -> Settings:
+        """Its options; JobError for one that it does not take."""
+        checked_options: Settings = checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
+        return checked_options
+
+    @cached_property
+    def reconstruction(self) -> Reconstruction:
+        """How estimates are made: as asked, or the best that the mechanism has. JobError for what it lacks."""
+        has = self.method.reconstructions(self.options)
+        asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
+        if asked != "auto" and asked not in has:
+            raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
+                           " or ".join(["auto", *has]), "leave it out")  # fmt: skip
+        return reconstruction(has[0] if asked == "auto" else asked)
+
+    @cached_property
+    def estimating(self) -> Settings:
+        """The options of the reconstruction; JobError for one that it does not take."""
+        named = self.reconstruction
+        options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
+        return options
+
+    def question(self, workload: Workload) -> Question:
+        """What is asked, at what budget, for units of how many rows."""
+        return Question(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
 
     def read_domain(self) -> Domain:
         return Domain.read(self.data.domain)
@@ -267,8 +165,7 @@ def _sentence(error: ValidationError) -> JobError:
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")
     got = "" if isinstance(fault["input"], Mapping) else f"{fault['input']!r}: "
-    message = fault["msg"].removeprefix("Value error, ")
-    return JobError(where, f"{got}{message[0].lower()}{message[1:]}", "", "see the job file in docs/jobs.md")
+    return JobError(where, f"{got}{message_of(fault)}", "", "see the job file in docs/jobs.md")
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
@@ -279,8 +176,8 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "data": Data,
                 "privacy": Privacy,
                 "workload": Part,
-                "mechanism": Mechanism,
-                "reconstruct": Reconstruct,
+                "mechanism": MechanismTable,
+                "reconstruct": ReconstructTable,
                 "engine": EngineSettings,
                 "output": Output,
             }[part]

@@ -1,52 +1,62 @@
-"""The whole loop in one thread: what `engine` does with tasks, files and a ledger, done plainly.
+"""The whole chain in one thread: what `stages` and `engine` do with tasks, files and a ledger, done plainly.
 
 Noise and choices come from keyed streams, so the same secret and counts give the same bytes, here as on a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.adaptive.decision import Decision
-from dpscale.adaptive.select import Scores, draw_chosen
-from dpscale.adaptive.setting import Names, Setting
+from dpscale.adaptive.selection import Scores, draw_chosen
 from dpscale.adaptive.shard import packed
-from dpscale.adaptive.state import State, advanced, begun, decided, first_decision, next_selection, touched
+from dpscale.measure.block import measure_block
+from dpscale.plans.planned import Decision, Planned
 from dpscale.privacy.streams import open_stream
 from dpscale.tables import ExactMarginal
+from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+MarginalOf = Callable[[Attributes], ExactMarginal]
 
 
 def run(
-    setting: Setting, counts_of: Callable[[Names], Counts], secret: bytes, release: Mapping[str, Any] | None = None
-) -> State:
+    planned: Planned,
+    counts_of: Callable[[Attributes], Counts],
+    secret: bytes,
+    release: Mapping[str, Any] | None = None,
+) -> Any:
     """The last state. `counts_of`: exact counts over the cells of a set; `release`: what all records begin with."""
     head = dict(release or {})
 
-    def measured(decision: Decision) -> list[Array]:
-        return [order.measure(counts_of(order.names), secret, {**head, **order.record()}) for order in decision.orders]
+    def exact(names: Attributes) -> ExactMarginal:
+        return ExactMarginal(names, counts_of(names))
 
-    decision = first_decision(setting)
-    state, scores = begun(setting, decision, measured(decision)), Scores()
-    shard = packed(_marginals(setting, counts_of), setting.candidates, state.groups, state.rows)
-    while not state.done:
-        selection = next_selection(state)
+    first, scores = planned.first(), Scores()
+    state = planned.begun(first, measured(first, exact, secret, head))
+    if not planned.candidates:
+        return state
+    shard = packed(map(exact, planned.candidates), planned.candidates, state.groups, state.rows)
+    while (selection := planned.selection(state)) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.believed(missing), missing))
-        own = scores.of(selection)
-        chosen = draw_chosen(selection, own, lambda record: open_stream(secret, "selection", {**head, **record}))
-        decision = decided(state, selection, chosen)
-        before, state = state, advanced(state, decision, measured(decision))
-        scores.forget(touched(before, state))
+        chosen = draw_chosen(selection, scores.of(selection),
+                             lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
+        decision = planned.decided(state, selection, chosen)
+        before, state = state, planned.advanced(state, decision, measured(decision, shard.marginal, secret, head))
+        scores.forget(planned.touched(before, state))
     return state
 
 
-def _marginals(setting: Setting, counts_of: Callable[[Names], Counts]) -> Iterator[ExactMarginal]:
-    for names in setting.candidates:
-        yield ExactMarginal(names, counts_of(names))
+def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Array]:
+    """The released values of a decision, as states take them."""
+    return [
+        order.estimate(
+            measure_block(order.block, order.draw, marginal_of(order.source), secret, {**head, **order.label})
+        )
+        for order in decision.orders
+    ]

@@ -10,36 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.adaptive.setting import Names
+from dpscale.plans.believed import SCALE
+from dpscale.plans.planned import Believed
 from dpscale.residual.groups import Groups, coarsened
 from dpscale.tables import ExactMarginal
+from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-SCALE = 256
 CELL_BYTES, HELD_BYTES = 8, 16
-
-
-class Believed(Protocol):
-    """What is believed of candidates: released values only."""
-
-    def marginal(self, names: Names, /) -> Array:
-        """Over groups."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Estimates that are at hand."""
-
-    tables: Mapping[Names, Array]
-
-    def marginal(self, names: Names) -> Array:
-        return self.tables[names]
 
 
 def distance(counts: Counts, estimate: Array) -> int:
@@ -80,16 +63,16 @@ class Held:
 class Distances:
     """Distances of some candidates: private."""
 
-    found: Mapping[Names, int] = field(repr=False)
+    found: Mapping[Attributes, int] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
     """Exact counts of some candidates over groups."""
 
-    tables: Mapping[Names, Counts | Held] = field(repr=False)
+    tables: Mapping[Attributes, Counts | Held] = field(repr=False)
 
-    def distances(self, believed: Believed, sets: Iterable[Names]) -> Distances:
+    def distances(self, believed: Believed, sets: Iterable[Attributes]) -> Distances:
         """How far some sets are from what is believed of them."""
         found = {}
         for names in sets:
@@ -97,15 +80,17 @@ class Shard:
             found[names] = own.distance(estimate) if isinstance(own, Held) else distance(own, estimate)
         return Distances(found)
 
-    def marginal(self, names: Names) -> ExactMarginal:
+    def marginal(self, names: Attributes) -> ExactMarginal:
         """The exact counts of one set, over groups."""
         own = self.tables[names]
         return ExactMarginal(names, own.dense() if isinstance(own, Held) else own)
 
 
-def packed(marginals: Iterable[ExactMarginal], sets: Sequence[Names], groups: Mapping[str, Groups], rows: int) -> Shard:
+def packed(
+    marginals: Iterable[ExactMarginal], sets: Sequence[Attributes], groups: Mapping[str, Groups], rows: int
+) -> Shard:
     """The shard of those of the marginals (over cells) that are among `sets`. `rows`: about how many records."""
-    wanted, tables = set(sets), dict[Names, Counts | Held]()
+    wanted, tables = set(sets), dict[Attributes, Counts | Held]()
     for one in marginals:
         if one.attributes in wanted:
             own = coarsened(one.counts, [groups[name] for name in one.attributes])

@@ -1,4 +1,4 @@
-"""The command line: `dpscale run JOB.toml` and its kin (see the contract).
+"""The command line: `dpscale run JOB.toml` and its kin (docs/contract.md).
 
 Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 75 try again. With --json a command prints
 one JSON object on stdout and nothing else there; progress goes to stderr.
@@ -7,7 +7,6 @@ one JSON object on stdout and nothing else there; progress goes to stderr.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import click
 
 from dpscale.cli.progress import Bars
 from dpscale.errors import DpscaleError, TransientError
+from dpscale.stages import STAGES
 
 
 class _Group(click.Group):
@@ -52,10 +52,10 @@ def main() -> None:
 def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
     from dpscale.job import Job
-    from dpscale.release import run_stages
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
 
-    directory = RunDirectory.create(Job.read(job), run_dir)
+    directory = Run.create(Job.read(job), run_dir)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
     _tell_run(directory.path, directory.manifest, as_json)
@@ -90,54 +90,45 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
     from dpscale.engine import resolve
     from dpscale.engine.counting import effort
     from dpscale.job import Job
-    from dpscale.release import run_stages
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
     from dpscale.stages.plan import make_plan
+    from dpscale.stages.running import run_stages
 
     read = Job.read(job)
     with Bars(quiet) as progress:
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         if run_dir is not None:
-            directory = RunDirectory.create(read, run_dir)
+            directory = Run.create(read, run_dir)
             run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
-            made = directory.plan()
+            planned = directory.planned
         else:
-            made = make_plan(read, read.read_domain(), engine)
-    needs = effort(made.domain, made.counted, read.engine.bytes, engine.workers)
+            domain = read.read_domain()
+            planned = make_plan(read, read.question(read.build_workload(domain)), engine)
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
     engine.close()
-    _tell_plan(made, read.privacy, read.data.max_rows_per_unit or 1, needs, as_json)
+    _tell_plan(planned, read.privacy.budget, needs, as_json)
 
 
-def _tell_plan(made: Any, privacy: Any, rows_per_unit: int, needs: Any, as_json: bool) -> None:
+def _tell_plan(planned: Any, budget: Any, needs: Any, as_json: bool) -> None:
     told = {
-        "mechanism": made.mechanism,
-        "queries": made.query_count,
-        "counted_sets": len(made.counted),
+        "mechanism": planned.mechanism,
+        "queries": planned.workload.query_count,
+        "counted_sets": len(planned.counted),
         "counted_joints": needs.saving.joints,
         "counted_by_bit_planes": needs.saving.planes,
         "counting_saved": round(needs.saving.factor, 3),
-        "noise": made.noise,
-        **_errors_known(made, privacy, rows_per_unit),
+        "noise": planned.noise,
+        **planned.summary(budget),
         "passes_over_the_data": needs.passes,
         "tasks": needs.tasks,
         "memory_bytes": needs.memory,
-        "notes": list(made.notes),
+        "notes": list(planned.notes),
     }
     if as_json:
         click.echo(json.dumps(told))
         return
     for key, value in told.items():
         click.echo(f"{key.replace('_', ' '):>16}: {value}")
-
-
-def _errors_known(made: Any, privacy: Any, rows_per_unit: int) -> dict[str, Any]:
-    """What is known of errors before any data is read: all for a matrix mechanism, nothing for an adaptive one."""
-    if not hasattr(made, "rmse"):
-        return {"rho": float(made.setting.rho), "candidates": len(made.setting.candidates)}
-    gap = made.optimality_gap
-    rmse = rows_per_unit * made.rmse(privacy.cost)
-    return {"measurements": len(made.blocks), "privacy_cost": privacy.budget, "rmse": rmse,
-            "optimality_gap": gap if math.isfinite(gap) else None}  # fmt: skip
 
 
 def _stage_command(name: str, doc: str) -> None:
@@ -147,19 +138,19 @@ def _stage_command(name: str, doc: str) -> None:
     @quiet_option
     @json_option
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-        from dpscale.release import run_stages
-        from dpscale.runs.run import RunDirectory
+        from dpscale.runs.run import Run
+        from dpscale.stages.running import run_stages
 
-        directory = RunDirectory(run_dir)
+        directory = Run(run_dir)
         with Bars(quiet) as progress:
             run_stages(directory, scheduler=scheduler, progress=progress, only=name)
         stage = {"stage": name, **directory.manifest["stages"][name]}
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
-_stage_command("measure", "Count, charge the ledger and draw the noise of a planned run.")
-_stage_command("reconstruct", "Write the answers of a measured run.")
-_stage_command("report", "Write the report of an answered run.")
+for _stage in STAGES.values():
+    if _stage.needs:  # the first one is `plan`, which takes a job
+        _stage_command(_stage.name, _stage.help)
 
 
 @main.command()
@@ -172,9 +163,9 @@ def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
 
-    directory = RunDirectory.create(Job.read(job), run_dir)
+    directory = Run.create(Job.read(job), run_dir)
     with connected(scheduler) as client:
         found = driver.submit(directory, client)
     told = {"run_dir": str(directory.path), **found}
@@ -187,9 +178,9 @@ def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None
 def status(run_dir: str, as_json: bool) -> None:
     """Tell which stages of a run are done, and how its driver on the cluster is."""
     from dpscale.cli import signs
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
 
-    run = RunDirectory(run_dir)
+    run = Run(run_dir)
     driven = signs.told(run.path)
     states = run.states(signs.at_work(driven))
     if as_json:
@@ -209,9 +200,9 @@ def status(run_dir: str, as_json: bool) -> None:
 def wait(run_dir: str, seconds: float | None) -> None:
     """Wait for a submitted run; ends with its exit code."""
     from dpscale.cli import driver
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
 
-    run = RunDirectory(run_dir)
+    run = Run(run_dir)
     ended = driver.wait(run.path, seconds)
     if ended["exit_code"]:
         click.echo(f"dpscale: {ended['error']}", err=True)
@@ -224,9 +215,9 @@ def wait(run_dir: str, seconds: float | None) -> None:
 def cancel(run_dir: str) -> None:
     """Stop a submitted run at its next task; a later submit goes on from there."""
     from dpscale.cli import driver
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
 
-    driver.cancel(RunDirectory(run_dir).path)
+    driver.cancel(Run(run_dir).path)
 
 
 @main.group()

@@ -25,7 +25,7 @@ from dpscale.engine.watch import dependable
 from dpscale.errors import DpscaleError, JobError, TransientError
 from dpscale.privacy.ledgerplace import network_kind, refused
 from dpscale.runs.hashes import disk_errors
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
 RESOURCE, STOP = "DRIVER", "cancel"
@@ -33,7 +33,7 @@ INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: RunDirectory, client: Any) -> signs.Signs:
+def submit(run: Run, client: Any) -> signs.Signs:
     """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
@@ -58,7 +58,7 @@ def submit(run: RunDirectory, client: Any) -> signs.Signs:
     return signs.told(run.path)
 
 
-def _check_cluster(run: RunDirectory, client: Any) -> bool:
+def _check_cluster(run: Run, client: Any) -> bool:
     """Whether workers declare DRIVER; JobError where a driver could not work, or not with one ledger."""
     from dpscale.engine.cluster import ClusterEngine
 
@@ -134,16 +134,16 @@ def _run(folder: Path, heart: Heart) -> None:
     """The stages, beside the worker's threads; not to join them again, for which a driver that failed would wait."""
     from distributed import get_client, secede
 
-    from dpscale.release import run_stages
+    from dpscale.stages.running import run_stages
 
     client = get_client()
     secede()
-    run = RunDirectory(folder)
+    run = Run(folder)
     _await_free(run, heart)
     run_stages(run, client=client, progress=heart)
 
 
-def _await_free(run: RunDirectory, heart: Heart) -> None:
+def _await_free(run: Run, heart: Heart) -> None:
     """A driver that was lost and lives on stops at its next task; until then it holds the run directory."""
     end = time.monotonic() + signs.SILENT_SECONDS
     while time.monotonic() < end:

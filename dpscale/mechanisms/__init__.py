@@ -1,52 +1,53 @@
-"""Data-independent strategies: one module a method, each returning the same kind of Plan.
+"""Mechanisms: one module a name in the job file, each of which plans; none sees data, and nothing is spent here.
 
-A method is a function `(workload, setting) -> Plan` in METHODS. `setting.each(function, items)` maps over independent
-problems: the builtin `map` in a plain loop, Dask tasks when the engine plans.
+The table names each as the job file does, with its module, which is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from dpscale.blas import one_thread
+from dpscale.each import Each, plainly
 from dpscale.errors import JobError
-from dpscale.mechanisms.auto import best_plan
-from dpscale.mechanisms.baseline import plan_baseline
-from dpscale.mechanisms.eigen_design import plan_eigen_design
-from dpscale.mechanisms.hdmm import plan_hdmm
-from dpscale.mechanisms.identity import plan_identity
-from dpscale.mechanisms.query_smasher import plan_query_smasher
-from dpscale.mechanisms.residual_planner import plan_residual_planner
-from dpscale.mechanisms.residual_planner_plus import plan_residual_planner_plus
-from dpscale.mechanisms.setting import MOST_CELLS, Each, Setting
-from dpscale.mechanisms.weighted_fourier import plan_weighted_fourier
+from dpscale.faults import Settings, checked
+from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
 from dpscale.names import nearest
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.plan import Plan
+from dpscale.plans.planned import Planned
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.solve.store import user_store
 from dpscale.workload import Workload
 
-METHODS: dict[str, Callable[[Workload, Setting], Plan]] = {
-    "query-smasher": plan_query_smasher,
-    "residual-planner": plan_residual_planner,
-    "residual-planner-plus": plan_residual_planner_plus,
-    "weighted-fourier": plan_weighted_fourier,
-    "hdmm": plan_hdmm,
-    "eigen-design": plan_eigen_design,
-    "identity": plan_identity,
-    "baseline": plan_baseline,
+MECHANISMS = {
+    "query-smasher": "dpscale.mechanisms.query_smasher",
+    "residual-planner": "dpscale.mechanisms.residual_planner",
+    "residual-planner-plus": "dpscale.mechanisms.residual_planner_plus",
+    "weighted-fourier": "dpscale.mechanisms.weighted_fourier",
+    "hdmm": "dpscale.mechanisms.hdmm",
+    "eigen-design": "dpscale.mechanisms.eigen_design",
+    "identity": "dpscale.mechanisms.identity",
+    "baseline": "dpscale.mechanisms.baseline",
+    "auto": "dpscale.mechanisms.auto",
+    "aim-grem": "dpscale.mechanisms.aim_grem",
 }
 
-AUTO, ADAPTIVE = "auto", ("aim-grem",)
+__all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_question"]
 
-__all__ = ["ADAPTIVE", "AUTO", "METHODS", "Block", "Plan", "Setting", "choose", "plan", "user_store"]
+
+def mechanism(name: str) -> Mechanism:
+    """The mechanism of a name in the table; JobError for another."""
+    if name not in MECHANISMS:
+        raise JobError("mechanism.name", f"{name!r}", ", ".join(MECHANISMS), nearest(name, MECHANISMS))
+    named: Mechanism = import_module(MECHANISMS[name]).MECHANISM
+    return named
 
 
 def plan(
     workload: Workload,
     mechanism: str = "query-smasher",
-    each: Each = map,
+    each: Each = plainly,
     noise: str = GAUSSIAN,
     most_cells: int = MOST_CELLS,
     **options: Any,
@@ -58,26 +59,29 @@ def plan(
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
     it. What was solved before on this machine is taken from the store (`dpscale.solve.store`).
     """
-    return choose(workload, mechanism, Setting(each, options, user_store(), noise, most_cells))
+    named = _beforehand(mechanism)
+    if noise not in (GAUSSIAN, LAPLACE):
+        raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
+    question, given = Question(workload, Budget(noise, 1.0)), checked(named.Options, options, "mechanism", mechanism)
+    planned: Any = plan_question(named, question, given, Tools(each, user_store(), most_cells))
+    made: Plan = planned.plan
+    return made
 
 
-def choose(workload: Workload, mechanism: str, setting: Setting) -> Plan:
-    """The same with all else in a setting: for job files, whose options may have any name."""
-    known = [*METHODS, AUTO]
-    if mechanism in ADAPTIVE:
-        raise JobError("mechanism.name", f"{mechanism!r}, which chooses what to measure as it goes",
-                       "a mechanism that plans beforehand", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
-    if mechanism not in known:
-        raise JobError("mechanism.name", f"{mechanism!r}", ", ".join([*known, *ADAPTIVE]),
-                       nearest(mechanism, [*known, *ADAPTIVE]))  # fmt: skip
-    if setting.noise not in (GAUSSIAN, LAPLACE):
-        raise JobError("noise", f"{setting.noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
-    if workload.query_count == 0:
+def plan_question(named: Mechanism, question: Question, options: Settings, tools: Tools) -> Planned:
+    """What a mechanism plans for a question that asks something."""
+    if question.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
-    if not workload.weighs:
+    if not question.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "weigh what should be answered")  # fmt: skip
     with one_thread():
-        if mechanism != AUTO:
-            return METHODS[mechanism](workload, setting)
-        return best_plan({name: method for name, method in METHODS.items() if name != "baseline"}, workload, setting)
+        return named.plan(question, options, tools)
+
+
+def _beforehand(name: str) -> Mechanism:
+    named = mechanism(name)
+    if not named.beforehand:
+        raise JobError("mechanism.name", f"{name!r}, which chooses what to measure as it goes",
+                       "a mechanism that plans beforehand", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
+    return named

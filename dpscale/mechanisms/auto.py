@@ -1,35 +1,48 @@
-"""Choosing by the plans themselves: every method that takes the workload is planned, and the least error kept.
+"""Choosing by the plans themselves: every mechanism that takes the workload plans, and the least error is kept.
 
 Nothing here sees data, so the choice costs no privacy. The plan that is kept says in its notes what the others came to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dpscale.errors import PlanError
-from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms import eigen_design, hdmm, identity, query_smasher, residual_planner, residual_planner_plus
+from dpscale.mechanisms import weighted_fourier as fourier
+from dpscale.mechanisms.contract import Mechanism, NoOptions, Question, Tools
+from dpscale.mechanisms.matrix import Settled, matrix_mechanism
 from dpscale.plans.plan import Plan
-from dpscale.workload import Workload
 
-Method = Callable[[Workload, Setting], Plan]
+NAME = "auto"
+TRIED = (query_smasher, residual_planner, residual_planner_plus, fourier, hdmm, eigen_design, identity)
 
 
-def best_plan(methods: Mapping[str, Method], workload: Workload, setting: Setting) -> Plan:
-    """The plan of least error; PlanError where no method takes the workload."""
-    setting.taking("auto")
+def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
+    """The plan of least error of all mechanisms; PlanError where none takes the workload."""
+    return best_plan({tried.NAME: tried.MECHANISM for tried in TRIED}, question, tools)
+
+
+def best_plan(mechanisms: Mapping[str, Mechanism], question: Question, tools: Tools) -> Plan:
+    """The plan of least error of some."""
     plans: dict[str, Plan] = {}
     refused: dict[str, PlanError] = {}
-    for name, method in methods.items():
+    for name, tried in mechanisms.items():
         try:
-            plans[name] = method(workload, setting)
+            planned = tried.plan(question, tried.Options(), tools)
         except PlanError as error:
             refused[name] = error
+            continue
+        assert isinstance(planned, Settled)
+        plans[name] = planned.plan
     if not plans:
         raise next(iter(refused.values()))
     chosen = min(plans, key=lambda name: plans[name].error)
-    tried = [f"{name} {made.rmse():.6g}" for name, made in plans.items()]
-    tried += [f"{name} does not take it ({error})" for name, error in refused.items()]
-    note = f"chosen by auto for the least root mean square error at privacy cost 1: {'; '.join(tried)}"
+    tried_all = [f"{name} {made.rmse():.6g}" for name, made in plans.items()]
+    tried_all += [f"{name} does not take it ({error})" for name, error in refused.items()]
+    note = f"chosen by auto for the least root mean square error at privacy cost 1: {'; '.join(tried_all)}"
     return replace(plans[chosen], notes=(*plans[chosen].notes, note))
+
+
+MECHANISM = matrix_mechanism(NAME, NoOptions, plan)

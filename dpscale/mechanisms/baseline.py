@@ -1,6 +1,6 @@
 """The mechanism `baseline`: every asked set by a strategy of the field's, that nothing was optimised for.
 
-Option `strategy`: workload (the queries' own Gram), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
+Strategies: workload (the queries' own Gram), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
 data-cube, the marginals of equal weight that tell the worst asked marginal best. Each asked set is measured by the
 product of its attributes' strategies, with the shares that would be best if it answered its own queries alone.
 """
@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import JobError
-from dpscale.mechanisms.setting import Setting
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, product_block, whole_plan
-from dpscale.names import nearest
 from dpscale.plans.allocation import LAPLACE, allocate
 from dpscale.plans.plan import Block, Plan
 from dpscale.solve import baselines
 from dpscale.solve.implicit import AxisGram, Implicit, implicit
 from dpscale.solve.opt_explicit import Noise, error_of
 from dpscale.solve.svd_bound import svd_bound
-from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
 NAME = "baseline"
@@ -39,17 +39,21 @@ AXIS: dict[str, Callable[[AxisGram, Noise], Array]] = {
 CUBE = "data-cube"
 
 
-def plan_baseline(workload: Workload, setting: Setting) -> Plan:
+class Options(Settings):
+    """Which strategy is measured."""
+
+    strategy: Literal[
+        "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"
+    ] = setting("identity", ", ".join([*AXIS, CUBE]), "the named strategy of every asked set")  # fmt: skip
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan a named strategy."""
-    strategy = setting.taking(NAME, "strategy").get("strategy", "identity")
-    known = [*AXIS, CUBE]
-    if strategy not in known:
-        raise JobError("mechanism.strategy", f"{strategy!r}", ", ".join(known), nearest(str(strategy), known))
-    union = implicit(workload)
-    noise: Noise = "laplace" if setting.noise == LAPLACE else "gaussian"
+    strategy, union = options.strategy, implicit(question.workload)
+    noise: Noise = "laplace" if question.noise == LAPLACE else "gaussian"
     blocks = _cube(union, noise) if strategy == CUBE else _products(union, AXIS[strategy], noise)
-    check_cells(blocks, setting, strategy)
-    return whole_plan(workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
+    check_cells(blocks, tools, strategy)
+    return whole_plan(question.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Array], noise: Noise) -> list[Block]:
@@ -79,3 +83,6 @@ def _cube(union: Implicit, noise: Noise) -> list[Block]:
         product_block(names, [baselines.identity(sizes[name]) for name in names], weight**power, noise)
         for names, weight in found.items()
     ]
+
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

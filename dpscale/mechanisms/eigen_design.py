@@ -3,20 +3,21 @@
 Where the attributes asked have few cells together, any family is one Gram and one strategy. Where they have more, a set
 of products is measured by one design an attribute (the eigenvectors of a Kronecker product are products), for the sum
 of what is asked of that attribute, and the marginals that `OPT_M` would weigh.
-Options: `design` (eigen, wavelet, fourier, hierarchical, identity), `separate` (eigenvectors in a group, section 4.2),
-`principal` (how many eigenvectors have a weight of their own), `relative` (queries scaled to length 1, section 3.4).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from dpscale.errors import JobError, PlanError
-from dpscale.mechanisms.setting import Setting
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, joint_block, product_block, whole_plan
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.plan import Plan
@@ -41,62 +42,65 @@ DESIGNS = {
 }
 
 
-def plan_eigen_design(workload: Workload, setting: Setting) -> Plan:
+class Options(Settings):
+    """Which design queries are weighted, and for what."""
+
+    design: Literal["eigen", "wavelet", "fourier", "hierarchical", "identity"] = setting(
+        "eigen", ", ".join(DESIGNS), "the design queries that are weighted"
+    )
+    separate: int | None = setting(None, "a whole number above 0", "eigenvectors in a group (section 4.2)", ge=1)
+    principal: int | None = setting(
+        None, "a whole number above 0", "how many eigenvectors have a weight of their own", ge=1
+    )
+    relative: bool = setting(False, "true or false", "true: errors relative to a query's length (section 3.4)")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_fields_set & {"design", "separate", "principal"}) > 1 and self.design != "eigen":
+            raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",
+                                      "keep one"))  # fmt: skip
+        return self
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Weighted design queries with completed columns."""
-    if setting.noise != GAUSSIAN:
+    workload = question.workload
+    if question.noise != GAUSSIAN:
         raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "give delta, or take hdmm")
-    given = dict(setting.taking(NAME, "design", "separate", "principal", "relative"))
-    relative = _checked(given)
-    solve = partial(_solve, given)
     names = {name for part in workload.parts for names in part.sets for name in names}
-    if workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS:
-        return _explicit(workload, setting, solve, relative)
-    return _by_attribute(workload, setting, solve, relative)
+    small = workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS
+    return (_explicit if small else _by_attribute)(question, options, tools)
 
 
-def _checked(given: dict[str, Any]) -> bool:
-    """Whether errors are relative; JobError for options that cannot be."""
-    if given.get("design", "eigen") not in DESIGNS:
-        raise JobError("mechanism.design", f"{given['design']!r}", ", ".join(DESIGNS), "mend it, or leave it out")
-    for name in ("separate", "principal"):
-        value = given.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise JobError(f"mechanism.{name}", f"{value!r}", "a whole number above 0", "mend it, or leave it out")
-    if len(given.keys() & {"design", "separate", "principal"}) > 1 and given.get("design", "eigen") != "eigen":
-        raise JobError("mechanism.design", "given together with separate or principal", "one of them", "keep one")
-    relative = given.get("relative", False)
-    if not isinstance(relative, bool):
-        raise JobError("mechanism.relative", f"{relative!r}", "true or false", "mend it, or leave it out")
-    return relative
-
-
-def _solve(given: dict[str, Any], gram: Array) -> Strategy:
-    make = DESIGNS[given.get("design", "eigen")]
+def _solve(options: Options, gram: Array) -> Strategy:
+    make = DESIGNS[options.design]
     if make is not None:
         return eigen_design(gram, make(len(gram)))
-    if "separate" in given:
-        return separated_design(gram, given["separate"])
-    return principal_design(gram, given["principal"]) if "principal" in given else eigen_design(gram)
+    if options.separate is not None:
+        return separated_design(gram, options.separate)
+    return principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
 
 
-def _explicit(workload: Workload, setting: Setting, solve: partial[Strategy], relative: bool) -> Plan:
+def _explicit(question: Question, options: Options, tools: Tools) -> Plan:
+    workload, relative = question.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
-    (found,) = setting.each(solve, [gram])
+    (found,) = tools.each(partial(_solve, options), [gram])
     if len(names) > 1:
-        block = joint_block(names, workload.domain.shape(names), found.matrix, setting.noise)
+        block = joint_block(names, workload.domain.shape(names), found.matrix, question.noise)
     else:
-        block = product_block(names, [found.matrix] * len(names), 1.0, setting.noise)
+        block = product_block(names, [found.matrix] * len(names), 1.0, question.noise)
     return _told(workload, [block], 0.0 if relative else svd_of_gram(gram))
 
 
-def _by_attribute(workload: Workload, setting: Setting, solve: partial[Strategy], relative: bool) -> Plan:
+def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
+    workload, relative = question.workload, options.relative
     union = implicit(workload, relative)
     axes = [union.distinct(i) for i in range(len(union.sizes))]
-    factors = [found.matrix for found in setting.each(solve, [_mixed(grams) for grams in axes])]
+    factors = [found.matrix for found in tools.each(partial(_solve, options), [_mixed(grams) for grams in axes])]
     own = dict(zip(union.names, factors, strict=True))
     weights = optimise_marginals(union, "gaussian", factors=factors).weights
-    blocks = [product_block(names, [own[name] for name in names], w**2, setting.noise) for names, w in weights.items()]
-    check_cells(blocks, setting, NAME)
+    blocks = [product_block(names, [own[name] for name in names], w**2, question.noise) for names, w in weights.items()]
+    check_cells(blocks, tools, NAME)
     return _told(workload, blocks, 0.0 if relative else svd_bound(union).value)
 
 
@@ -114,3 +118,6 @@ def _told(workload: Workload, blocks: list[Any], bound: float) -> Plan:
     ratio = (made.error / made.bound) ** 0.5
     note = f"root mean square error over the least that any strategy can have: {ratio:.6g}"
     return Plan(workload, NAME, made.blocks, made.error, made.bound, (note,))
+
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

@@ -5,16 +5,18 @@
 before any data is read; a way that would need more cells than may be held is passed over. Least squares is a product's
 or an explicit strategy's own; estimates from several blocks are averaged residual by residual (`coupled`), which makes
 them consistent, and the plan's error is that of these estimates.
-Options: `way` (one of the four), `seed` for the restarts of the searches that are not convex.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
-from dpscale.errors import JobError, PlanError
-from dpscale.mechanisms.setting import Setting
+from dpscale.errors import PlanError
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, joint_block, product_block, whole_plan
 from dpscale.plans.allocation import LAPLACE
 from dpscale.plans.plan import Block, Plan
@@ -34,26 +36,29 @@ MOST_PRODUCTS = 400
 Tried = Iterator[tuple[str, list[Block], float]]
 
 
-def plan_hdmm(workload: Workload, setting: Setting) -> Plan:
+class Options(Settings):
+    """How a strategy is sought."""
+
+    way: Literal["explicit", "product", "union", "marginals"] | None = setting(
+        None, ", ".join(WAYS), "the one way that is tried; without it all are"
+    )
+    seed: int = setting(0, "a whole number", "of the restarts of the searches that are not convex")
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """The plan of least error of all ways that take the workload."""
-    given = setting.taking(NAME, "way", "seed")
-    way, seed = given.get("way"), given.get("seed", 0)
-    if way is not None and way not in WAYS:
-        raise JobError("mechanism.way", f"{way!r}", ", ".join(WAYS), "mend it, or leave it out")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise JobError("mechanism.seed", f"{seed!r}", "a whole number", "mend it, or leave it out")
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
-    for name in [way] if way else WAYS:
+    for name in [options.way] if options.way else WAYS:
         try:
-            for label, blocks, bound in _TRIES[name](workload, setting, seed):
-                check_cells(blocks, setting, label)
-                plans[label] = whole_plan(workload, NAME, blocks, bound)
+            for label, blocks, bound in _TRIES[name](question, options, tools):
+                check_cells(blocks, tools, label)
+                plans[label] = whole_plan(question.workload, NAME, blocks, bound)
         except PlanError as error:
             refused.append(error)
     if not plans:
         raise refused[0]
-    return _best(workload, plans)
+    return _best(question.workload, plans)
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -68,60 +73,67 @@ def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
     return Plan(workload, NAME, plan.blocks, plan.error, min(bound, plan.error), notes)
 
 
-def _noise(setting: Setting) -> Noise:
-    return "laplace" if setting.noise == LAPLACE else "gaussian"
+def _noise(question: Question) -> Noise:
+    return "laplace" if question.noise == LAPLACE else "gaussian"
 
 
-def _explicit(workload: Workload, setting: Setting, seed: int) -> Tried:
-    names, gram = explicit_gram(workload, MOST_EXPLICIT if setting.options.get("way") == "explicit" else EXPLICIT_CELLS)
-    found = next(iter(setting.each(partial(optimise_explicit, noise=_noise(setting), seed=seed), [gram])))
+def _explicit(question: Question, options: Options, tools: Tools) -> Tried:
+    workload, noise = question.workload, question.noise
+    names, gram = explicit_gram(workload, MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS)
+    found = next(iter(tools.each(partial(optimise_explicit, noise=_noise(question), seed=options.seed), [gram])))
     if len(names) > 1:
-        block = joint_block(names, workload.domain.shape(names), found.matrix, setting.noise)
+        block = joint_block(names, workload.domain.shape(names), found.matrix, noise)
     else:
-        block = product_block(names, [found.matrix] * len(names), 1.0, setting.noise)
+        block = product_block(names, [found.matrix] * len(names), 1.0, noise)
     yield "explicit", [block], max(found.bound, svd_of_gram(gram))
 
 
-def _product(workload: Workload, setting: Setting, seed: int) -> Tried:
-    union = implicit(workload)
-    if union.cells > setting.most_cells:
+def _product(question: Question, options: Options, tools: Tools) -> Tried:
+    union = implicit(question.workload)
+    if union.cells > tools.most_cells:
         raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes asked",
-                        f"at most {setting.most_cells}", "ask fewer attributes, or take query-smasher")  # fmt: skip
-    found = optimise_product(union, _noise(setting), setting.each, seed=seed)
-    yield "product", [product_block(found.names, found.factors, 1.0, setting.noise)], found.bound
+                        f"at most {tools.most_cells}", "ask fewer attributes, or take query-smasher")  # fmt: skip
+    found = optimise_product(union, _noise(question), tools.each, seed=options.seed)
+    yield "product", [product_block(found.names, found.factors, 1.0, question.noise)], found.bound
 
 
-def _unions(workload: Workload, setting: Setting, seed: int) -> Tried:
-    union = implicit(workload)
+def _unions(question: Question, options: Options, tools: Tools) -> Tried:
+    union = implicit(question.workload)
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
                         "ask fewer sets, or take query-smasher")  # fmt: skip
-    found = optimise_union(union, _noise(setting), setting.each, seed=seed)
+    found = optimise_union(union, _noise(question), tools.each, seed=options.seed)
     parts = zip(found.groups, found.shares, strict=True)
-    yield "union", [product_block(one.names, one.factors, share, setting.noise) for one, share in parts], found.bound
+    yield "union", [product_block(one.names, one.factors, share, question.noise) for one, share in parts], found.bound
 
 
-def _marginals(workload: Workload, setting: Setting, seed: int) -> Tried:
-    union, noise = implicit(workload), _noise(setting)
-    yield "marginals", _blocks(union, optimise_marginals(union, noise, seed), setting), svd_bound(union).value
+def _marginals(question: Question, options: Options, tools: Tools) -> Tried:
+    union, noise = implicit(question.workload), _noise(question)
+    yield (
+        "marginals",
+        _blocks(union, optimise_marginals(union, noise, options.seed), question.noise),
+        svd_bound(union).value,
+    )
     if any(axis.key.split("/")[0] not in ("marginal", "total") for one in union.products for axis in one.axes):
-        factors = attribute_strategies(union, noise, each=setting.each)
-        found = optimise_marginals(union, noise, seed, factors)
-        yield "marginals of attribute strategies", _blocks(union, found, setting), svd_bound(union).value
+        factors = attribute_strategies(union, noise, each=tools.each)
+        found = optimise_marginals(union, noise, options.seed, factors)
+        yield "marginals of attribute strategies", _blocks(union, found, question.noise), svd_bound(union).value
 
 
-def _blocks(union: Implicit, found: MarginalStrategy, setting: Setting) -> list[Block]:
+def _blocks(union: Implicit, found: MarginalStrategy, noise: str) -> list[Block]:
     blocks, sizes = [], dict(zip(union.names, union.sizes, strict=True))
     for names, weight in found.weights.items():
         matrices = [found.factors[name] if found.factors else identity(sizes[name]) for name in names]
-        share = weight if setting.noise == LAPLACE else weight**2
-        blocks.append(product_block(names, matrices, share, setting.noise))
+        share = weight if noise == LAPLACE else weight**2
+        blocks.append(product_block(names, matrices, share, noise))
     return blocks
 
 
-_TRIES: dict[str, Callable[[Workload, Setting, int], Tried]] = {
+_TRIES: dict[str, Callable[[Question, Options, Tools], Tried]] = {
     "explicit": _explicit,
     "product": _product,
     "union": _unions,
     "marginals": _marginals,
 }
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

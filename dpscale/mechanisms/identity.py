@@ -11,26 +11,29 @@ import math
 
 import numpy as np
 
-from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms.contract import NoOptions, Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.plans.allocation import allocate
 from dpscale.plans.lattice import identity_factor
 from dpscale.plans.plan import Block, Plan
 from dpscale.workload import Part, ProductPart, Workload, decompose
 from dpscale.workload.parts import Attributes
 
+NAME = "identity"
 
-def plan_identity(workload: Workload, setting: Setting) -> Plan:
+
+def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
     """Plan the identity strategy on every asked set."""
-    setting.taking("identity")
+    workload, noise = question.workload, question.noise
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
-    shares, _ = allocate(list(energies.values()), setting.noise)
+    shares, _ = allocate(list(energies.values()), noise)
     blocks = tuple(
-        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, setting.noise)
+        Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, noise)
         for names, share in zip(energies, shares, strict=True)
     )
-    draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)
+    draft = Plan(workload, NAME, blocks, error=1.0, bound=0.0)
     error = math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(workload))
-    return Plan(workload, "identity", blocks, error, bound=0.0)
+    return Plan(workload, NAME, blocks, error, bound=0.0)
 
 
 def _energies(workload: Workload) -> dict[Attributes, float]:
@@ -49,3 +52,6 @@ def _energy(part: Part, names: Attributes) -> float:
         return math.prod(float(np.trace(family.gram(n))) for family, n in pairs)
     squares = part.queries(names).reshape(part.count(names), -1) ** 2
     return float((part.query_weights(names) * squares.sum(axis=1)).sum())
+
+
+MECHANISM = matrix_mechanism(NAME, NoOptions, plan)

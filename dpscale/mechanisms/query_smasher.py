@@ -1,7 +1,4 @@
-"""QuerySmasher (He et al., 2026): every residual subworkload at its own certified optimum, then closed-form shares.
-
-Options: `gap`, the certified gap at which a problem's search ends, and `seconds`, the time it may take at most.
-"""
+"""QuerySmasher (He et al., 2026): every residual subworkload at its own certified optimum, then closed-form shares."""
 
 from __future__ import annotations
 
@@ -11,25 +8,31 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import JobError
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
-from dpscale.mechanisms.setting import Setting
 from dpscale.plans.plan import Plan
 from dpscale.solve.convex import TOLERANCE, Optimum, optimise
 from dpscale.solve.store import Store
-from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
 NAME = "query-smasher"
 
 
-def plan_query_smasher(workload: Workload, setting: Setting) -> Plan:
-    """Plan with the certified optimum of every subworkload."""
-    given = setting.taking(NAME, "gap", "seconds")
-    gap, seconds = (
-        _positive(name, given.get(name, usual)) for name, usual in (("gap", TOLERANCE), ("seconds", math.inf))
+class Options(Settings):
+    """When a problem's search ends."""
+
+    gap: float = setting(TOLERANCE, "a number above 0", "the certified gap at which a problem's search ends", gt=0)
+    seconds: float = setting(
+        math.inf, "a number above 0", "its time limit; the plan's notes tell where it ended one", gt=0
     )
-    return plan_residuals(workload, setting, NAME, partial(solve_optimally, gap, seconds, setting.store))
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
+    """Plan with the certified optimum of every subworkload."""
+    solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
+    return plan_residuals(question, tools, NAME, solve)
 
 
 def solve_optimally(
@@ -50,7 +53,4 @@ def solve_optimally(
     return found
 
 
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise JobError(f"mechanism.{name}", f"{value!r}", "a number above 0", "mend it, or leave it out")
-    return float(value)
+MECHANISM = matrix_mechanism(NAME, Options, plan)

@@ -2,53 +2,56 @@
 
 X ∝ C is the optimum where the workload is made of marginals; for other families it is a valid, unoptimised strategy.
 The bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms,
-which the dual function allows since it is superadditive. Option `objective`: "sum" of the variances, or the "max" over
-the cells of all marginals (`max_variance`).
+which the dual function allows since it is superadditive. The max over the cells
+of all marginals is another objective (`max_variance`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from dpscale.errors import JobError
-from dpscale.mechanisms.setting import Setting
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
 from dpscale.plans.lattice import center_factor
 from dpscale.plans.plan import Block, Plan
 from dpscale.solve.max_variance import least_maximum
-from dpscale.workload import GramFactor, Subworkload, Workload, decompose
+from dpscale.workload import GramFactor, Subworkload, decompose
 
 NAME = "residual-planner"
 
 
-def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
+class Options(Settings):
+    """What is made least."""
+
+    objective: Literal["sum", "max"] = setting(
+        "sum", "sum or max", "sum of the variances, or max: the largest of any asked marginal's cell"
+    )
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan every residual with the centring strategy, and shares for the objective."""
-    objective = setting.taking(NAME, "objective").get("objective", "sum")
-    if objective not in ("sum", "max"):
-        raise JobError("mechanism.objective", f"{objective!r}", "sum or max", "mend it, or leave it out")
+    workload, noise = question.workload, question.noise
     subs = decompose(workload)
-    coefficients = [_coefficient(sub, setting.noise) for sub in subs]
-    shares, _ = allocate(coefficients, setting.noise)
+    coefficients = [_coefficient(sub, noise) for sub in subs]
+    shares, _ = allocate(coefficients, noise)
     notes: tuple[str, ...] = ()
-    if objective == "max":
-        if setting.noise != GAUSSIAN:
+    if options.objective == "max":
+        if noise != GAUSSIAN:
             raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
         shares, note = least_maximum(workload, [sub.attributes for sub in subs])
         notes = (note,)
     blocks = tuple(
-        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=setting.noise)
+        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
-    return Plan(
-        workload,
-        NAME,
-        blocks,
-        total_error(coefficients, shares, setting.noise),
-        uniform_bound(subs, setting.noise),
-        notes,
-    )
+    error = total_error(coefficients, shares, noise)
+    return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
 
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
@@ -73,3 +76,6 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
 def _root_trace(factor: GramFactor) -> float:
     """tr (G/n)^½, from the singular values of the rows."""
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
+
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

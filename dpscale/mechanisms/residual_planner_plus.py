@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
-from dpscale.mechanisms.setting import Setting
 from dpscale.names import nearest
 from dpscale.plans.allocation import allocate, variance_factor
 from dpscale.plans.lattice import LARGEST_BITS, Factor, center_factor, round_strategy, worth
 from dpscale.plans.plan import Block, Plan
 from dpscale.solve import baselines
-from dpscale.workload import FAMILIES, Subworkload, Workload, decompose, root_of
+from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
 
 Array = NDArray[np.float64]
 NAME = "residual-planner-plus"
@@ -37,30 +39,35 @@ BASES = {
 FULL_RANK = 1e-9
 
 
-def plan_residual_planner_plus(workload: Workload, setting: Setting) -> Plan:
+class Options(Settings):
+    """Which strategies are centred."""
+
+    bases: dict[str, Any] = setting(
+        {}, 'a base for each of some attributes, as {age = "hb"}',
+        "a base strategy for some attributes: identity, prefix, wavelet, hierarchical, hb or a matrix of rows × cells; "
+        "the best named one for the others"
+    )  # fmt: skip
+
+
+def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan every residual with the product of its attributes' centred bases."""
-    given = _checked(workload.domain, setting.taking(NAME, "bases").get("bases", {}))
+    workload, noise = question.workload, question.noise
+    given = {name: _matrix(workload.domain, name, base) for name, base in options.bases.items()}
     subs = decompose(workload)
     grams = _grams(subs)
-    factors = {name: _factor(gram, given.get(name), setting.noise) for name, gram in grams.items()}
+    factors = {name: _factor(gram, given.get(name), noise) for name, gram in grams.items()}
     traces: dict[tuple[str, ...], float] = {}
-    coefficients = [_coefficient(sub, factors, traces, setting.noise) for sub in subs]
-    shares, error = allocate(coefficients, setting.noise)
+    coefficients = [_coefficient(sub, factors, traces, noise) for sub in subs]
+    shares, error = allocate(coefficients, noise)
     blocks = tuple(
-        Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=setting.noise)
+        Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
-    return Plan(workload, NAME, blocks, error, uniform_bound(subs, setting.noise))
-
-
-def _checked(domain: Domain, bases: Any) -> dict[str, Array]:
-    """The bases as matrices; JobError for an attribute or base that is not known, or that tells too little."""
-    if not isinstance(bases, Mapping):
-        raise JobError("mechanism.bases", f"{bases!r}", "a base for each of some attributes", 'write {age = "hb"}')
-    return {name: _matrix(domain, name, base) for name, base in bases.items()}
+    return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
 
 
 def _matrix(domain: Domain, name: str, base: Any) -> Array:
+    """A base as a matrix; JobError for an attribute or base that is not known, or that tells too little."""
     (size,), field = domain.shape([name]), f"mechanism.bases.{name}"
     if isinstance(base, str):
         if base not in BASES:
@@ -139,3 +146,6 @@ def _trace(sub: Subworkload, key: tuple[str, ...], own: list[Factor], traces: di
             traces[name, part] = float(((sub.factors[part].rows @ factor.inverse) ** 2).sum())
         value *= traces[name, part]
     return value
+
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.blas import one_thread
-from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms.contract import Question, Tools
 from dpscale.plans.allocation import GAUSSIAN, allocate, variance_factor
 from dpscale.plans.lattice import BASIS_BITS, Factor, bits_for, center_factor, round_strategy, worth
 from dpscale.plans.plan import Block, Plan
@@ -55,28 +55,28 @@ class Problem:
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
 
 
-def plan_residuals(workload: Workload, setting: Setting, name: str, solve: Solve, based: bool = True) -> Plan:
+def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
     """The plan of a mechanism that solves every subworkload by `solve`.
 
     `based`: whether its strategies stay in the span of the queries, so that an integer basis of that span can be used.
     """
-    subs = decompose(workload)
+    subs = decompose(question.workload)
     signatures = [sub.signature() for sub in subs]
     distinct = dict(zip(signatures, subs, strict=True))
     single: dict[str, Problem] = {}
     problems = {key: _problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
-             *(partial(_product, solve, setting.noise, sub) for sub in rest.values())]  # fmt: skip
-    found = list(setting.each(_run, tasks))
+             *(partial(_product, solve, question.noise, sub) for sub in rest.values())]  # fmt: skip
+    found = list(tools.each(_run, tasks))
     optima = dict(zip(single, found, strict=False))
     solved = dict(zip(rest, found[len(single) :], strict=True))
-    rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, setting)
+    rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, question.noise, tools)
     for key, parts in problems.items():
         if key not in solved:
-            solved[key] = _assemble(parts, optima, rounded, setting.noise)
+            solved[key] = _assemble(parts, optima, rounded, question.noise)
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs, strict=True)]
-    return _plan(workload, name, setting.noise, subs, solutions, _remarks(list(optima.values())))
+    return _plan(question.workload, name, question.noise, subs, solutions, _remarks(list(optima.values())))
 
 
 def _run(task: Callable[[], Any]) -> Any:
@@ -170,11 +170,11 @@ def _common_basis(sub: Subworkload) -> Array | None:
     return np.concatenate(known) if len(known) == len(bases) else None
 
 
-def _rounded(products: list[tuple[Problem, ...]], optima: dict[str, Optimum], setting: Setting) -> Rounded:
+def _rounded(products: list[tuple[Problem, ...]], optima: dict[str, Optimum], noise: str, tools: Tools) -> Rounded:
     """Every problem's optimum as an integer strategy, once for each number of bits that a product asks for."""
     wanted = {(problem.key, _bits(parts)): problem for parts in products for problem in parts}
-    tasks = [partial(_round, problem, optima[key], bits, setting.noise) for (key, bits), problem in wanted.items()]
-    return dict(zip(wanted, setting.each(_run, tasks), strict=True))
+    tasks = [partial(_round, problem, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
+    return dict(zip(wanted, tools.each(_run, tasks), strict=True))
 
 
 def _bits(problems: tuple[Problem, ...]) -> int:

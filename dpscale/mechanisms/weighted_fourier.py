@@ -11,20 +11,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.mechanisms.contract import NoOptions, Question, Tools
+from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
-from dpscale.mechanisms.setting import Setting
 from dpscale.plans.plan import Plan
 from dpscale.solve.convex import Optimum
-from dpscale.workload import Workload, root_of
+from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
 NAME = "weighted-fourier"
 
 
-def plan_weighted_fourier(workload: Workload, setting: Setting) -> Plan:
+def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
     """Plan every residual with its best circulant strategy."""
-    setting.taking(NAME)
-    return plan_residuals(workload, setting, NAME, solve_circulant, based=False)
+    return plan_residuals(question, tools, NAME, solve_circulant, based=False)
 
 
 def solve_circulant(key: str | None, rows: Array, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:
@@ -48,3 +48,6 @@ def _circulant(spectrum: Array) -> Array:
     apart = (cells[:, :, None] - cells[:, None, :]) % np.array(shape)[:, None, None]
     matrix = kernel[tuple(apart)]
     return np.asarray((matrix + matrix.T) / 2)
+
+
+MECHANISM = matrix_mechanism(NAME, NoOptions, plan)

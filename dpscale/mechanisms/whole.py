@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
-from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms.contract import Tools
 from dpscale.plans import coupled
 from dpscale.plans.allocation import BELOW_ONE, variance_factor
 from dpscale.plans.lattice import LARGEST_BITS, Factor, bits_for, full_factor, identity_factor
@@ -80,14 +80,14 @@ def total_error(draft: Plan) -> float:
     return math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(draft.workload))
 
 
-def check_cells(blocks: Iterable[Block], setting: Setting, name: str) -> None:
+def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
     """PlanError where a block needs a marginal of more cells than may be held."""
     for block in blocks:
         cells = math.prod(math.prod(factor.shape) for factor in block.factors)
-        if cells > setting.most_cells:
+        if cells > tools.most_cells:
             raise PlanError(
                 "engine.memory",
                 f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
-                f"at most {setting.most_cells} cells under the memory setting",
+                f"at most {tools.most_cells} cells under the memory setting",
                 "raise it, ask fewer attributes, or take query-smasher",
             )

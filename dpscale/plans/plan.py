@@ -10,6 +10,7 @@ over its pieces (but see `coupled`).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ class Block:
     def commutes(self) -> bool:
         """Whether its estimates of different residuals are independent."""
         return all(factor.commutes for factor in self.factors)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the integer strategy."""
+        return hashlib.sha256("".join(factor.digest for factor in self.factors).encode()).hexdigest()
 
     @property
     def rows(self) -> tuple[int, ...]:

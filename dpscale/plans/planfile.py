@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.errors import JobError
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.lattice import Factor
@@ -17,13 +16,11 @@ from dpscale.plans.plan import Block, Plan
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
-AnyPlan = Plan | AdaptivePlan
+PLAN = "plan.json"
 
 
-def write_plan(folder: Path, plan: AnyPlan) -> str:
-    """Write a plan; returns its digest, by which the ledger knows it."""
-    if isinstance(plan, AdaptivePlan):
-        return _write(folder, plan.to_dict())
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan."""
     factors: dict[int, tuple[str, Factor]] = {}
     for block in plan.blocks:
         for factor in block.factors:
@@ -43,31 +40,29 @@ def write_plan(folder: Path, plan: AnyPlan) -> str:
     matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
     with writing(folder / "factors.npz") as file:
         np.savez_compressed(file, allow_pickle=False, **matrices)
-    return _write(folder, content)
+    write_content(folder, content)
 
 
-def _write(folder: Path, content: dict[str, Any]) -> str:
-    text = json.dumps(content)
-    write_whole(folder / "plan.json", text.encode())
-    return hashlib.sha256(text.encode()).hexdigest()
+def write_content(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write plan.json, by whose hash the ledger knows a plan."""
+    write_whole(folder / PLAN, json.dumps(content).encode())
 
 
-def check_adaptive(folder: Path, plan: AdaptivePlan) -> AdaptivePlan:
-    """The plan that follows from a job; JobError unless it is the one in the folder."""
+def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
+    """JobError unless plan.json is what follows from the job."""
     try:
-        content = json.loads(read_bytes(folder / "plan.json"))
+        content = json.loads(read_bytes(folder / PLAN))
     except (FileNotFoundError, ValueError):
         content = None
-    if content != plan.to_dict():
+    if content != expected:
         raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
                        "start a new run")  # fmt: skip
-    return plan
 
 
 def read_plan(folder: Path, workload: Workload) -> Plan:
     """Read a plan back for the workload that it was made for."""
     try:
-        content = json.loads(read_bytes(folder / "plan.json"))
+        content = json.loads(read_bytes(folder / PLAN))
         with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
             factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
     except (FileNotFoundError, ValueError, KeyError):

@@ -1,9 +1,22 @@
-"""Measurements → estimates: post-processing, free and repeatable; it never sees a record or an exact count.
+"""Evidence → estimates: post-processing, free and repeatable; it never sees a record or an exact count.
 
 Every measurement tells of residuals; their inverse-variance averages are the best linear unbiased estimates, and every
 marginal or query is a sum over its residuals, with variances that add (QuerySmasher, section 7; GReM-MLE).
+The table names each reconstruction as the job file does, and its module, which is imported when it is first asked for.
 """
 
-from dpscale.reconstruct.estimates import Estimates
+from __future__ import annotations
 
-__all__ = ["Estimates"]
+from importlib import import_module
+from typing import Any
+
+RECONSTRUCTIONS = {
+    "least-squares": "dpscale.reconstruct.least_squares",
+    "grem": "dpscale.reconstruct.grem_estimates",
+    "maxent": "dpscale.reconstruct.local_entropy",
+}
+
+
+def reconstruction(name: str) -> Any:
+    """The `Reconstruction` of a name in the table."""
+    return import_module(RECONSTRUCTIONS[name]).RECONSTRUCTION

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.low_order import Each, NoisyResidual, low_order
+from dpscale.each import Each, plainly
+from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual.grem import Residuals
@@ -26,7 +27,7 @@ def model_of(
     residuals: Residuals,
     wanted: Sequence[Names] = (),
     chains: int = 1,
-    each: Each | None = None,
+    each: Each = plainly,
 ) -> LowOrder:
     """Consistent non-negative low-order tables from all that was measured, attributes in the order of `counts`.
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.each import Each, plainly
 from dpscale.reconstruct.chains import Links, independent
 from dpscale.reconstruct.fit import Margin, proportional_fit
 from dpscale.reconstruct.maxent import LowOrder, Names
@@ -29,7 +30,6 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 Margins = list[Margin]
-Each = Callable[[Callable[[Any], Any], list[Any]], list[Any]]
 FIT_ROUNDS, FIT_TOLERANCE = 20, 1e-6
 CHUNK_CELLS, CHUNK_TABLES = 1 << 16, 128
 
@@ -42,18 +42,13 @@ class NoisyResidual:
     deviation: float
 
 
-def plainly(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """The plain loop that `each` is unless told otherwise."""
-    return [function(item) for item in items]
-
-
 def low_order(
     ones: Mapping[str, Array],
     groups: Mapping[str, Groups],
     measured: Mapping[Names, NoisyResidual],
     wanted: Sequence[Names] = (),
     chains: int = 1,
-    each: Each | None = None,
+    each: Each = plainly,
 ) -> LowOrder:
     """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
 
@@ -61,21 +56,20 @@ def low_order(
     `each(function, items)`: [function(item) for item in items] by other means, such as tasks. All can be pickled; an
     item has about CHUNK_CELLS cells, or one table of more; where chains are sought the function holds the model.
     """
-    run = each or plainly
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
     pairs: dict[Names, NoisyResidual] = {names: own for names, own in measured.items() if len(names) == 2}
-    model = _with(model, _shrunk(model, pairs, {}, run))
+    model = _with(model, _shrunk(model, pairs, {}, each))
     for _ in range(chains if pairs else 0):
-        nearest = _by_chunks(run, partial(_nearest, Links.of(model)), pairs)
-        model = LowOrder(ones, groups, _shrunk(model, pairs, nearest, run), model.total)
+        nearest = _by_chunks(each, partial(_nearest, Links.of(model)), pairs)
+        model = LowOrder(ones, groups, _shrunk(model, pairs, nearest, each), model.total)
     if chains and model.tables:
         left: list[Names] = [names for names in wanted if len(names) == 2 and names not in pairs]
         sought = {names: model.cells(names) for names in left}
-        implied = _by_chunks(run, partial(_strongest, Links.of(model)), sought)
+        implied = _by_chunks(each, partial(_strongest, Links.of(model)), sought)
         model = _with(model, {names: table for names, table in implied.items() if table is not None})
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: own for names, own in measured.items() if len(names) == size}
-        model = _with(model, _shrunk(model, larger, {}, run))
+        model = _with(model, _shrunk(model, larger, {}, each))
     return model
 
 

@@ -23,9 +23,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.each import Each, plainly
 from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.low_order import Each, plainly
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
@@ -81,12 +81,12 @@ def simulated(
     chains: int = 1,
     draws: int = DRAWS,
     seed: int = 0,
-    each: Each | None = None,
+    each: Each = plainly,
 ) -> Simulated:
     """Errors of a model that `model_of` made of `counts` and `residuals`. Every draw may be a task of `each`."""
     pairs = tuple(names for names in residuals.values if len(names) > 1)
     build = partial(_replica, model, *_noiseless(model, counts, residuals), tuple(wanted), chains)
-    made = (each or plainly)(build, [(seed, draw) for draw in range(draws)])
+    made = list(each(build, [(seed, draw) for draw in range(draws)]))
     replicas = tuple(replica for replica, _ in made)
     own = {names: model.coarse_marginal(names) for names in pairs}
     spread = {names: _spread(own[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs}

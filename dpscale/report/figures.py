@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any
-
-from dpscale.mechanisms import Plan
 
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
@@ -33,11 +32,13 @@ def error_plot(rows: list[dict[str, Any]]) -> str:
     return _svg(figure)
 
 
-def share_plot(plan: Plan) -> str:
-    """The part of the budget that goes to measurements of each number of attributes."""
+def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
+    """The part of the budget that goes to measurements of each number of attributes; "" where it is not known."""
     shares: dict[int, float] = {}
-    for block in plan.blocks:
-        shares[len(block.attributes)] = shares.get(len(block.attributes), 0.0) + block.share
+    for attributes, share in measured.items():
+        shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
+    if not shares:
+        return ""
     figure, axes = _figure(height=2.2)
     degrees = sorted(shares)
     axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
+
+from dpscale.plans.figures import figure
 
 
 def render(content: Mapping[str, Any]) -> str:
@@ -16,10 +17,3 @@ def render(content: Mapping[str, Any]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["figure"] = figure
     return environment.from_string(page).render(**content)
-
-
-def figure(value: float | None) -> str:
-    """A number for readers: four significant digits, thousands apart."""
-    if value is None or not math.isfinite(value):
-        return "—"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"

@@ -12,8 +12,7 @@ from typing import Any
 
 from dpscale.errors import DpscaleError, JobError, TransientError
 
-FOLDERS = {"plan": "plan", "measure": "measurements", "reconstruct": "answers"}
-READS = {"measure": ("plan",), "reconstruct": ("plan", "measure"), "report": ("plan", "reconstruct")}
+FOLDERS = {"measure": "measurements", "reconstruct": "answers"}  # of runs whose manifest does not tell
 FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
 DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
@@ -54,17 +53,15 @@ def digest_files(root: Path, paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def check_left(root: Path, found: Mapping[str, Mapping[str, Any]], stage: str) -> None:
-    """JobError where a stage would begin on files that are not those which an earlier one left, by their hashes.
+def check_left(root: Path, stage: str, entry: Mapping[str, Any]) -> None:
+    """JobError where the files that an earlier stage left are not those that it left, by their hash.
 
-    `found`: the manifest's entries of the stages that were done before this process came. What it made itself needs no
-    second reading, a stage that is done reads nothing, and one without a hash has nothing to be held against.
+    `entry`: the manifest's of that stage; one without a hash has nothing to be held against.
     """
-    for name in READS.get(stage, ()) if stage not in found else ():
-        noted = found.get(name, {}).get("sha256")
-        if noted is not None and digest_left(root, root / FOLDERS[name]) != noted:
-            raise JobError("run directory", f"files that stage {name} left in {root / FOLDERS[name]} were changed",
-                           "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
+    left = root / entry.get("folder", FOLDERS.get(stage, stage))
+    if entry.get("sha256") is not None and digest_left(root, left) != entry["sha256"]:
+        raise JobError("run directory", f"files that stage {stage} left in {left} were changed",
+                       "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
 
 
 def digest_left(root: Path, left: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpscale.errors import JobError
 from dpscale.job import Job
-from dpscale.storage.files import read_bytes
+from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -53,3 +53,38 @@ def _whole(found: dict[str, Any]) -> bool:
     if not (found.keys() >= ANY and all(isinstance(found.get(name), kind) for name, kind in KEPT.items())):
         return False
     return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in found["stages"].values())
+
+
+class Kept:
+    """A manifest in memory, written through. Where another process replaced the file since, it is read again.
+
+    A file on a disk is known by its inode, size and time; what is in a store is read whenever it is asked for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._text = ""
+        self._sign: tuple[int, int, int] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """A copy that its reader may change."""
+        sign = self._signature()
+        if sign is None or sign != self._sign:
+            self._text, self._sign = json.dumps(read_manifest(self.folder)), sign
+        return dict(json.loads(self._text))
+
+    def write(self, manifest: dict[str, Any]) -> None:
+        """Whole, and kept as written."""
+        text = json.dumps(manifest, indent=2)
+        write_whole(self.folder / MANIFEST, text.encode())
+        self._text, self._sign = text, self._signature()
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        path = self.folder / MANIFEST
+        if not is_local(path):
+            return None
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns

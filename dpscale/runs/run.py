@@ -1,9 +1,10 @@
-"""The run directory: everything that a stage needs and everything that it leaves.
+"""A run, opened once: everything that a stage needs and everything that it leaves.
 
     job.toml  domain.toml  manifest.json  plan/  measurements/  answers/  report.html  log.jsonl
 
 and, from the first draw to the last, secret.key. One process at a time works in it (a file lock); a stage that is
-done is done for good, since the job, the domain and the plan in it never change.
+done is done for good, since the job, the domain and the plan in it never change. So they are read once a process. The
+manifest is kept in memory and written through; where another process wrote it since, it is read again.
 """
 
 from __future__ import annotations
@@ -14,88 +15,77 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from dpscale.adaptive.plan import AdaptivePlan
 from dpscale.domain import Domain
 from dpscale.errors import DpscaleError, JobError
-from dpscale.runs.hashes import digest_left, disk_errors
-from dpscale.storage.lock import free, locked
-from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, first_manifest, read_manifest
-from dpscale.stages.methods import is_adaptive, plan_of
-from dpscale.plans.planfile import check_adaptive, read_plan
 from dpscale.job import Job
+from dpscale.measure import Released
+from dpscale.measure.tags import secret_tag
+from dpscale.mechanisms.contract import Question
+from dpscale.plans.planfile import PLAN
+from dpscale.plans.planned import Planned
+from dpscale.privacy.secret import read_secret
+from dpscale.runs.hashes import digest_left, disk_errors
+from dpscale.runs.making import make, making
+from dpscale.runs.manifest import MANIFEST, Kept, first_manifest
+from dpscale.runs.stage import Stage
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
-from dpscale.mechanisms import Plan
-
-LEAVES = {
-    "plan": "plan/plan.json",
-    "measure": "measurements",
-    "reconstruct": "answers/index.json",
-    "report": "report.html",
-}
+from dpscale.storage.lock import free, locked
+from dpscale.workload import Workload
 
 
-class RunDirectory:
+class Run:
     """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
+        """`known`: what its job and domain files say, where this process wrote them."""
         self.path = _resolved(path)
         with disk_errors(self.path), store_errors(self.path):
-            self._read()
-
-    def _read(self) -> None:
-        if not present(self.path / MANIFEST):
-            raise JobError(
-                "run directory",
-                f"{self.path} is not one",
-                "a directory that `dpscale run` or `dpscale plan --run-dir` made",
-                "check the path",
-            )
-        self.job = Job.read(self.path / "job.toml")
-        self.domain = Domain.read(self.path / "domain.toml")
-        if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
-            raise JobError(
-                "run directory",
-                f"job.toml or domain.toml in {self.path} was edited",
-                "the files as the run wrote them (memory and scheduler may change)",
-                "restore them, or start a new run with your job",
-            )
+            if not present(self.path / MANIFEST):
+                raise JobError("run directory", f"{self.path} is not one",
+                               "a directory that `dpscale run` or `dpscale plan --run-dir` made",
+                               "check the path")  # fmt: skip
+            self._kept = Kept(self.path)
+            self.job, self.domain = known or (Job.read(self.path / "job.toml"), Domain.read(self.path / "domain.toml"))
+            if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
+                raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
+                               "the files as the run wrote them (memory and scheduler may change)",
+                               "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None) -> RunDirectory:
+    def create(cls, job: Job, path: str | Path | None = None) -> Run:
         """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
         domain = job.read_domain()
-        job.build_workload(domain)
+        workload = job.build_workload(domain)
         digest = job_digest(job, domain)
         where = _resolved(path if path is not None else Path("runs") / digest[:12])
         with store_errors(where), making(where):
             made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest))
-        return cls(where) if made else cls._reopened(where, digest)
+        run = cls(where, (job, domain)) if made else cls._reopened(where, digest)
+        vars(run)["workload"] = workload
+        return run
 
     @classmethod
-    def _reopened(cls, where: Path, digest: str) -> RunDirectory:
-        found = cls(where)
-        if found.manifest["job_sha256"] != digest:
-            raise JobError(
-                "run directory",
-                f"{where} holds another job",
-                "the directory of this job, or a new one",
-                "choose another --run-dir",
-            )
-        return found
+    def _reopened(cls, where: Path, digest: str) -> Run:
+        run = cls(where)
+        if run.manifest["job_sha256"] != digest:
+            raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
+                           "choose another --run-dir")  # fmt: skip
+        return run
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return read_manifest(self.path)
+        """What the run is and how far it has come. A copy: `update` changes it."""
+        return self._kept.read()
 
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
-        write_whole(self.path / MANIFEST, json.dumps(self.manifest | changes, indent=2).encode())
+        self._kept.write(self.manifest | changes)
 
     @property
     def secret_path(self) -> Path:
@@ -105,47 +95,96 @@ class RunDirectory:
     def measurements_path(self) -> Path:
         return self.path / "measurements"
 
-    def plan(self) -> Plan | AdaptivePlan:
-        """The plan of a planned run."""
-        if is_adaptive(self.job):
-            return check_adaptive(self.path / "plan", plan_of(self.job, self.domain))
-        return read_plan(self.path / "plan", self.job.build_workload(self.domain))
+    @cached_property
+    def workload(self) -> Workload:
+        return self.job.build_workload(self.domain)
+
+    @cached_property
+    def question(self) -> Question:
+        """What the job asks, at what budget."""
+        return self.job.question(self.workload)
+
+    @cached_property
+    def planned(self) -> Planned:
+        """What was planned, as the plan stage left it."""
+        planned = self.job.method.read(self.path / "plan", self.question, self.job.options)
+        if planned.noise != self.job.privacy.noise:
+            raise JobError("run directory", "its plan has another noise than its job asks for",
+                           "the plan as it was made", "start a new run")  # fmt: skip
+        return planned
+
+    def keep_plan(self, planned: Planned) -> None:
+        """Write the plan; it need not be read again here."""
+        planned.write(self.path / "plan")
+        vars(self)["planned"] = planned
+
+    @cached_property
+    def plan_digest(self) -> str:
+        """SHA-256 of the plan, by which the ledger knows it."""
+        return hashlib.sha256(read_bytes(self.path / "plan" / PLAN)).hexdigest()
+
+    @property
+    def released(self) -> Released:
+        """What was measured, under the manifest's release and data; JobError before the data were looked at."""
+        manifest = self.manifest
+        if manifest["snapshot"] is None:
+            raise self._undone("measure")
+        return self.releasing(manifest["release"], manifest["snapshot"])
+
+    def releasing(self, release: str, snapshot: str) -> Released:
+        """The release under its name and that of its data, opened once for each."""
+        if (release, snapshot) not in self._releases:
+            opened = Released(self.measurements_path, release, snapshot, self.planned, self.held_secret)
+            self._releases[release, snapshot] = opened
+        return self._releases[release, snapshot]
+
+    @cached_property
+    def _releases(self) -> dict[tuple[str, str], Released]:
+        return {}
+
+    def held_secret(self) -> bytes | None:
+        """The secret, if it is there and is the one that the release began with; another would draw noise afresh."""
+        if not present(self.secret_path):
+            return None
+        secret = read_secret(self.secret_path)
+        return secret if secret_tag(secret) == self.manifest["secret_tag"] else None
 
     def done(self, stage: str) -> bool:
         """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
-        return self.manifest["stages"].get(stage, {}).get("state") == "done" and present(self.path / LEAVES[stage])
+        entry = self.manifest["stages"].get(stage, {})
+        return entry.get("state") == "done" and present(self.path / entry.get("leaves", stage))
 
     def states(self, driven: bool = False) -> dict[str, str]:
         """The state of every stage begun: running, done, failed, or stopped where its process is gone.
 
         `driven`: a driver elsewhere is known to be at work, which not every disk's locks tell.
         """
-        found = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
-        if "running" in found.values() and not driven and free(self.path):
-            found = {name: "stopped" if state == "running" else state for name, state in found.items()}
-        return found
+        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
+        if "running" in states.values() and not driven and free(self.path):
+            states = {name: "stopped" if state == "running" else state for name, state in states.items()}
+        return states
 
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""
         if not self.done(stage):
-            raise JobError(
-                "run directory",
-                f"stage {stage} is not done",
-                "a run whose earlier stages are done",
-                f"run `dpscale {stage} {self.path}` first",
-            )
+            raise self._undone(stage)
+
+    def _undone(self, stage: str) -> JobError:
+        return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
+                        f"run `dpscale {stage} {self.path}` first")  # fmt: skip
 
     @contextmanager
-    def stage(self, name: str, folder: str) -> Iterator[None]:
+    def during(self, stage: Stage) -> Iterator[None]:
         """Mark a stage as running, then done with the hash of its files; on an error, as failed."""
-        self._mark(name, start=_now(), state="running", end=None)
+        self._mark(stage.name, start=_now(), state="running", end=None)
         try:
             yield
         except BaseException:
             with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
-                self._mark(name, end=_now(), state="failed")
+                self._mark(stage.name, end=_now(), state="failed")
             raise
-        self._mark(name, end=_now(), state="done", sha256=digest_left(self.path, self.path / folder))
+        digest = digest_left(self.path, self.path / stage.folder)
+        self._mark(stage.name, end=_now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
     def locked(self) -> AbstractContextManager[None]:
         """One process at a time; TransientError when another is at work here."""
@@ -154,7 +193,7 @@ class RunDirectory:
     def _mark(self, stage: str, **changes: Any) -> None:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
-        write_whole(self.path / MANIFEST, json.dumps(manifest, indent=2).encode())
+        self._kept.write(manifest)
         self._log(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
 
     def _log(self, line: str) -> None:

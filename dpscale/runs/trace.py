@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpscale.adaptive import State
 from dpscale.storage.files import reading, writing
 
 
-def write_trace(path: Path, state: State) -> None:
-    """trace.parquet: a row for every measurement after the 1-ways.
+def write_trace(path: Path, rows: list[dict[str, Any]]) -> None:
+    """trace.parquet: a row for every measurement that was chosen; no file where none was.
 
     Columns: round, rank, attributes, rho (of the measurement with its selection), moved (L1 distance by which the
     estimate of the chosen marginal moved, records), expected_noise (the L1 error that its noise alone would make).
@@ -18,12 +17,8 @@ def write_trace(path: Path, state: State) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = [
-        {"round": number, "rank": rank, "attributes": list(names), "rho": float(note.step),
-         "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
-        for number, note in enumerate(state.rounds, start=1)
-        for rank, names in enumerate(note.chosen)
-    ]  # fmt: skip
+    if not rows:
+        return
     schema = pa.schema([("round", pa.int32()), ("rank", pa.int32()), ("attributes", pa.list_(pa.string())),
                         ("rho", pa.float64()), ("moved", pa.float64()), ("expected_noise", pa.float64())])  # fmt: skip
     with writing(path, durable=False) as file:

@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.each import Each, plainly
 from dpscale.errors import PlanError
-from dpscale.mechanisms.setting import Each
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
 from dpscale.solve.marginal_newton import polish, state_of
@@ -82,7 +82,9 @@ def optimise_marginals(
     return MarginalStrategy(_named(union, theta), error, bound, min(least, error), named)
 
 
-def attribute_strategies(union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = map) -> list[Array]:
+def attribute_strategies(
+    union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = plainly
+) -> list[Array]:
     """One strategy of sensitivity 1 an attribute, for what is asked of it and a part of Total: factors for OPT_M."""
     axes = [union.distinct(i) for i in range(len(union.sizes))]
     return list(each(partial(_attribute_strategy, noise=noise, of_total=of_total), axes))

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.mechanisms.setting import Each
+from dpscale.each import Each, plainly
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
@@ -43,7 +43,7 @@ class ProductStrategy:
 
 
 def optimise_product(
-    union: Implicit, noise: Noise, each: Each = map, starts: int = STARTS, seed: int = 0
+    union: Implicit, noise: Noise, each: Each = plainly, starts: int = STARTS, seed: int = 0
 ) -> ProductStrategy:
     """OPT⊗: in closed form for one product, else the best of `starts` block descents; `each` maps over those tasks."""
     bound = svd_bound(union).value

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpscale.mechanisms.setting import Each
+from dpscale.each import Each, plainly
 from dpscale.solve.implicit import Implicit, Product
 from dpscale.solve.opt_explicit import Noise
 from dpscale.solve.opt_product import ProductStrategy, optimise_product
@@ -37,7 +37,7 @@ class UnionStrategy:
 
 
 def optimise_union(
-    union: Implicit, noise: Noise, each: Each = map, groups: Groups | None = None, seed: int = 0
+    union: Implicit, noise: Noise, each: Each = plainly, groups: Groups | None = None, seed: int = 0
 ) -> UnionStrategy:
     """OPT+ on given groups, or the best of each product alone and products gathered under the largest ones."""
     tried = [groups] if groups is not None else distinct_groupings(union)

@@ -1,93 +1,146 @@
-"""The measure stage: the only one that sees records and spends budget (see `spending` for its order)."""
+"""The measure stage: the only one that sees records and spends budget (see `spending` for its order).
+
+The driver alone decides and advances, from released values. Exact counts of what may still be selected stay in shards
+on the workers, of which only distances come back, for the exponential mechanism and for nothing else. Each decision that
+does not follow from the plan is on disk and on the ledger before it is measured, so a run that is killed goes on with
+the same streams, decides nothing twice and spends nothing twice, and a copy that comes to other decisions is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from dpscale.adaptive.plan import AdaptivePlan
+from dpscale.adaptive import Scores, draw_chosen
+from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
-from dpscale.errors import JobError
-from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
-from dpscale.measure.rounds import Rounds
-from dpscale.plans.planfile import AnyPlan
+from dpscale.engine.shards import Shards
+from dpscale.measure import Measurement, Released, carry_out
+from dpscale.plans.planned import Decision
 from dpscale.privacy.secret import read_secret
-from dpscale.runs.run import RunDirectory
-from dpscale.stages.adapting import measure_adaptively
-from dpscale.stages.memory import check_room
-from dpscale.stages.plan import run_plan
+from dpscale.privacy.streams import open_stream
+from dpscale.runs.run import Run
+from dpscale.runs.trace import write_trace
+from dpscale.stages.memory import check_room, counting_memory
 from dpscale.stages.reading import Reader, columns_of, open_table, snapshot_of
-from dpscale.stages.spending import charge, check_secret, hold_secret, holds_secret, publish
+from dpscale.stages.spending import charge, check_secret, hold_secret, keep_decision, publish
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes
 from dpscale.tables.snapshot import Stamps, stamps
 
-STAGES = ("plan", "measure", "reconstruct", "report")
-
-__all__ = ["STAGES", "measured", "run_measure", "run_plan"]
+Counted = list[tuple[Pass, list[Any]]]
 
 
-def run_measure(run: RunDirectory, engine: Engine) -> None:
+def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw, store."""
-    run.require("plan")
-    if run.done("measure"):
-        return
-    check_room(made := run.plan(), run.job, engine)
-    with run.stage("measure", "measurements"):
-        table = open_table(run, columns_of(run.domain, made.counted))
-        engine.check_sight(run.path, table.files)
-        hold_secret(run)
-        seen = stamps(table)
-        measurements = _of(run, made, snapshot_of(run, table, engine))
-        if isinstance(measurements, Rounds):
-            measure_adaptively(run, engine, table, measurements, seen)
-        else:
-            _measure_missing(run, engine, table, measurements, seen)
-        publish(run, measurements)
+    check_room(run.planned, run.job, engine)
+    table = open_table(run, columns_of(run.domain, run.planned.counted))
+    engine.check_sight(run.path, table.files)
+    hold_secret(run)
+    seen = stamps(table)
+    released = run.releasing(run.manifest["release"], snapshot_of(run, table, engine))
+    with one_thread():
+        measure(run, engine, table, released, seen)
+    publish(run, released)
 
 
-def measured(run: RunDirectory) -> Measurements | Rounds:
-    """The measurements of a run whose measure stage is done."""
-    run.require("measure")
-    return _of(run, run.plan(), run.manifest["snapshot"])
+def measure(run: Run, engine: Engine, table: Table, released: Released, seen: Stamps) -> None:
+    """All decisions that are left."""
+    state, waiting = released.replayed()
+    if waiting is not None or released.planned.selection(state) is not None:
+        check_secret(run)
+        charge(run, released, reserve=False)
+        reader = Reader.of(run, engine, table, seen, columns_of(run.domain, released.planned.counted))
+        state = _Measuring(run, engine, released, reader).to_the_end(state, waiting)
+    write_trace(run.path / "trace.parquet", released.planned.trace(state))
 
 
-def _of(run: RunDirectory, made: AnyPlan, snapshot_id: str) -> Measurements | Rounds:
-    if made.noise != run.job.privacy.noise:
-        raise JobError("run directory", "its plan has another noise than its job asks for", "the plan as it was made",
-                       "start a new run")  # fmt: skip
-    release = run.manifest["release"]
-    if isinstance(made, AdaptivePlan):
-        secret = read_secret(run.secret_path) if holds_secret(run) else None
-        return Rounds(run.measurements_path, release, snapshot_id, made, secret)
-    schedule = make_schedule(made, run.job.privacy.budget, run.job.data.max_rows_per_unit or 1)
-    return Measurements(run.measurements_path, release, snapshot_id, made, schedule)
+@dataclass(eq=False)
+class _Measuring:
+    run: Run
+    engine: Engine
+    released: Released
+    reader: Reader
+    scores: Scores = field(default_factory=Scores)
 
+    def to_the_end(self, state: Any, waiting: Decision | None) -> Any:
+        """The last state. A waiting first decision is measured pass by pass; later ones from the shards."""
+        planned, counted = self.released.planned, Counted()
+        first = waiting if waiting is not None and waiting.round == 0 else None
+        wanted = self.released.missing(first) if first else []
+        passes = self._passes(list(dict.fromkeys(one.source for one in wanted)))
+        for number, one in enumerate(passes[: self._needed(passes, wanted)]):
+            handles = self.reader.count(one) if number else self.reader.first(one)
+            if number == 0:
+                charge(self.run, self.released)
+            self._measure_pass(one, wanted, handles)
+            if planned.candidates:
+                counted.append((one, handles))
+        if first is not None:
+            state, waiting = planned.begun(first, self.released.values(first)), None
+        return self._chosen(state, waiting, counted)
 
-def _measure_missing(run: RunDirectory, engine: Engine, table: Table, measurements: Measurements, seen: Stamps) -> None:
-    missing = measurements.missing()
-    if not missing:
-        return
-    check_secret(run)
-    charge(run, measurements, reserve=False)
-    orders = make_orders(measurements, missing)
-    reader = Reader.of(run, engine, table, seen, columns_of(run.domain, measurements.plan.counted))
-    sets = list(dict.fromkeys(order.source for order in orders))
-    for number, one in enumerate(plan_passes(run.domain, sets, run.job.engine.bytes, engine.workers)):
-        handles = reader.count(one) if number else reader.first(one)
-        if number == 0:
-            charge(run, measurements)
-        _measure_pass(run, engine, one, orders, handles)
+    def _passes(self, sources: Sequence[Attributes]) -> list[Pass]:
+        sets = list(dict.fromkeys([*sources, *self.released.planned.candidates]))
+        memory = counting_memory(self.released.planned, self.run.job)
+        return plan_passes(self.run.domain, sets, memory, self.engine.workers)
 
+    @staticmethod
+    def _needed(passes: Sequence[Pass], wanted: Sequence[Measurement]) -> int:
+        """How many passes hold what the first decision measures; one at least, which holds all values to the domain."""
+        sources = {one.source for one in wanted}
+        return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
 
-def _measure_pass(run: RunDirectory, engine: Engine, one: Pass, orders: Iterable[Order], handles: list[Any]) -> None:
-    """Turn the exact counts of a pass into measurements on disk; the counts are let go with the handles."""
-    by_source: dict[Attributes, list[Order]] = {}
-    for order in orders:
-        by_source.setdefault(order.source, []).append(order)
-    items = []
-    for layout, handle in zip(one.shards, handles, strict=True):
-        mine = [order for attributes in layout.sets for order in by_source[attributes]]
-        items.append((layout, mine, run.secret_path, handle))
-    engine.map(carry_out, items, "measure")
+    def _measure_pass(self, one: Pass, wanted: Sequence[Measurement], handles: Sequence[Any]) -> None:
+        """Turn the exact counts of a pass into values on disk."""
+        by_source: dict[Attributes, list[Measurement]] = {}
+        for measurement in wanted:
+            by_source.setdefault(measurement.source, []).append(measurement)
+        items = []
+        for layout, handle in zip(one.shards, handles, strict=True):
+            mine = [measurement for names in layout.sets for measurement in by_source.get(names, ())]
+            if mine:
+                items.append((layout, mine, self.run.secret_path, handle))
+        self.engine.map(carry_out, items, "measure")
+
+    def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
+        """Rounds of select, decide, measure, update."""
+        planned = self.released.planned
+        if waiting is None and planned.selection(state) is None:
+            return state
+        memory = self.run.job.engine.bytes
+        shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows)
+        shards.hold(planned.candidates, counted)
+        counted.clear()
+        while waiting is not None or planned.selection(state) is not None:
+            state, waiting = self._round(state, waiting, shards), None
+        return state
+
+    def _round(self, state: Any, waiting: Decision | None, shards: Shards) -> Any:
+        planned = self.released.planned
+        decision = self._standing(waiting or self._decided(state, shards))
+        shards.carry_out(self.released.missing(decision), self.run.secret_path)
+        self.reader.check_unchanged()
+        after = planned.advanced(state, decision, self.released.values(decision))
+        self.scores.forget(planned.touched(state, after))
+        return after
+
+    def _standing(self, decision: Decision) -> Decision:
+        """What is measured: the decision on disk, this one unless another stands there. The ledger knows it first."""
+        standing = self.released.decide(decision)
+        keep_decision(self.run, self.released.release, standing.round, self.released.digest(standing))
+        return standing
+
+    def _decided(self, state: Any, shards: Shards) -> Decision:
+        planned = self.released.planned
+        selection = planned.selection(state)
+        assert selection is not None
+        for distances in shards.distances(state.believed, self.scores.missing(selection.candidates)):
+            self.scores.learn(distances)
+        self.reader.check_unchanged()
+        secret, head = read_secret(self.run.secret_path), self.released.head
+        chosen = draw_chosen(selection, self.scores.of(selection),
+                             lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
+        return planned.decided(state, selection, chosen)

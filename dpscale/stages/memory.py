@@ -12,55 +12,40 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.errors import PlanError
 from dpscale.job import Job
-from dpscale.plans.plan import Plan
-from dpscale.plans.planfile import AnyPlan
+from dpscale.plans.planned import Planned
 
-MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
 ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
 Need = tuple[int, str]
 
 
-def check_room(made: AnyPlan, job: Job, engine: Engine) -> None:
-    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker.
-
-    An adaptive run holds exact counts in half of the setting, and counts in the other.
-    """
-    memory = job.engine.bytes if isinstance(made, Plan) else job.engine.bytes // 2
-    _check_memory(made, memory, engine.workers)
-    needed, what = max(_needs(made, job, memory, engine.workers))
+def check_room(planned: Planned, job: Job, engine: Engine) -> None:
+    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker."""
+    memory = counting_memory(planned, job)
+    _check_memory(planned, memory, engine.workers)
+    needed, what = max(_needs(planned, job, memory, engine.workers))
     engine.check_room(needed, what)
 
 
-def _needs(made: AnyPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
-    counting, what = largest_task(made.domain, made.counted, memory, workers)
+def counting_memory(planned: Planned, job: Job) -> int:
+    """What counting may hold: a run that selects holds exact counts of candidates in the other half."""
+    return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
+
+
+def _needs(planned: Planned, job: Job, memory: int, workers: int) -> Iterator[Need]:
+    counting, what = largest_task(planned.domain, planned.counted, memory, workers)
     yield counting, f"{what} (counting)"
-    if isinstance(made, Plan):
-        yield from (_measuring(made, index) for index in range(len(made.blocks)))
-    for part in made.workload.parts:
+    yield from planned.needs
+    for part in planned.workload.parts:
         for attributes in part.sets:
             if (queries := part.count(attributes)) <= job.output.max_rows:
-                needed = ANSWERED * queries + ESTIMATED * made.domain.cells(attributes)
-                yield needed, f"{_named(attributes)} (answers)"
+                needed = ANSWERED * queries + ESTIMATED * planned.domain.cells(attributes)
+                yield needed, f"{', '.join(attributes) or 'the total'} (answers)"
 
 
-def _measuring(made: Plan, index: int) -> Need:
-    block, rows = made.blocks[index], 1
-    for one in block.rows:
-        rows *= one
-    return MEASURED * max(rows, made.domain.cells(block.attributes)), f"{_named(block.attributes)} (measuring)"
-
-
-def _named(attributes: tuple[str, ...]) -> str:
-    return ", ".join(attributes) or "the total"
-
-
-def _check_memory(made: AnyPlan, memory: int, workers: int) -> None:
+def _check_memory(planned: Planned, memory: int, workers: int) -> None:
     """PlanError when the largest attribute set does not fit the memory that counting has."""
-    needed = 8 * (workers + FACTOR) * made.domain.cells(made.largest)
+    needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
-        raise PlanError(
-            "engine.memory",
-            f"{', '.join(made.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
-            f"more than the {memory / 2**30:.2f} GiB set",
-            "raise it, use fewer workers, or leave the set out",
-        )
+        raise PlanError("engine.memory", f"{', '.join(planned.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
+                        f"more than the {memory / 2**30:.2f} GiB set",
+                        "raise it, use fewer workers, or leave the set out")  # fmt: skip

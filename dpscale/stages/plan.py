@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
-from dpscale.errors import PlanError
 from dpscale.job import Job
-from dpscale.mechanisms import Plan, Setting, choose, user_store
-from dpscale.plans.planfile import AnyPlan, write_plan
-from dpscale.reconstruct.from_estimates import told_whole
-from dpscale.runs.run import RunDirectory
+from dpscale.mechanisms import plan_question
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.plans.planned import Planned
+from dpscale.runs.run import Run
+from dpscale.solve.store import user_store
 from dpscale.stages.memory import check_room
-from dpscale.stages.methods import is_adaptive, method_of, plan_of
 
 
-def run_plan(run: RunDirectory, engine: Engine) -> None:
-    """Choose the strategy; reads no data, spends nothing."""
-    if run.done("plan"):
-        return
-    with run.stage("plan", "plan"):
-        write_plan(run.path / "plan", make_plan(run.job, run.domain, engine))
+def perform(run: Run, engine: Engine) -> None:
+    """Choose the strategy."""
+    run.keep_plan(make_plan(run.job, run.question, engine))
 
 
-def make_plan(job: Job, domain: Domain, engine: Engine) -> AnyPlan:
-    """The plan of a job, refused where it cannot fit the memory setting."""
-    method = method_of(job)
-    made = plan_of(job, domain) if is_adaptive(job) else _chosen(job, domain, engine)
-    check_room(made, job, engine)
-    if method == "maxent" and isinstance(made, Plan):
-        told_whole(made)
-    if job.reconstruct.agree:
-        _check_agreement(made, job.engine.bytes)
-    return made
-
-
-def _check_agreement(made: AnyPlan, memory: int) -> None:
-    """PlanError where the targets, held together with one copy of them, do not fit the memory setting."""
-    needed = 16 * sum(made.domain.cells(names) for names in made.workload.sets)
-    if needed > memory:
-        raise PlanError("reconstruct.agree", f"targets that need {needed / 2**30:.2f} GiB together",
-                        f"the {memory / 2**30:.2f} GiB of engine.memory", "raise it, or leave agree out")  # fmt: skip
-
-
-def _chosen(job: Job, domain: Domain, engine: Engine) -> Plan:
+def make_plan(job: Job, question: Question, engine: Engine) -> Planned:
+    """The plan of a job, refused where it cannot fit the memory setting or be reconstructed as asked."""
     most = job.engine.bytes // (8 * (engine.workers + FACTOR))
-    setting = Setting(engine.each("solve"), job.mechanism.options, user_store(), job.privacy.noise, most)
-    return choose(job.build_workload(domain), job.mechanism.name, setting)
+    tools = Tools(engine.each("solve"), user_store(), most)
+    planned = plan_question(job.method, question, job.options, tools)
+    check_room(planned, job, engine)
+    job.reconstruction.check(planned, job.estimating, job.engine.bytes)
+    return planned

@@ -13,15 +13,14 @@ from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
 from dpscale.privacy.secret import read_secret
-from dpscale.runs.run import RunDirectory
-from dpscale.stages.spending import holds_secret
+from dpscale.runs.run import Run
 from dpscale.tables import Table
 from dpscale.tables.count import Attributes, Dropped, empty_table
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import row_bound
 
 
-def open_table(run: RunDirectory, columns: Sequence[str]) -> Table:
+def open_table(run: Run, columns: Sequence[str]) -> Table:
     table = Table.open(run.job.data.path, run.domain).split()
     unit = run.job.data.privacy_unit
     table.require([*columns, *([unit] if unit else [])])
@@ -34,28 +33,28 @@ def columns_of(domain: Domain, counted: Sequence[Attributes]) -> list[str]:
     return [name for name in domain.names if name in used]
 
 
-def snapshot_of(run: RunDirectory, table: Table, engine: Engine) -> str:
+def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     """The snapshot's name under the secret; DataError when the data changed since the release was begun.
 
     Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
     """
     begun = run.manifest["snapshot"]
-    if begun is not None and not holds_secret(run):
+    if begun is not None and run.held_secret() is None:
         return str(begun)
-    found = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
-    found = snapshot_tag(read_secret(run.secret_path), found)
+    content = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun is None:
-        run.update(snapshot=found)
-    elif begun != found:
+        run.update(snapshot=tag)
+    elif begun != tag:
         raise _changed("the files changed since this release was begun")
-    return found
+    return tag
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
     """Counts passes over the table. `seen`: its files as they were when the stage began; `columns`: all it reads."""
 
-    run: RunDirectory
+    run: Run
     engine: Engine
     table: Table
     seen: Stamps
@@ -64,7 +63,7 @@ class Reader:
     dropped: Dropped | None
 
     @classmethod
-    def of(cls, run: RunDirectory, engine: Engine, table: Table, seen: Stamps, columns: list[str]) -> Reader:
+    def of(cls, run: Run, engine: Engine, table: Table, seen: Stamps, columns: list[str]) -> Reader:
         groups = partition_groups(table.partitions, engine.workers)
         return cls(run, engine, table, seen, columns, groups, _dropped(run, engine, table, groups, columns))
 
@@ -95,9 +94,7 @@ def _any_row(counts: Any) -> bool:
     return bool(counts.any())
 
 
-def _dropped(
-    run: RunDirectory, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
-) -> Dropped | None:
+def _dropped(run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]) -> Dropped | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None

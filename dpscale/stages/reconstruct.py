@@ -17,9 +17,10 @@ import numpy as np
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
 from dpscale.measure.store import LARGE_PAGES
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.runs.run import RunDirectory
-from dpscale.stages.estimating import AnyEstimates, estimates_of, keep_model
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE
+from dpscale.reconstruct.contract import Estimates
+from dpscale.runs.estimates import estimates_of, keep_model
+from dpscale.runs.run import Run
 from dpscale.storage.files import write_whole, writing
 from dpscale.workload import ExplicitPart, Part, ProductPart
 from dpscale.workload.parts import Attributes
@@ -29,44 +30,39 @@ TASKS_PER_WORKER = 8
 RESERVED = ("estimate", "std_error", "low", "high")
 
 
-def run_reconstruct(run: RunDirectory, engine: Engine) -> None:
+def perform(run: Run, engine: Engine) -> None:
     """Write the answers of the whole workload, and their index."""
-    run.require("measure")
-    if run.done("reconstruct"):
-        return
-    with run.stage("reconstruct", "answers"):
-        engine.check_sight(run.path)
-        keep_model(run, engine.each("model"))
-        workload = run.job.build_workload(run.domain)
-        items, made = [], _made(run)
-        for number, part in enumerate(workload.parts):
-            size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
-            items += [(str(run.path), made, number, start, start + size) for start in range(0, len(part.sets), size)]
-        rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
-        write_whole(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
+    engine.check_sight(run.path)
+    keep_model(run, engine.each("model"))
+    items, known = [], _known(run)
+    for number, part in enumerate(run.workload.parts):
+        size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
+        items += [(str(run.path), known, number, start, start + size) for start in range(0, len(part.sets), size)]
+    rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
+    write_whole(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
 
 
-def _made(run: RunDirectory) -> str:
+def _known(run: Run) -> str:
     """What a directory's estimates follow from: another run may come to stand where one stood."""
-    told = run.manifest
-    return json.dumps([told["release"], told["job_sha256"], told["stages"]["measure"].get("sha256")])
+    manifest = run.manifest
+    return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
 
 
 @lru_cache(maxsize=4)
-def _opened(path: str, made: str) -> tuple[RunDirectory, AnyEstimates]:
+def _opened(path: str, known: str) -> tuple[Run, Estimates]:
     """A run that a worker answers from, kept from task to task."""
-    run = RunDirectory(path)
+    run = Run(path)
     return run, estimates_of(run)
 
 
-def write_answers(path: str, made: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
-    """Answer some attribute sets of one part: an index row each. `made`: as of `_made`."""
-    run, estimates = _opened(path, made)
+def write_answers(path: str, known: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
+    """Answer some attribute sets of one part: an index row each. `known`: as of `_known`."""
+    run, estimates = _opened(path, known)
     part = estimates.workload.parts[number]
     return [_answer_set(run, estimates, number, part, i) for i in range(start, min(end, len(part.sets)))]
 
 
-def _answer_set(run: RunDirectory, estimates: AnyEstimates, number: int, part: Part, index: int) -> dict[str, Any]:
+def _answer_set(run: Run, estimates: Estimates, number: int, part: Part, index: int) -> dict[str, Any]:
     attributes = part.sets[index]
     row = {"part": number, "family": part.name, "attributes": list(attributes), "queries": part.count(attributes)}
     if part.count(attributes) > run.job.output.max_rows or part.weights[index] == 0:
@@ -84,7 +80,7 @@ def safe_name(attributes: Attributes) -> str:
     return re.sub(r"[^A-Za-z0-9.+_-]", "_", "+".join(attributes))[:120] or "total"
 
 
-def _columns(run: RunDirectory, part: Part, attributes: Attributes) -> dict[str, Any]:
+def _columns(run: Run, part: Part, attributes: Attributes) -> dict[str, Any]:
     """What identifies each query: a column for every attribute and parameter, row-major."""
     import pyarrow as pa
 

@@ -10,88 +10,71 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from dpscale.errors import BudgetError, JobError
+from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.runs.run import RunDirectory
-from dpscale.storage.files import flush_names, present, remove_partial
+from dpscale.runs.run import Run
+from dpscale.storage.files import flush_names, remove_partial
 
 
-class Charged(Protocol):
-    """What is charged: the cost of a release, and what, beside plan, domain and secret, fixes its draws."""
-
-    @property
-    def release(self) -> str: ...
-    @property
-    def spent(self) -> Cost: ...
-    @property
-    def snapshot(self) -> str: ...
-    @property
-    def law(self) -> list[Any]: ...
-
-
-def hold_secret(run: RunDirectory) -> None:
+def hold_secret(run: Run) -> None:
     """Make the secret at the first draw; later it must be there."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
-def holds_secret(run: RunDirectory) -> bool:
-    """Whether the secret is there and is the one that the release began with; another would draw its noise afresh."""
-    return present(run.secret_path) and secret_tag(read_secret(run.secret_path)) == run.manifest["secret_tag"]
-
-
-def check_secret(run: RunDirectory) -> None:
+def check_secret(run: Run) -> None:
     """JobError unless the secret of the release is there."""
     read_secret(run.secret_path)
-    if not holds_secret(run):
+    if run.held_secret() is None:
         raise JobError("run directory", "its secret is not the one that the release began with",
                        "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
 
 
-def charge(run: RunDirectory, charged: Charged, reserve: bool = True) -> str:
+def charge(run: Run, released: Released, reserve: bool = True) -> str:
     """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state.
 
     With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
     """
-    privacy, drawn = run.job.privacy, _drawn(run, charged)
+    privacy, drawn = run.job.privacy, _drawn(run, released)
     with _ledger(run) as ledger:
         state = ledger.charge(
-            run.job.dataset, charged.release, charged.spent, drawn, privacy.epsilon, privacy.delta, reserve
+            run.job.dataset, released.release, released.spent, drawn, privacy.epsilon, privacy.delta, reserve
         )
     if reserve:
-        run.update(privacy=_spent(run, charged.spent))
+        run.update(privacy=_spent(run, released.spent))
     return state
 
 
-def keep_decision(run: RunDirectory, release: str, number: int, digest: str) -> None:
+def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
     """Tell the ledger what a round measures, before it does; BudgetError where another directory decided otherwise."""
     with _ledger(run) as ledger:
         ledger.decide(release, number, digest)
 
 
-def publish(run: RunDirectory, charged: Charged) -> None:
+def publish(run: Run, released: Released) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
-    state = charge(run, charged)
+    state = charge(run, released)
     with _ledger(run) as ledger:
         if state == "reserved":
-            ledger.commit(charged.release)
+            ledger.commit(released.release)
         remove_partial(run.measurements_path)
         for folder in (run.measurements_path, run.path):
             flush_names(folder)  # a power cut must not take what cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
         if state != "released":
-            ledger.publish(charged.release)
+            ledger.publish(released.release)
 
 
 @contextmanager
-def _ledger(run: RunDirectory) -> Iterator[Ledger]:
+def _ledger(run: Run) -> Iterator[Ledger]:
     """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
     place, known = run.job.privacy.ledger, run.manifest.get("ledger")
     with Ledger.open(place, create=known is None) as ledger:
@@ -103,17 +86,16 @@ def _ledger(run: RunDirectory) -> Iterator[Ledger]:
         yield ledger
 
 
-def _drawn(run: RunDirectory, charged: Charged) -> str:
+def _drawn(run: Run, released: Released) -> str:
     """Digest of all that fixes the draws: plan, domain, data, noise and secret.
 
     With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
     """
-    plan_digest = hashlib.sha256((run.path / "plan" / "plan.json").read_bytes()).hexdigest()
-    content = [plan_digest, run.domain.digest, charged.snapshot, charged.law, run.manifest["secret_tag"]]
+    content = [run.plan_digest, run.domain.digest, released.snapshot, released.law, run.manifest["secret_tag"]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _spent(run: RunDirectory, cost: Cost) -> dict[str, Any]:
+def _spent(run: Run, cost: Cost) -> dict[str, Any]:
     """What the manifest tells of the cost."""
     return {
         "dataset": run.job.dataset,

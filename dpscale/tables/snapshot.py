@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
 
+from dpscale.each import Each, plainly
 from dpscale.errors import DataError
 from dpscale.tables.files import is_csv
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
 Stamps = list[tuple[str, int, int, int]]
-Each = Callable[[Callable[..., list[Fingerprint]], Iterable[Sequence[str]]], Iterable[list[Fingerprint]]]
 MOST_TASKS = 1000
 TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
 
@@ -52,11 +52,7 @@ def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
     return [files[start : start + length] for start in range(0, len(files), length)]
 
 
-def _each(function: Callable[..., list[Fingerprint]], items: Iterable[Sequence[str]]) -> Iterable[list[Fingerprint]]:
-    return map(function, items)
-
-
-def snapshot(table: Table, footers: bool = False, each: Each = _each) -> str:
+def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
     """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files."""
     prints = [one for chunk in each(partial(_fingerprints, footers), _chunks(table.files)) for one in chunk]
     named = sorted((os.fsencode(os.path.relpath(path, table.root)), size, content) for path, size, content in prints)

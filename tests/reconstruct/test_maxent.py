@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, Workload, plan
 from dpscale.measure.block import measure_block
-from dpscale.measure.schedule import make_schedule
+from dpscale.plans.schedule import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct import Estimates
 from dpscale.reconstruct.chains import Links

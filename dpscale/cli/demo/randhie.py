@@ -51,10 +51,10 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
 def outcome(run: Path) -> str:
     """The worst and best answered attribute sets, and where the report is."""
     from dpscale.report import figure
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
     from dpscale.stages.report import answered
 
-    rows = [row for row in answered(RunDirectory(run)) if row["rms_error"] is not None]
+    rows = [row for row in answered(Run(run)) if row["rms_error"] is not None]
     lines = []
     for title, shown in (("worst", rows[:SHOWN]), ("best", rows[-SHOWN:][::-1])):
         lines.append(f"{title} answered sets (standard error in records, root mean square over a set's queries)")

@@ -1,11 +1,7 @@
-"""What maximum entropy answers from, kept in a run directory so that tasks need not make it again.
-
-model/<release>/model.npz  replica-00.npz …  errors.json  agreed.npz      the last three where the job asks for them
-"""
+"""What maximum entropy answers from, as files: exact, whole or not at all, and made again for free."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.runs.run import RunDirectory
-from dpscale.storage.files import reading, write_whole, writing
 from dpscale.reconstruct.maxent import LowOrder, Names
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.groups import Groups
+from dpscale.storage.files import reading, write_whole, writing
 
 Array = NDArray[np.float64]
 MODEL, ERRORS, AGREED = "model.npz", "errors.json", "agreed.npz"
-
-
-def model_folder(run: RunDirectory) -> Path:
-    """Named by the release and its data: what another release left in the directory is not read as this one's."""
-    manifest = run.manifest
-    name = json.dumps([manifest["release"], manifest["snapshot"]])
-    return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def write_model(path: Path, model: LowOrder) -> None:

@@ -12,42 +12,44 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.adaptive.conditional import shares
-from dpscale.adaptive.setting import Names
-from dpscale.measure.block import measure_block
+from dpscale.mechanisms.aim.conditional import shares
 from dpscale.plans.lattice import center_factor, identity_factor
 from dpscale.plans.plan import Block
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.residual import center, subsets
-from dpscale.residual.groups import Groups, coarsened
-from dpscale.tables import ExactMarginal
+from dpscale.residual.groups import Groups
+from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
+VERSION = "aim-grem/1"  # in every record, so another version would draw other noise
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
-    """One measurement: the residual on `names` over `groups`, or, if `whole`, the 1-way's cells themselves.
+class ResidualOrder:
+    """One measurement: the residual on `names` over `groups`, or, if `by_cell`, the 1-way's cells themselves.
 
-    `round` and `rank`: which round it belongs to and the how many-th set of the round it serves. `draw.cost` is its β.
+    `round` and `rank`: which round it belongs to and the how many-th set of the round, `source`, it serves. `draw.cost`
+    is its β.
     """
 
     round: int
     rank: int
-    names: Names
+    source: Attributes
+    names: Attributes
     groups: tuple[Groups, ...]
     draw: GaussianDraw
-    whole: bool = False
+    by_cell: bool = False
 
-    @property
+    @cached_property
     def block(self) -> Block:
-        return order_block(self.names, self.groups, self.whole)
+        return strategy_of(self.names, self.groups, self.by_cell)
 
     @property
     def cells(self) -> int:
@@ -56,7 +58,7 @@ class Order:
     @property
     def variance(self) -> float:
         """Of the noise on the τ-marginal that the estimate amounts to: σ²."""
-        scale = 1 if self.whole else self.cells
+        scale = 1 if self.by_cell else self.cells
         return self.draw.variance / (self.draw.multiplier * scale) ** 2
 
     @property
@@ -64,56 +66,51 @@ class Order:
         """Its exact cost in zCDP."""
         return self.draw.cost / 2
 
-    def record(self) -> dict[str, Any]:
+    @property
+    def label(self) -> dict[str, Any]:
         """What names the measurement, besides release and snapshot, and so fixes its noise."""
         cells = [[own.size, *own.starts] for own in self.groups]
         law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
-        return {"mechanism": "aim-grem/1", "round": self.round, "rank": self.rank, "residual": list(self.names),
-                "groups": cells, "whole": self.whole, **law}  # fmt: skip
-
-    def measure(self, counts: NDArray[np.int64], secret: bytes, record: dict[str, Any]) -> Array:
-        """The released value from exact counts over the cells of `names`: ready for `State`."""
-        exact = ExactMarginal(self.names, np.asarray(coarsened(counts, self.groups), dtype=np.int64))
-        return self.estimate(measure_block(self.block, self.draw, exact, secret, record))
+        return {"mechanism": VERSION, "round": self.round, "rank": self.rank, "residual": list(self.names),
+                "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
 
     def estimate(self, measured: Array) -> Array:
         """Lattice numbers as noisy counts, or as a noisy centred residual."""
-        if self.whole:
+        if self.by_cell:
             return measured / self.draw.multiplier
         return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
 
 
-def order_block(names: Names, groups: Sequence[Groups], whole: bool) -> Block:
+def strategy_of(names: Attributes, groups: Sequence[Groups], by_cell: bool) -> Block:
     """The integer strategy of an order: the cells themselves, or the centred marginal made whole."""
-    make = identity_factor if whole else center_factor
+    make = identity_factor if by_cell else center_factor
     return Block(names, tuple(make(own.count) for own in groups), 1.0)
 
 
-def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> Order:
+def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> ResidualOrder:
     """A 1-way over its cells at a cost of ρ."""
-    block = order_block((name,), (groups,), whole=True)
-    return Order(
-        0, rank, (name,), (groups,), gaussian_draw(block.sensitivity, 2 * rho, rows_per_unit, name), whole=True
-    )
+    block = strategy_of((name,), (groups,), by_cell=True)
+    draw = gaussian_draw(block.sensitivity, 2 * rho, rows_per_unit, name)
+    return ResidualOrder(0, rank, (name,), (name,), (groups,), draw, by_cell=True)
 
 
 def residual_orders(
-    names: Names,
+    names: Attributes,
     groups: Sequence[Groups],
-    had: dict[Names, float],
+    had: dict[Attributes, float],
     rho: Fraction,
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
-) -> list[Order]:
+) -> list[ResidualOrder]:
     """The residuals inside `names`, sharing ρ by conditional ResidualPlanner. `had`: precisions already there."""
     sizes = [own.count for own in groups]
     parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(2 * rho))]
     orders = []
     for kept, part in zip(subsets(names), parts, strict=True):
         if part:
-            own = tuple(groups[names.index(name)] for name in kept)
-            block = order_block(kept, own, whole=False)
+            inside = tuple(groups[names.index(name)] for name in kept)
+            block = strategy_of(kept, inside, by_cell=False)
             cost = 2 * rho * Fraction(part, sum(parts))
             draw = gaussian_draw(block.sensitivity, cost, rows_per_unit, ", ".join(kept))
-            orders.append(Order(*round_and_rank, kept, own, draw))
+            orders.append(ResidualOrder(*round_and_rank, names, kept, inside, draw))
     return orders

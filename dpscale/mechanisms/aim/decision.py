@@ -12,10 +12,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from dpscale.adaptive.orders import Order, order_block
-from dpscale.adaptive.setting import Names, Setting
+from dpscale.mechanisms.aim.orders import ResidualOrder, strategy_of
+from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.draws import restored_gaussian
 from dpscale.residual.groups import Groups, every_cell
+from dpscale.workload.parts import Attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +27,20 @@ class Decision:
     """
 
     round: int
-    chosen: tuple[Names, ...]
+    chosen: tuple[Attributes, ...]
     rho: Fraction
     step: Fraction
     groups: Mapping[str, Groups]
-    orders: tuple[Order, ...]
+    orders: tuple[ResidualOrder, ...]
 
     @property
     def spent(self) -> Fraction:
         """zCDP of the whole round."""
         return len(self.chosen) * (self.rho + self.step)
+
+    def fits(self, other: Decision) -> bool:
+        """Whether a process that came to the other may go on with this one: its shards are over the same groups."""
+        return self.groups == other.groups
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON; exact."""
@@ -75,18 +80,18 @@ def _order(
     setting: Setting,
     number: int,
     groups: Mapping[str, Groups],
-    chosen: tuple[Names, ...],
+    chosen: tuple[Attributes, ...],
     rank: int,
     names: list[str],
     multiplier: str,
     variance: str,
-) -> Order:
+) -> ResidualOrder:
     if not 0 <= rank < len(chosen) or not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
         raise ValueError("an order outside what was chosen")
-    own, whole = tuple(groups[name] for name in names), number == 0
-    block = order_block(tuple(names), own, whole)
+    inside, by_cell = tuple(groups[name] for name in names), number == 0
+    block = strategy_of(tuple(names), inside, by_cell)
     draw = restored_gaussian(int(multiplier), int(variance), block.sensitivity, setting.rows_per_unit)
-    return Order(number, rank, tuple(names), own, draw, whole)
+    return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell)
 
 
 def _check(made: Decision, setting: Setting) -> None:

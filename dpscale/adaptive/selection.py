@@ -1,0 +1,55 @@
+"""Selection: the exponential mechanism on whole-number scores of exact sensitivity.
+
+Estimates are rounded to 1/SCALE first (they are released, so that is free); then a candidate's distance from what is
+believed of it is a whole number of 1/SCALE, computed in integers from exact counts: no floating-point error touches the
+sensitivity. True scores are private: only `draw_index` meets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dpscale.adaptive.shard import Distances
+from dpscale.plans.planned import Selection
+from dpscale.privacy.selection import draw_index, scale_for
+from dpscale.privacy.staircase import Words
+from dpscale.workload.parts import Attributes
+
+
+class Scores:
+    """Distances of candidates, kept until what is believed of them changes. Private; never shown."""
+
+    def __init__(self) -> None:
+        self._known: dict[Attributes, int] = {}
+
+    def missing(self, candidates: Iterable[Attributes]) -> list[Attributes]:
+        """The candidates whose distance has to be measured out."""
+        return [names for names in candidates if names not in self._known]
+
+    def learn(self, distances: Distances) -> None:
+        self._known.update(distances.found)
+
+    def forget(self, sets: Iterable[Attributes]) -> None:
+        for names in sets:
+            self._known.pop(names, None)
+
+    def of(self, selection: Selection) -> dict[Attributes, int]:
+        """The score of every candidate."""
+        return {names: selection.score(names, self._known[names]) for names in selection.candidates}
+
+    def __repr__(self) -> str:
+        return "Scores(hidden)"
+
+
+def draw_chosen(
+    selection: Selection, scores: Mapping[Attributes, int], stream_of: Callable[[Mapping[str, Any]], Words]
+) -> tuple[Attributes, ...]:
+    """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
+    scale = scale_for(selection.rho, selection.sensitivity)
+    chosen: list[Attributes] = []
+    for rank in range(selection.count):
+        left = selection.left(chosen)
+        words = stream_of(selection.label(rank))
+        chosen.append(left[draw_index(words, [scores[names] for names in left], scale)])
+    return tuple(chosen)

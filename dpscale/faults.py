@@ -1,0 +1,70 @@
+"""What is wrong with a setting, as one sentence: pydantic's findings in the shape that all errors of dpscale have.
+
+A setting says what it takes by `setting(default, takes, meaning)`; the same words make the refusal, the JSON schema and
+the tables of the documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dpscale.errors import JobError
+from dpscale.names import nearest
+
+MEND = "mend it, or leave it out"
+
+
+class Settings(BaseModel):
+    """A table of settings: nothing unknown, nothing converted, nothing changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
+    """A field of `Settings`. `takes`: what is accepted, in words; `meaning`: what it is for; `limits`: as of pydantic."""
+    return Field(default, description=meaning, json_schema_extra={"takes": takes}, **limits)
+
+
+def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: str) -> Any:
+    """The settings of a table; JobError for the first that is wrong. `whose`: what they are settings of."""
+    known = sorted(model.model_fields)
+    for name in given:
+        if name not in known:
+            takes = ", ".join(known) or "no options"
+            raise JobError(
+                f"{table}.{name}", f"given for {whose}", takes, nearest(name, known) if known else "remove it"
+            )
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        raise _refused(f"{table}.{name}" if name else table, fault, takes_of(model, name)) from None
+
+
+def takes_of(model: type[BaseModel], name: str) -> str:
+    """What a setting accepts, in its own words; empty where it says none."""
+    field = model.model_fields.get(name)
+    extra = field.json_schema_extra if field else None
+    return str(extra["takes"]) if isinstance(extra, dict) and "takes" in extra else ""
+
+
+def _refused(where: str, fault: Any, takes: str) -> JobError:
+    if fault["type"] == "value_error" and isinstance(error := fault["ctx"]["error"], JobError):
+        return error
+    return JobError(where, f"{fault['input']!r}", takes or message_of(fault), MEND)
+
+
+def message_of(fault: Any) -> str:
+    """Pydantic's own words, beginning small."""
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return message[0].lower() + message[1:]
+
+
+def rows_of(model: type[Settings]) -> Sequence[tuple[str, str, str, Any]]:
+    """Of every setting: name, what it takes, what it means, and its default."""
+    fields = model.model_fields.items()
+    return [(name, takes_of(model, name), str(field.description or ""), field.default) for name, field in fields]

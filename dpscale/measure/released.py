@@ -1,0 +1,175 @@
+"""A release on disk: the values of every decision, and the decisions that do not follow from the plan.
+
+    measurements/<hash of the record>.parquet      measurements/round-001.json, round-002.json, …
+The first decision follows from the plan; each later one is written before anything of it is drawn. A decision that is
+there is never taken again, and a value that is there is never drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import JobError, TransientError
+from dpscale.measure.measurement import Measurement
+from dpscale.measure.store import read_values, record_digest
+from dpscale.measure.tags import round_tag
+from dpscale.plans.planned import Decision, Order, Planned
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.streams import canonical
+from dpscale.storage.files import create, present, read_bytes
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a planned release has come to, in a folder. `secret`: gives that of the release while it lives, else None;
+    it seals decisions."""
+
+    folder: Path
+    release: str
+    snapshot: str
+    planned: Planned
+    secret: Callable[[], bytes | None] = lambda: None
+
+    @property
+    def spent(self) -> Cost:
+        """What the whole release costs, charged before its first draw."""
+        return self.planned.cost
+
+    @cached_property
+    def law(self) -> list[Any]:
+        """The noise of the first decision: with the plan, the domain and the secret it fixes what is drawn."""
+        return [[order.draw.multiplier, order.draw.law] for order in self.planned.first().orders]
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """What the records of all draws begin with."""
+        return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
+
+    def record(self, order: Order) -> dict[str, Any]:
+        """The canonical record of a measurement: what it measures and how, never where or how often."""
+        return {**self.head, **order.label}
+
+    def path(self, order: Order) -> Path:
+        return self.folder / f"{record_digest(self.record(order))}.parquet"
+
+    def paths(self, decision: Decision) -> list[Path]:
+        """Where the values of a decision are. Hashing tens of thousands of records takes a while: once for the first."""
+        return self._first_paths if decision is self.planned.first() else [self.path(one) for one in decision.orders]
+
+    @cached_property
+    def _first_paths(self) -> list[Path]:
+        return [self.path(order) for order in self.planned.first().orders]
+
+    def missing(self, decision: Decision) -> list[Measurement]:
+        """A decision's measurements that have no file yet."""
+        there = {entry.name for entry in self.folder.iterdir()} if self.folder.exists() else set()
+        pairs = zip(decision.orders, self.paths(decision), strict=True)
+        return [
+            Measurement(order.source, order.block, order.draw, self.record(order), path)
+            for order, path in pairs
+            if path.name not in there
+        ]
+
+    def values(self, decision: Decision) -> Sequence[Array]:
+        """What a decision measured, as states and estimates take it; read one by one as they are asked."""
+        return _Values(self, decision)
+
+    def decide(self, decision: Decision) -> Decision:
+        """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
+        told, path = decision.to_dict(), self._path(decision.round)
+        sealed = json.dumps(told | {"seal": self._seal(told)}).encode()
+        if create(path, sealed):
+            return decision
+        standing = self._read(decision.round)
+        if not standing.fits(decision):  # this run's shards are of other groups
+            raise TransientError("measurements", f"another process wrote {path.name} meanwhile", "one at a time",
+                                 "run again: it goes on behind that")  # fmt: skip
+        return standing
+
+    def digest(self, decision: Decision) -> str:
+        """SHA-256 of what a round decided, by which the ledger knows it again: a function of what is released."""
+        return hashlib.sha256(canonical(decision.to_dict())).hexdigest()
+
+    def decisions(self) -> Iterator[Decision]:
+        """The decisions taken, in order: the plan's own, and those on disk."""
+        taken: list[Decision] = [self.planned.first()]
+        while present(self._path(len(taken))):
+            number, decision = len(taken), self._read(len(taken))
+            taken.append(decision)
+            alike = number < 2 or decision.fits(taken[number - 1])
+            if decision.round != number or not alike or not self.planned.affords(taken):
+                raise self._foreign(number)
+        yield from taken
+
+    def replayed(self) -> tuple[Any, Decision | None]:
+        """The state after the decisions that are measured, and the decision that waits for its measurements.
+
+        The first decision waits until all of it is there: no state is before it.
+        """
+        taken, state = list(self.decisions()), None
+        for decision in taken:
+            if self.missing(decision):
+                return state, decision
+            values = self.values(decision)
+            state = self._after(state, decision, values, taken)
+        return state, None
+
+    def _after(self, state: Any, decision: Decision, values: Sequence[Array], taken: Sequence[Decision]) -> Any:
+        if decision is taken[0]:
+            return self.planned.begun(decision, values, taken[1] if len(taken) > 1 else None)
+        return self.planned.advanced(state, decision, values)
+
+    def evidence(self) -> Any:
+        """All that was released, as reconstructions take it."""
+        return self.planned.evidence([(decision, self.values(decision)) for decision in self.decisions()])
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:03d}.json"
+
+    def _read(self, number: int) -> Decision:
+        try:
+            told = dict(json.loads(read_bytes(self._path(number))))
+            seal = told.pop("seal")
+            if (expected := self._seal(told)) is not None and seal != expected:
+                raise ValueError("edited")
+            return self.planned.decision(told)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+            raise self._foreign(number) from None
+
+    def _seal(self, told: dict[str, Any]) -> str | None:
+        """The tag of a decision; None where the secret is gone, and nothing can be drawn any more."""
+        secret = self.secret()
+        return None if secret is None else round_tag(secret, canonical(told).decode())
+
+    def _foreign(self, number: int) -> JobError:
+        got = f"{self._path(number).name} is no round of this run"
+        return JobError("measurements", got, "the file as it was written", "restore it, or start a new run")
+
+
+@dataclass(frozen=True, eq=False)
+class _Values(Sequence[Array]):
+    """The values of a decision, from their files."""
+
+    released: Released
+    decision: Decision
+
+    def __len__(self) -> int:
+        return len(self.decision.orders)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        order, path = self.decision.orders[index], self.released.paths(self.decision)[index]
+        values = read_values(path, self.released.record(order))
+        return order.estimate(values.reshape(order.block.rows))

@@ -1,0 +1,162 @@
+"""What an AIM run believes, from the 1-ways and residuals that it measured: by maximum entropy, or by GReM as published.
+
+`MaximumEntropy` measures residuals over groups of cells heavy enough to stand against the noise, and believes the local
+maximum entropy tables of all that was measured. `Grem` believes sums of residuals (AIM+GReM, algorithm 3): the 1-ways'
+are residuals as well (algorithm 6), and what was never measured counts as uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.plans.believed import Tables
+from dpscale.plans.planned import Believed
+from dpscale.reconstruct.from_residuals import model_of
+from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
+from dpscale.residual.grem import Residuals
+from dpscale.residual.groups import Groups, by_mass, every_cell
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+Counts = Mapping[str, NoisyCounts]
+Told = tuple[Attributes, Array, float]
+
+
+class Belief(Protocol):
+    """Estimates of one state."""
+
+    def table(self, names: Attributes, /) -> Array:
+        """Of a candidate, over groups."""
+
+    def of(self, sets: Sequence[Attributes], /) -> Believed:
+        """The same of several, to be sent to where they are held against exact counts."""
+
+    def marginal(self, names: Sequence[str], /) -> Array:
+        """Over cells, an axis each in the order asked."""
+
+
+class Beliefs(Protocol):
+    """How states come to their estimates."""
+
+    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+        """The groups of every attribute, chosen once. `deviation`: the noise of a first measurement."""
+
+    def begun(self, counts: Counts) -> list[Told]:
+        """What the 1-ways tell beside themselves: residuals, as `Residuals.updated` takes them."""
+
+    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
+               candidates: Sequence[Attributes]) -> Belief: ...  # fmt: skip
+    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+        """What is known of each residual."""
+
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+        """The candidates whose estimates a round may have moved."""
+
+
+@dataclass(frozen=True)
+class MaximumEntropy:
+    """`grain`: groups have √(grain · σ · N) counts at least; `chains`: passes of `low_order`."""
+
+    grain: float = 0.45
+    chains: int = 1
+
+    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+        """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
+        total = total_of(counts)
+        least = float(np.sqrt(self.grain * deviation * total))
+        return {name: by_mass(non_negative_counts(own, total), least) for name, own in counts.items()}
+
+    def begun(self, counts: Counts) -> list[Told]:
+        return []
+
+    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
+               candidates: Sequence[Attributes]) -> EntropyBelief:  # fmt: skip
+        return EntropyBelief(counts, groups, residuals, candidates, self.chains)
+
+    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+        """The 1-ways over cells counted in (about: groups differ in width)."""
+        had = dict(residuals.precisions)
+        for name, own in counts.items():
+            wide = groups[name].size / groups[name].count
+            had[(name,)] = had.get((name,), 0.0) + 1 / (own.variance * wide)
+            had[()] = had.get((), 0.0) + 1 / (own.variance * len(own.values))
+        return had
+
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+        return list(candidates)
+
+
+@dataclass(frozen=True, eq=False)
+class EntropyBelief:
+    """Local maximum entropy tables, made when they are first asked for."""
+
+    counts: Counts
+    groups: Mapping[str, Groups]
+    residuals: Residuals
+    candidates: Sequence[Attributes]
+    chains: int
+
+    @cached_property
+    def model(self) -> LowOrder:
+        """Consistent non-negative low-order tables from all that was measured."""
+        return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains)
+
+    def table(self, names: Attributes) -> Array:
+        return self.model.coarse_marginal(names)
+
+    def of(self, sets: Sequence[Attributes]) -> Believed:
+        return Tables({names: self.model.coarse_marginal(names) for names in sets})
+
+    def marginal(self, names: Sequence[str]) -> Array:
+        return self.model.marginal(names)
+
+
+@dataclass(frozen=True)
+class Grem:
+    """As published: every cell is a group of its own."""
+
+    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+        return {name: every_cell(len(own.values)) for name, own in counts.items()}
+
+    def begun(self, counts: Counts) -> list[Told]:
+        """A 1-way measured cell by cell tells its residual at σ² and the total at n σ² (algorithm 6)."""
+        told: list[Told] = []
+        for name, own in counts.items():
+            told.append(((name,), own.values - own.values.mean(), 1 / own.variance))
+            told.append(((), np.asarray(own.values.sum()), 1 / (own.variance * len(own.values))))
+        return told
+
+    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
+               candidates: Sequence[Attributes]) -> GremBelief:  # fmt: skip
+        return GremBelief(residuals)
+
+    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+        return dict(residuals.precisions)
+
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+        changed = [set(kept) for kept, value in after.values.items() if value is not before.values.get(kept)]
+        return [names for names in candidates if any(kept <= set(names) for kept in changed)]
+
+
+@dataclass(frozen=True, eq=False)
+class GremBelief:
+    """Sums of residuals. Axes are asked in the order of the attributes' sizes, or turned to it."""
+
+    residuals: Residuals
+
+    def table(self, names: Attributes) -> Array:
+        return self.residuals.marginal(names)
+
+    def of(self, sets: Sequence[Attributes]) -> Believed:
+        return self.residuals.within(sets)
+
+    def marginal(self, names: Sequence[str]) -> Array:
+        ordered = tuple(name for name in self.residuals.sizes if name in names)
+        return self.residuals.marginal(ordered).transpose([ordered.index(name) for name in names])

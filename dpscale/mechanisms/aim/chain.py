@@ -1,0 +1,156 @@
+"""An AIM run before any record is read: all but what it will choose; and the chain of its states and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.mechanisms.aim import state as states
+from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.evidence import Adaptive
+from dpscale.mechanisms.aim.selection import Selection
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import State
+from dpscale.plans.figures import figure
+from dpscale.plans.planfile import write_content
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.workload import Workload
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What will be chosen among, at what cost, and what has to be counted for it. Errors are not known beforehand.
+
+    `estimating`: the setting with what low-order tables are made by; `kind`: of estimates, for readers; `options`: as plan.json has them.
+    """
+
+    workload: Workload
+    mechanism: str
+    setting: Setting
+    estimating: Setting
+    kind: str
+    options: Mapping[str, str]
+    reconstructions: tuple[str, ...]
+    redraws: bool = True
+    noise: str = GAUSSIAN
+
+    @property
+    def domain(self) -> Domain:
+        return self.workload.domain
+
+    @property
+    def candidates(self) -> tuple[Attributes, ...]:
+        return self.setting.candidates
+
+    @property
+    def counted(self) -> tuple[Attributes, ...]:
+        """The sets whose exact counts are needed: 1-ways first."""
+        ones = [(name,) for name in self.setting.names]
+        return tuple(dict.fromkeys([*ones, *self.setting.candidates]))
+
+    @property
+    def largest(self) -> Attributes:
+        """The counted set with the most cells."""
+        return max(self.counted, key=self.domain.cells)
+
+    @property
+    def cost(self) -> Cost:
+        """What the whole run costs, charged before its first draw."""
+        return Cost(zcdp=self.setting.rho)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        sets = f"{len(self.candidates)} candidates for {len(self.setting.targets)} marginals"
+        return (f"{self.kind}; {sets}; what is measured is chosen as it goes",)
+
+    @property
+    def query_count(self) -> int:
+        return self.workload.query_count
+
+    @property
+    def shown(self) -> Chosen:
+        return self
+
+    @property
+    def shares(self) -> dict[Attributes, float]:
+        return {}
+
+    @property
+    def needs(self) -> Iterable[tuple[int, str]]:
+        """Measuring takes less than counting, which has half of the memory."""
+        return ()
+
+    def summary(self, budget: Budget) -> dict[str, Any]:
+        return {"rho": float(self.setting.rho), "candidates": len(self.candidates)}
+
+    def cards(self, budget: Budget) -> list[tuple[str, str]]:
+        return [(figure(float(self.setting.rho)), "ρ of zero-concentrated differential privacy"),
+                (figure(len(self.candidates)), "sets to choose among; what each round measured was chosen by what was "
+                 "known before it")]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """For plan.json."""
+        return {"mechanism": self.mechanism, "workload": self.workload.digest, "rho": str(self.setting.rho),
+                "rows_per_unit": self.setting.rows_per_unit, "options": dict(self.options)}  # fmt: skip
+
+    def write(self, folder: Path) -> None:
+        write_content(folder, self.to_dict())
+
+    def check_low_order(self) -> None:
+        """Every 1-way is measured."""
+
+    @cached_property
+    def _first(self) -> Decision:
+        return states.first_decision(self.setting)
+
+    def first(self) -> Decision:
+        """The 1-ways, each over its cells."""
+        return self._first
+
+    def decision(self, told: Mapping[str, Any]) -> Decision:
+        return Decision.from_dict(told, self.setting)
+
+    def affords(self, decisions: Sequence[Decision]) -> bool:
+        return sum((one.spent for one in decisions), Fraction(0)) <= self.setting.rho
+
+    def begun(self, first: Decision, values: Sequence[Array], second: Decision | None = None) -> State:
+        """Groups are those that the second decision wrote down, where there is one: they follow from floats, which
+        another machine may round otherwise."""
+        return states.begun(self.setting, first, list(values), second.groups if second else None)
+
+    def selection(self, state: State) -> Selection | None:
+        return states.next_selection(state)
+
+    def decided(self, state: State, selection: Selection, chosen: Sequence[Attributes]) -> Decision:
+        return states.decided(state, selection, chosen)
+
+    def advanced(self, state: State, decision: Decision, values: Sequence[Array]) -> State:
+        return states.advanced(state, decision, list(values))
+
+    def touched(self, before: State, after: State) -> list[Attributes]:
+        return states.touched(before, after)
+
+    def trace(self, state: State) -> list[dict[str, Any]]:
+        """A row for every measurement after the 1-ways: ρ of it with its selection, how far it moved the estimate (L1,
+        records), and how far its noise alone would have."""
+        return [
+            {"round": number, "rank": rank, "attributes": list(names), "rho": float(note.step),
+             "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
+            for number, note in enumerate(state.rounds, start=1)
+            for rank, names in enumerate(note.chosen)
+        ]  # fmt: skip
+
+    def evidence(self, taken: Sequence[tuple[Decision, Sequence[Array]]]) -> Adaptive:
+        return Adaptive(self.workload, self.setting, self.estimating, taken)

@@ -1,0 +1,64 @@
+"""What an AIM run released, as reconstructions take it: 1-ways cell by cell, and residuals over groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.each import Each, plainly
+from dpscale.mechanisms.aim.beliefs import EntropyBelief, Grem, MaximumEntropy
+from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import State, absorbed, begun
+from dpscale.privacy.budget import GAUSSIAN
+from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.simulated import Simulated, simulated
+from dpscale.residual.grem import Residuals
+from dpscale.workload import Workload
+
+Array = NDArray[np.float64]
+Taken = Sequence[tuple[Decision, Sequence[Array]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptive:
+    """All decisions with their values. `estimating`: the setting with what low-order tables are made by."""
+
+    workload: Workload
+    setting: Setting
+    estimating: Setting
+    taken: Taken
+    noise: str = GAUSSIAN
+
+    def least_squares(self) -> Estimates:
+        raise NotImplementedError("least squares of adaptive measurements is not in `reconstructions`")
+
+    def residuals(self) -> Residuals:
+        """As GReM has them, 1-ways among them (those of a run over groups of cells are over groups)."""
+        return self._state(replace(self.setting, beliefs=Grem())).residuals
+
+    def low_order(self) -> LowOrder:
+        return self._belief.model
+
+    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+        told = self._belief
+        return simulated(model, told.counts, told.residuals, told.candidates, told.chains, seed=seed, each=each)
+
+    @cached_property
+    def _belief(self) -> EntropyBelief:
+        state, beliefs = self._state(self.estimating), self.estimating.beliefs
+        assert isinstance(beliefs, MaximumEntropy)
+        return beliefs.belief(state.counts, state.groups, state.residuals, self.estimating.candidates)
+
+    def _state(self, setting: Setting) -> State:
+        """After all rounds, for its estimates only."""
+        (first, values), *later = self.taken
+        state = begun(setting, first, list(values), later[0][0].groups if later else None)
+        for decision, told in later:
+            state = absorbed(state, decision, list(told))
+        return state

@@ -1,0 +1,63 @@
+"""A round's selection: score_γ = w_γ (‖μ_γ − μ̂_γ‖₁ − penalty_γ), in whole numbers of 1/SCALE.
+
+The penalty is the noise that a measurement would bring, of public numbers only; the distance is a whole number that one
+record moves by at most SCALE (`adaptive.shard`), so the sensitivity of a score is SCALE · w_γ, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpscale.mechanisms.aim.orders import VERSION
+from dpscale.plans.believed import SCALE
+from dpscale.residual.groups import Groups
+from dpscale.workload.parts import Attributes
+
+NOISE_L1 = math.sqrt(2 / math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """`count` distinct candidates, each draw costing `rho`. `step`: ρ of one measurement."""
+
+    round: int
+    candidates: tuple[Attributes, ...]
+    weights: Mapping[Attributes, int]
+    groups: Mapping[str, Groups]
+    count: int
+    rho: Fraction
+    step: Fraction
+    penalty: float
+    rows_per_unit: int
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one unit moves any score."""
+        return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates)
+
+    def left(self, chosen: Sequence[Attributes]) -> Sequence[Attributes]:
+        """All that were not chosen yet."""
+        taken = set(chosen)
+        return [names for names in self.candidates if names not in taken]
+
+    def score(self, names: Attributes, distance: int) -> int:
+        return self.weights[names] * (distance - self.offset(names))
+
+    def offset(self, names: Attributes) -> int:
+        """The penalty in units of 1/SCALE."""
+        cells = math.prod(self.groups[name].count for name in names)
+        return round(SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit) * cells)
+
+    def label(self, rank: int) -> dict[str, Any]:
+        """What names the draw, besides release and snapshot."""
+        return {"mechanism": VERSION, "round": self.round, "rank": rank, "rho": str(self.rho),
+                "candidates": len(self.candidates), "sensitivity": str(self.sensitivity)}  # fmt: skip
+
+
+def deviation(step: Fraction, rows_per_unit: int) -> float:
+    """σ_t: the noise of a measurement that costs `step`, if it were one of a whole marginal."""
+    return rows_per_unit / math.sqrt(2 * float(step))

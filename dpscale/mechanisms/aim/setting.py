@@ -1,0 +1,92 @@
+"""What an adaptive run is asked: public, fixed before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain, combinations, islice
+
+from dpscale.errors import PlanError
+from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
+from dpscale.mechanisms.aim.schedule import Batched, Schedule
+from dpscale.workload.parts import Attributes
+
+MOST_CANDIDATES = 10**5
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Attributes with their sizes, the marginals wanted, ρ (zCDP), how it is spent and what is believed.
+
+    rows_per_unit: how many records one protected unit may hold: sensitivities grow by it. target_weights: whole numbers
+    above 0, one for each target; () for 1 each.
+    """
+
+    sizes: Mapping[str, int]
+    targets: tuple[Attributes, ...]
+    rho: Fraction
+    rows_per_unit: int = 1
+    schedule: Schedule = Batched()
+    beliefs: Beliefs = MaximumEntropy()
+    target_weights: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        small = next((name for name in self.names if self.sizes[name] < 2), None)
+        if small is not None:
+            raise PlanError("workload", f"{small}, an attribute of one cell", "attributes of two cells and more",
+                            "leave it out: it tells nothing")  # fmt: skip
+        if not self.targets or not any(self.targets):
+            raise PlanError("workload", "no attribute set", "one marginal at least", "add a family to the workload")
+        if not isinstance(self.rho, Fraction) or self.rho <= 0:
+            raise PlanError("privacy", f"a budget of {self.rho}", "an exact fraction above 0", "give more budget")
+
+    @cached_property
+    def names(self) -> Attributes:
+        """The attributes that any target uses, in the order of `sizes`."""
+        used = {name for names in self.targets for name in names}
+        return tuple(name for name in self.sizes if name in used)
+
+    @cached_property
+    def candidates(self) -> tuple[Attributes, ...]:
+        """What may be selected: subsets of the targets, of the sizes of the schedule; smallest first, else as `sizes`."""
+        inside: set[Attributes] = set()
+        for names in self.targets:
+            inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
+            if len(inside) > MOST_CANDIDATES:
+                raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
+                                "ask for smaller marginals, or set mechanism.degree = 2")  # fmt: skip
+        position = {name: index for index, name in enumerate(self.sizes)}
+        return tuple(sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept])))
+
+    def inside(self, target: Sequence[str]) -> Iterator[Attributes]:
+        """The subsets of a target that have the size of a candidate."""
+        least, most = self.schedule.sizes(len(self.names))
+        ordered = self.ordered(target)
+        return chain.from_iterable(combinations(ordered, size) for size in range(least, most + 1))
+
+    @cached_property
+    def weights(self) -> dict[Attributes, int]:
+        """What each candidate counts for all targets."""
+        each = self.target_weights or (1,) * len(self.targets)
+        targets = dict(zip(self.targets, each, strict=True))
+        return self.schedule.weights(self.candidates, targets, self.inside)
+
+    @cached_property
+    def one_way_cost(self) -> Fraction:
+        """ρ of each 1-way."""
+        return self.schedule.one_way_cost(self.rho, len(self.names), len(self.candidates))
+
+    @cached_property
+    def first_step(self) -> Fraction:
+        """ρ of a measurement with its selection in the first round."""
+        return self.schedule.first_step(self.rho, len(self.names), len(self.candidates))
+
+    @property
+    def batch(self) -> int:
+        """Measurements a round."""
+        return min(self.schedule.batch(len(self.candidates)), len(self.candidates))
+
+    def ordered(self, names: Sequence[str]) -> Attributes:
+        return tuple(name for name in self.sizes if name in names)

@@ -1,0 +1,166 @@
+"""The state of an AIM run: a function of released values alone, so that anyone could continue from what was published.
+
+Nothing here is random and nothing sees a count. Budgets are exact fractions: the last round takes all that is left, so
+ρ is met exactly. A state can be rebuilt from the decisions and the measured values of its rounds, read back from disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.mechanisms.aim.beliefs import Belief
+from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.orders import ResidualOrder, one_way_order, residual_orders
+from dpscale.mechanisms.aim.selection import NOISE_L1, Selection, deviation
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.plans.planned import Believed
+from dpscale.reconstruct.one_way import NoisyCounts, total_of
+from dpscale.residual.grem import Residuals
+from dpscale.residual.groups import Groups, every_cell
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
+
+    `step`: ρ of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
+    """
+
+    chosen: tuple[Attributes, ...]
+    step: Fraction
+    moved: tuple[float, ...]
+    expected_noise: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: ρ not spent;
+    `step`: ρ of the next measurement with its selection."""
+
+    setting: Setting
+    counts: Mapping[str, NoisyCounts]
+    groups: Mapping[str, Groups]
+    residuals: Residuals
+    left: Fraction
+    step: Fraction
+    rounds: tuple[Round, ...] = ()
+    measured: int = 0
+
+    @property
+    def rows(self) -> int:
+        """About how many records there are: a released number."""
+        return round(total_of(self.counts))
+
+    @cached_property
+    def belief(self) -> Belief:
+        """The estimates from all that was measured."""
+        setting = self.setting
+        return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates)
+
+    def believed(self, sets: Sequence[Attributes]) -> Believed:
+        """What is believed of candidates, to be sent to where they are held against exact counts."""
+        return self.belief.of(sets)
+
+    def marginal(self, names: Sequence[str]) -> Array:
+        """The estimated marginal over cells, an axis each in the order asked."""
+        return self.belief.marginal(names)
+
+    @property
+    def done(self) -> bool:
+        return self.left == 0 or not self.setting.candidates
+
+
+def first_decision(setting: Setting) -> Decision:
+    """The 1-ways, each over its cells."""
+    groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
+    cost, units = setting.one_way_cost, setting.rows_per_unit
+    orders = tuple(one_way_order(rank, name, groups[name], cost, units) for rank, name in enumerate(setting.names))
+    return Decision(0, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
+
+
+def begun(
+    setting: Setting, decision: Decision, values: Sequence[Array], groups: Mapping[str, Groups] | None = None
+) -> State:
+    """The state after the 1-ways. Groups are chosen here, once; `groups`: as they were chosen before."""
+    counts = {o.names[0]: NoisyCounts(v, o.variance) for o, v in zip(decision.orders, values, strict=True)}
+    if groups is None:
+        groups = _grouped(setting, counts) if setting.candidates else decision.groups
+    residuals = Residuals({name: own.count for name, own in groups.items()}).updated(setting.beliefs.begun(counts))
+    return State(setting, counts, groups, residuals, setting.rho - decision.spent, setting.first_step)
+
+
+def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+    return setting.beliefs.groups(counts, deviation(setting.first_step, setting.rows_per_unit))
+
+
+def next_selection(state: State) -> Selection | None:
+    """What the next round selects among; None where all is spent."""
+    if state.done:
+        return None
+    setting, schedule = state.setting, state.setting.schedule
+    count, step = _afforded(state)
+    cost = schedule.selecting * step
+    return Selection(state.measured + 1, setting.candidates, setting.weights, state.groups, count, cost, step - cost,
+                     schedule.penalty, setting.rows_per_unit)  # fmt: skip
+
+
+def _afforded(state: State) -> tuple[int, Fraction]:
+    """How many measurements the round makes and ρ for each; where less than two rounds are left it takes all."""
+    batch = state.setting.batch
+    if state.left > 2 * batch * state.step:
+        return batch, state.step
+    count = max(1, min(batch, int(state.left / state.step)))
+    return count, state.left / count
+
+
+def decided(state: State, selection: Selection, chosen: Sequence[Attributes]) -> Decision:
+    """The measurements of a round, after its selections."""
+    had = state.setting.beliefs.precisions(state.counts, state.groups, state.residuals)
+    orders: list[ResidualOrder] = []
+    for rank, names in enumerate(chosen):
+        groups, where = [state.groups[name] for name in names], (selection.round, rank)
+        added = residual_orders(names, groups, had, selection.step, state.setting.rows_per_unit, where)
+        orders += added
+        for order in added:
+            had[order.names] = had.get(order.names, 0.0) + 1 / order.variance
+    return Decision(selection.round, tuple(chosen), selection.rho, selection.step, state.groups, tuple(orders))
+
+
+def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
+    """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
+    told = [(order.names, value, 1 / order.variance) for order, value in zip(decision.orders, values, strict=True)]
+    left = state.left - decision.spent
+    return replace(state, residuals=state.residuals.updated(told), left=left, measured=decision.round)
+
+
+def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
+    """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
+    after = absorbed(state, decision, values)
+    sigma = deviation(decision.step, state.setting.rows_per_unit)
+    before = [state.belief.table(names) for names in decision.chosen]
+    pairs = zip(before, decision.chosen, strict=True)
+    moved = tuple(float(np.abs(after.belief.table(names) - old).sum()) for old, names in pairs)
+    noise = tuple(NOISE_L1 * sigma * old.size for old in before)
+    note = Round(decision.chosen, decision.step + decision.rho, moved, noise)
+    return _noted(after, note, state.setting.schedule.annealed(note.step, moved, noise))
+
+
+def _noted(state: State, note: Round, step: Fraction) -> State:
+    """The state with a round noted; its belief, which is made already, is of the same measurements."""
+    noted = replace(state, rounds=(*state.rounds, note), step=step)
+    vars(noted)["belief"] = state.belief
+    return noted
+
+
+def touched(before: State, after: State) -> list[Attributes]:
+    """The candidates whose estimates a round may have moved."""
+    return after.setting.beliefs.touched(before.residuals, after.residuals, after.setting.candidates)

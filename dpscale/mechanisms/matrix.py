@@ -1,0 +1,223 @@
+"""Matrix mechanisms: all that is measured is settled by a `Plan`, so the chain has one decision and no selection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.faults import Settings
+from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.plans.figures import figure
+from dpscale.plans.plan import Block, Plan
+from dpscale.plans.planfile import read_plan, write_plan
+from dpscale.plans.schedule import Schedule, make_schedule
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.budget import LAPLACE, Budget
+from dpscale.privacy.draws import Draw
+from dpscale.reconstruct.evidence import Linear
+from dpscale.reconstruct.from_estimates import told_whole
+from dpscale.residual import subsets
+from dpscale.workload import Workload
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+RECORD_VERSION = 1
+MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
+RECONSTRUCTIONS = ("least-squares", "maxent")
+
+
+def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:
+    """The mechanism of a function that plans blocks."""
+    return Mechanism(
+        name,
+        options,
+        lambda question, given, tools: Settled(plan(question, given, tools), question),
+        lambda folder, question, given: Settled(read_plan(folder, question.workload), question),
+        lambda given: RECONSTRUCTIONS,
+        same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BlockOrder:
+    """One block of a plan, measured from the counts of `source`."""
+
+    source: Attributes
+    block: Block
+    draw: Draw
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What the record says of it: what it measures and how, never where or how often."""
+        return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
+                "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
+
+    def estimate(self, measured: Array) -> Array:
+        """In units of K · marginal."""
+        return measured / self.draw.multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class Everything:
+    """The one decision: all blocks."""
+
+    orders: tuple[BlockOrder, ...]
+    spent: Fraction
+    round: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"round": self.round, "measurements": len(self.orders)}
+
+    def fits(self, other: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A plan under the terms of a question: which noise is drawn for every block, and what that costs."""
+
+    plan: Plan
+    question: Question
+    candidates: tuple[Attributes, ...] = ()
+    reconstructions: tuple[str, ...] = RECONSTRUCTIONS
+    redraws: bool = False
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @property
+    def domain(self) -> Domain:
+        return self.plan.domain
+
+    @property
+    def mechanism(self) -> str:
+        return self.plan.mechanism
+
+    @property
+    def noise(self) -> str:
+        return self.plan.noise
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.plan.notes
+
+    @property
+    def counted(self) -> tuple[Attributes, ...]:
+        return self.plan.counted
+
+    @property
+    def largest(self) -> Attributes:
+        return self.plan.largest
+
+    @property
+    def shown(self) -> Plan:
+        return self.plan
+
+    @property
+    def shares(self) -> dict[Attributes, float]:
+        shares: dict[Attributes, float] = {}
+        for block in self.plan.blocks:
+            shares[block.attributes] = shares.get(block.attributes, 0.0) + block.share
+        return shares
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The noise of every block, and what all of it costs."""
+        return make_schedule(self.plan, self.question.budget.amount, self.question.rows_per_unit)
+
+    @property
+    def cost(self) -> Cost:
+        """What the whole release costs, exact and rounded up."""
+        return self.schedule.spent
+
+    @property
+    def needs(self) -> Iterator[tuple[int, str]]:
+        """Bytes of the task that measures each block."""
+        for block in self.plan.blocks:
+            cells = max(math.prod(block.rows), self.domain.cells(block.attributes))
+            yield MEASURED * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
+
+    def summary(self, budget: Budget) -> dict[str, Any]:
+        """Errors and gap, known before any data are read."""
+        gap = self.plan.optimality_gap
+        return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
+                "optimality_gap": gap if math.isfinite(gap) else None}  # fmt: skip
+
+    def cards(self, budget: Budget) -> list[tuple[str, str]]:
+        cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE
+                else (figure(float(self.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
+        weighted = any(weight != 1.0 for part in self.workload.parts for weight in part.weights)
+        error = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
+        return [cost, (figure(self._rmse(budget)), error), self._certificate()]
+
+    def _certificate(self) -> tuple[str, str]:
+        gap = self.plan.optimality_gap
+        if gap > 1e6:
+            return "—", "no bound known for this mechanism"
+        if self.plan.blocks[0].whole:
+            loose = ", loose for Laplace noise" if self.noise == LAPLACE else ""
+            return (f"{(1 + gap) ** 0.5:.3g} ×",
+                    f"the root mean square error that no strategy at all can go below (the SVD bound{loose})")  # fmt: skip
+        return (f"{figure(100 * gap)} %",
+                "certified: the squared error is at most this far above the least that any plan of this kind can have")  # fmt: skip
+
+    def _rmse(self, budget: Budget) -> float:
+        return self.question.rows_per_unit * self.plan.rmse(budget.privacy_cost)
+
+    def write(self, folder: Path) -> None:
+        write_plan(folder, self.plan)
+
+    def check_low_order(self) -> None:
+        told_whole(self.plan)
+
+    @cached_property
+    def _first(self) -> Everything:
+        smallest: dict[Attributes, Attributes] = {}
+        for counted in sorted(self.plan.counted, key=self.domain.cells, reverse=True):
+            smallest.update(dict.fromkeys(subsets(counted), counted))
+        pairs = zip(self.plan.blocks, self.schedule.draws, strict=True)
+        orders = tuple(BlockOrder(smallest[block.attributes], block, draw) for block, draw in pairs)
+        return Everything(orders, self.schedule.cost)
+
+    def first(self) -> Everything:
+        """All blocks, each from the smallest counted set that holds its attributes."""
+        return self._first
+
+    def decision(self, told: Mapping[str, Any]) -> Everything:
+        raise ValueError("a plan has no later decision")
+
+    def affords(self, decisions: Sequence[Any]) -> bool:
+        return len(decisions) <= 1
+
+    def begun(self, first: Everything, values: Sequence[Array], second: object = None) -> None:
+        """Nothing is believed meanwhile: nothing is chosen by it."""
+
+    def selection(self, state: None) -> None:
+        """Nothing is left to select."""
+
+    def decided(self, state: None, selection: Any, chosen: Sequence[Attributes]) -> Everything:
+        raise ValueError("a plan has no later decision")
+
+    def advanced(self, state: None, decision: Any, values: Sequence[Array]) -> None:
+        raise ValueError("a plan has no later decision")
+
+    def touched(self, before: None, after: None) -> Iterable[Attributes]:
+        return ()
+
+    def trace(self, state: None) -> list[dict[str, Any]]:
+        return []
+
+    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Array]]]) -> Linear:
+        """Blocks, the variances that were drawn, and values, read one by one as they are needed."""
+        (_, values), *_ = taken
+        return Linear(self.plan, [draw.lattice_variance for draw in self.schedule.draws], values.__getitem__)

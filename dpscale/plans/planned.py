@@ -1,0 +1,180 @@
+"""What every planned release is, whether all is settled beforehand or chosen as it goes: a chain of decisions.
+
+    first() → measured → begun → [selection → chosen → decided → measured → advanced]* until no selection is left
+A plan of a matrix mechanism is such a chain with one decision and no selection. The first decision follows from the plan
+and is written nowhere else; every later one is written before anything of it is drawn. States follow from released
+values alone. Mechanisms implement this, and whoever measures, keeps or reads a release knows nothing else of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.plans.plan import Block
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.budget import Budget
+from dpscale.privacy.draws import Draw
+from dpscale.residual.groups import Groups
+from dpscale.workload import Workload
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+
+
+class Order(Protocol):
+    """One measurement asked for: `block` on the counts of `source`, with the noise of `draw`.
+
+    `label`: what its record says besides release, snapshot and domain; it fixes the noise.
+    """
+
+    @property
+    def source(self) -> Attributes: ...
+    @property
+    def block(self) -> Block: ...
+    @property
+    def draw(self) -> Draw: ...
+    @property
+    def label(self) -> Mapping[str, Any]: ...
+    def estimate(self, measured: Array) -> Array:
+        """The measured numbers, of the shape `block.rows`, in the units that states and estimates take."""
+
+
+class Decision(Protocol):
+    """What a round measures."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def orders(self) -> Sequence[Order]: ...
+    @property
+    def spent(self) -> Fraction:
+        """What choosing and measuring it costs, in the currency of the plan."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+    def fits(self, other: Any, /) -> bool:
+        """Whether a process that came to the other may go on with this one."""
+
+
+class Believed(Protocol):
+    """What is believed of candidates: released values only, over groups."""
+
+    def marginal(self, names: Attributes, /) -> Array: ...
+
+
+class Selection(Protocol):
+    """A round's choice, a function of released values: `count` candidates, one exponential mechanism after the other.
+
+    `rho`: zCDP of one of them; `sensitivity`: how far one unit moves any score, in units of 1/SCALE.
+    """
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def rho(self) -> Fraction: ...
+    @property
+    def sensitivity(self) -> int: ...
+    @property
+    def candidates(self) -> Sequence[Attributes]: ...
+    def left(self, chosen: Sequence[Attributes], /) -> Sequence[Attributes]:
+        """The candidates that may still be chosen after some of the round; for a spanning tree those without a circle."""
+
+    def score(self, names: Attributes, distance: int, /) -> int:
+        """What a distance of a candidate, in units of 1/SCALE, is worth."""
+
+    def label(self, rank: int, /) -> Mapping[str, Any]:
+        """What the record of the rank-th draw says besides release, snapshot and domain."""
+
+
+class State(Protocol):
+    """After some rounds: what is believed, over which groups of cells, of about how many records."""
+
+    @property
+    def groups(self) -> Mapping[str, Groups]: ...
+    @property
+    def rows(self) -> int: ...
+    def believed(self, sets: Sequence[Attributes], /) -> Believed: ...
+
+
+class Planned(Protocol):
+    """A planned release. `counted`: the sets whose exact counts the first decision and the candidates need.
+
+    `candidates`: what may be selected (none: all is settled beforehand); `redraws`: whether errors can be simulated by
+    drawing its noise anew; `reconstructions`: the ways to estimates, best first.
+    """
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def noise(self) -> str: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+    @property
+    def counted(self) -> Sequence[Attributes]: ...
+    @property
+    def largest(self) -> Attributes: ...
+    @property
+    def candidates(self) -> Sequence[Attributes]: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def reconstructions(self) -> Sequence[str]: ...
+    @property
+    def redraws(self) -> bool: ...
+    @property
+    def shares(self) -> Mapping[Attributes, float]:
+        """The part of the budget that each measured set takes, where that is known beforehand."""
+
+    @property
+    def shown(self) -> Any:
+        """What a reader of the release is given as its plan."""
+
+    @property
+    def needs(self) -> Iterable[tuple[int, str]]:
+        """Bytes that measuring holds at once, and on what, beyond counting."""
+
+    def summary(self, budget: Budget) -> dict[str, Any]:
+        """What is known of costs and errors before any data are read."""
+
+    def cards(self, budget: Budget) -> list[tuple[str, str]]:
+        """The same for a reader: a figure and what it is."""
+
+    def write(self, folder: Path) -> None: ...
+    def check_low_order(self) -> None:
+        """PlanError where low-order tables cannot be made of what will be measured."""
+
+    def first(self) -> Decision: ...
+    def decision(self, told: Mapping[str, Any]) -> Decision:
+        """A later decision as it was written; ValueError unless it is one of such a run and costs what it says."""
+
+    def affords(self, decisions: Sequence[Any], /) -> bool:
+        """Whether so many decisions cost no more together than was charged."""
+
+    def begun(self, first: Any, values: Sequence[Array], second: Any = None) -> Any:
+        """The state after the first decision; `second`: the next one, where it was taken already."""
+
+    def selection(self, state: Any) -> Selection | None:
+        """What the next round selects among; None where nothing is left to select."""
+
+    def decided(self, state: Any, selection: Any, chosen: Sequence[Attributes]) -> Decision: ...
+    def advanced(self, state: Any, decision: Any, values: Sequence[Array]) -> Any: ...
+    def touched(self, before: Any, after: Any) -> Iterable[Attributes]:
+        """The candidates of which another is believed than before."""
+
+    def trace(self, state: Any) -> list[dict[str, Any]]:
+        """What was chosen when, for people."""
+
+    def evidence(self, taken: Sequence[tuple[Any, Sequence[Array]]]) -> Any:
+        """All decisions with their values, as reconstructions take them."""

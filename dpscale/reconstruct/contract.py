@@ -1,0 +1,73 @@
+"""What a reconstruction is: a name in the job file, its options, and how it comes from evidence to estimates.
+
+Post-processing: free, repeatable, and it never sees a record or an exact count. A reconstruction is one module that
+ends in `RECONSTRUCTION = Reconstruction(…)` and one line in the table of `reconstruct`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.each import Each
+from dpscale.faults import Settings, setting
+from dpscale.plans.planned import Planned
+from dpscale.reconstruct.evidence import Evidence
+from dpscale.workload import Part, Workload
+from dpscale.workload.parts import Attributes
+
+Array = NDArray[np.float64]
+
+
+class Estimates(Protocol):
+    """What a release answers from."""
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def noise(self) -> str: ...
+    def marginal(self, attributes: Sequence[str], /) -> Array:
+        """Estimated counts over the attributes, an axis each in the order asked."""
+
+    def answer(self, attributes: Sequence[str], query: Any, /) -> tuple[float, float]:
+        """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
+
+    def part_answers(self, part: Part, attributes: Attributes, /) -> tuple[Array, Array]:
+        """The same of all queries of a part over one set, an axis per attribute or one axis."""
+
+
+class Plain(Settings):
+    """Of a reconstruction that has no settings of its own: what others take is refused but for what says nothing."""
+
+    errors: Literal["auto"] = setting("auto", "auto (simulated with method maxent of an adaptive mechanism)",
+                                      "exact where they follow from the noise alone, else none")  # fmt: skip
+    agree: Literal[False] = setting(False, "false (true with method maxent)", "estimates agree as they are")
+
+
+def nothing(*_: Any) -> None:
+    """Of a reconstruction that refuses no plan, or keeps no model."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How estimates come of evidence.
+
+    explains: what a reader should know of estimates made with these options, as HTML-free text; "" where the report's
+    own words on standard errors hold.
+    check: PlanError or JobError where a plan cannot be reconstructed so, before anything is spent.
+    keep: makes what is dear into a folder, once, for the tasks that answer from it; `release` names the release.
+    estimates: from the evidence, and from what `keep` left in the folder, where there is any.
+    """
+
+    name: str
+    Options: type[Settings]
+    explains: Callable[[Any], str]
+    estimates: Callable[[Evidence, Any, Path], Estimates]
+    check: Callable[[Planned, Any, int], None] = nothing
+    keep: Callable[[Evidence, Any, Path, str, Each], None] = nothing
+    disagreement: Callable[[Planned, Any, Path], Any] = nothing

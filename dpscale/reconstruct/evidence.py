@@ -1,0 +1,75 @@
+"""What was released, as the reconstructions take it. Released values only: no count, no record, no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.each import Each, plainly
+from dpscale.plans.plan import Plan
+from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.from_estimates import from_estimates
+from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.simulated import Simulated
+from dpscale.residual.grem import Residuals
+from dpscale.workload import Workload
+
+Array = NDArray[np.float64]
+
+
+class Evidence(Protocol):
+    """All that reconstructions ask of a release; what a mechanism does not list as its own is never asked of it."""
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def noise(self) -> str: ...
+    def least_squares(self) -> Estimates:
+        """Unbiased estimates with exact errors."""
+
+    def residuals(self) -> Residuals:
+        """Every residual that was measured, over cells, with its precision; what was not counts as uniform."""
+
+    def low_order(self) -> LowOrder:
+        """Consistent non-negative low-order tables."""
+
+    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+        """Errors of these tables, by drawing all noise anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Blocks of a plan: `read(i)` gives the values of block i, `variances[i]` their noise variance."""
+
+    plan: Plan
+    variances: Sequence[float]
+    read: Callable[[int], Array]
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @property
+    def noise(self) -> str:
+        return self.plan.noise
+
+    @cached_property
+    def _estimates(self) -> Estimates:
+        return Estimates(self.plan, self.variances, self.read)
+
+    def least_squares(self) -> Estimates:
+        return self._estimates
+
+    def low_order(self) -> LowOrder:
+        return from_estimates(self._estimates)
+
+    def residuals(self) -> Residuals:
+        raise NotImplementedError("GReM of a plan is its least squares")
+
+    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+        raise NotImplementedError("a plan's noise is not redrawn")

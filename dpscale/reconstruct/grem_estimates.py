@@ -1,0 +1,38 @@
+"""GReM (AIM+GReM, algorithm 3; Mullins et al., 2024): marginals are sums of residuals, what was not measured is uniform.
+
+GReM-MLE is what AIM+GReM believes as it goes. With `non_negative` its marginals are kept from going below zero
+(GReM-LNN): the nearest residuals, in the metric of their noise, whose sums over the asked sets are none below zero.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpscale.faults import setting
+from dpscale.reconstruct.contract import Estimates, Plain, Reconstruction
+from dpscale.reconstruct.evidence import Evidence
+from dpscale.reconstruct.modelled import NO_ERRORS, Modelled
+from dpscale.residual.grem import non_negative
+
+
+class Options(Plain):
+    """Of GReM."""
+
+    non_negative: bool = setting(
+        False, "true or false", "true: no estimated cell of an asked set below zero (GReM-LNN)"
+    )
+
+
+def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
+    """Of every set that was measured or lies in one; no error is told."""
+    residuals = evidence.residuals()
+    if options.non_negative:
+        residuals = non_negative(residuals, evidence.workload.sets)
+    return Modelled(evidence.workload, residuals, tuple(residuals.sizes), evidence.noise)
+
+
+def explains(options: Options) -> str:
+    return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
+
+
+RECONSTRUCTION = Reconstruction("grem", Options, explains, estimates)

@@ -1,0 +1,138 @@
+"""The tables of a job file, each a pydantic model: what is not known is refused, and nothing is converted."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from dpscale.faults import Settings
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+
+BELOW_ONE = 1 - 1e-15
+MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
+UNITS = {
+    "B": 1,
+    **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
+}
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Data(Settings):
+    """Where the records are and what one privacy unit is."""
+
+    path: str
+    domain: str
+    privacy_unit: str | None = None
+    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
+    snapshot: Literal["content", "footers"] = "content"
+
+    @model_validator(mode="after")
+    def _both(self) -> Data:
+        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
+            raise ValueError("privacy_unit and max_rows_per_unit go together")
+        return self
+
+
+class Privacy(Settings):
+    """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
+
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    rho: Positive | None = None
+    privacy_cost: Positive | None = None
+    ledger: str = "ledger.sqlite"
+    dataset: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Privacy:
+        given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
+        if len(given) != 1 or (self.delta is not None and self.epsilon is None):
+            raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
+        return self
+
+    @property
+    def noise(self) -> str:
+        """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
+        return LAPLACE if self.epsilon is not None and self.delta is None else GAUSSIAN
+
+    @property
+    def budget(self) -> Budget:
+        """What the draws may come to: squared Gaussian-DP μ with its like in zCDP, or ε of pure differential privacy."""
+        from dpscale.privacy.conversion import gdp_mu, zcdp_rho
+
+        if self.epsilon is not None and self.delta is None:
+            return Budget(LAPLACE, self.epsilon)
+        if self.epsilon is not None and self.delta is not None:
+            amount = gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE
+            return Budget(GAUSSIAN, amount, Fraction(zcdp_rho(self.epsilon, self.delta) * BELOW_ONE))
+        if self.rho is not None:
+            return Budget(GAUSSIAN, 2 * self.rho, Fraction(self.rho))
+        return Budget(GAUSSIAN, float(self.privacy_cost or 0), Fraction(self.privacy_cost or 0) / 2)
+
+
+class Part(Settings):
+    """One family of queries over attribute sets."""
+
+    family: str
+    degree: int | None = None
+    attributes: list[list[str]] | None = None
+    weight: Weight | list[Weight | list[Any]] = 1.0
+    file: str | None = None
+    p: float | None = None
+    seed: int | None = None
+    numeric: list[str] | None = None
+
+
+class Named(Settings):
+    """A table whose other keys are the options of what it names, which that checks itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options as they were given."""
+        return dict(self.model_extra or {})
+
+
+class MechanismTable(Named):
+    """The mechanism and its options."""
+
+    name: str = "query-smasher"
+
+
+class ReconstructTable(Named):
+    """How estimates are made, and the options of that. auto: the best that the mechanism has."""
+
+    method: str = "auto"
+
+
+class EngineSettings(Settings):
+    """Where tasks run and how much memory they may hold. A seed marks the run as not private."""
+
+    scheduler: str | None = None
+    memory: str = "4GiB"
+    seed: int | None = None
+
+    @field_validator("memory")
+    @classmethod
+    def _memory(cls, value: str) -> str:
+        if not MEMORY.match(value):
+            raise ValueError("write a size, such as 4GiB")
+        return value
+
+    @property
+    def bytes(self) -> int:
+        number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
+        return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
+
+
+class Output(Settings):
+    """Sets with more queries than this in one family get no file: the Release answers them on demand."""
+
+    max_rows: Annotated[int, Field(ge=0)] = 10_000_000
