@@ -102,13 +102,13 @@ def job_of(place: Path, name: str, asked: str, mechanism: str) -> Path:
 def measure_on(job: Path, client: Any) -> float:
     """Seconds of a job's measure stage, on a cluster or in this process, in a run directory that is then removed."""
     from dpscale.job import Job
-    from dpscale.release import run_stages
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
 
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = RunDirectory.create(Job.read(job), Path(folder) / "run")
+        run = Run.create(Job.read(job), Path(folder) / "run")
         where = {"client": client} if client is not None else {"scheduler": "synchronous"}
         run_stages(run, **where, only="plan")
         return timed(lambda: run_stages(run, **where, only="measure"))

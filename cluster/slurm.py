@@ -95,10 +95,10 @@ def check_job(job: str, run_dir: str) -> None:
     """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
     from dpscale.job import Job
     from dpscale.privacy.ledgerplace import check_ledger_place
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
 
     read = Job.read(job)
-    RunDirectory.create(read, run_dir)
+    Run.create(read, run_dir)
     check_ledger_place(read.privacy.ledger)
 
 

@@ -24,7 +24,7 @@ class Settings(BaseModel):
 
 
 def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
-    """A field of `Settings`. `takes`: what is accepted, in words; `meaning`: what it is for; `limits`: as of pydantic."""
+    """A field of `Settings`. `takes`: what is accepted, in words; `meaning`: what it is for; `limits`: pydantic's."""
     return Field(default, description=meaning, json_schema_extra={"takes": takes}, **limits)
 
 

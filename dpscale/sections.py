@@ -63,7 +63,7 @@ class Privacy(Settings):
 
     @property
     def budget(self) -> Budget:
-        """What the draws may come to: squared Gaussian-DP μ with its like in zCDP, or ε of pure differential privacy."""
+        """What the draws may come to: squared Gaussian-DP μ, with its like in zCDP, or pure ε."""
         from dpscale.privacy.conversion import gdp_mu, zcdp_rho
 
         if self.epsilon is not None and self.delta is None:

@@ -64,7 +64,7 @@ class Released:
         return self.folder / f"{record_digest(self.record(order))}.parquet"
 
     def paths(self, decision: Decision) -> list[Path]:
-        """Where the values of a decision are. Hashing tens of thousands of records takes a while: once for the first."""
+        """Where the values of a decision are; of the first, which may have tens of thousands, hashed once."""
         return self._first_paths if decision is self.planned.first() else [self.path(one) for one in decision.orders]
 
     @cached_property

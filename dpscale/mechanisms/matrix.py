@@ -165,11 +165,10 @@ class Settled:
         if gap > 1e6:
             return "—", "no bound known for this mechanism"
         if self.plan.blocks[0].whole:
-            loose = ", loose for Laplace noise" if self.noise == LAPLACE else ""
-            return (f"{(1 + gap) ** 0.5:.3g} ×",
-                    f"the root mean square error that no strategy at all can go below (the SVD bound{loose})")  # fmt: skip
-        return (f"{figure(100 * gap)} %",
-                "certified: the squared error is at most this far above the least that any plan of this kind can have")  # fmt: skip
+            bound = "the SVD bound, loose for Laplace noise" if self.noise == LAPLACE else "the SVD bound"
+            return f"{(1 + gap) ** 0.5:.3g} ×", f"the root mean square error that no strategy can go below ({bound})"
+        least = "the least that any plan of this kind can have"
+        return f"{figure(100 * gap)} %", f"certified: the squared error is at most this far above {least}"
 
     def _rmse(self, budget: Budget) -> float:
         return self.question.rows_per_unit * self.plan.rmse(budget.privacy_cost)

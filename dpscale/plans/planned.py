@@ -1,8 +1,8 @@
 """What every planned release is, whether all is settled beforehand or chosen as it goes: a chain of decisions.
 
     first() → measured → begun → [selection → chosen → decided → measured → advanced]* until no selection is left
-A plan of a matrix mechanism is such a chain with one decision and no selection. The first decision follows from the plan
-and is written nowhere else; every later one is written before anything of it is drawn. States follow from released
+A plan of a matrix mechanism is such a chain with one decision and no selection. The first decision follows from the
+plan and is written nowhere else; every later one is written before anything of it is drawn. States follow from released
 values alone. Mechanisms implement this, and whoever measures, keeps or reads a release knows nothing else of them.
 """
 
@@ -85,7 +85,7 @@ class Selection(Protocol):
     @property
     def candidates(self) -> Sequence[Attributes]: ...
     def left(self, chosen: Sequence[Attributes], /) -> Sequence[Attributes]:
-        """The candidates that may still be chosen after some of the round; for a spanning tree those without a circle."""
+        """The candidates that may still be chosen after some; for a spanning tree those that close no circle."""
 
     def score(self, names: Attributes, distance: int, /) -> int:
         """What a distance of a candidate, in units of 1/SCALE, is worth."""

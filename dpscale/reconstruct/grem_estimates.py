@@ -1,4 +1,4 @@
-"""GReM (AIM+GReM, algorithm 3; Mullins et al., 2024): marginals are sums of residuals, what was not measured is uniform.
+"""GReM (AIM+GReM, algorithm 3; Mullins et al., 2024): sums of residuals, uniform where nothing was measured.
 
 GReM-MLE is what AIM+GReM believes as it goes. With `non_negative` its marginals are kept from going below zero
 (GReM-LNN): the nearest residuals, in the metric of their noise, whose sums over the asked sets are none below zero.

@@ -1,4 +1,4 @@
-"""The stages of a run, in their order: commands, hashes of what is handed over, `status` and DAGs follow from this table.
+"""The stages of a run, in their order: commands, hashes of the hand-over, `status` and DAGs follow from this table.
 
 A stage that is done returns at once, so each can be called alone, again and again, from a shell, a DAG or Python.
 """

@@ -1,9 +1,9 @@
 """The measure stage: the only one that sees records and spends budget (see `spending` for its order).
 
 The driver alone decides and advances, from released values. Exact counts of what may still be selected stay in shards
-on the workers, of which only distances come back, for the exponential mechanism and for nothing else. Each decision that
-does not follow from the plan is on disk and on the ledger before it is measured, so a run that is killed goes on with
-the same streams, decides nothing twice and spends nothing twice, and a copy that comes to other decisions is refused.
+on the workers, of which only distances come back, for the exponential mechanism and for nothing else. Each decision
+that does not follow from the plan is on disk and on the ledger before it is measured, so a run that is killed goes on
+with the same streams, decides nothing twice and spends nothing twice, and a copy that decides otherwise is refused.
 """
 
 from __future__ import annotations

@@ -5,12 +5,20 @@ from itertools import combinations
 
 import numpy as np
 
-from dpscale.adaptive import Options, Setting
+from dpscale import Domain, Workload
+from dpscale.adaptive import run as run_chain
+from dpscale.measure import measure_block
+from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
+from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.schedule import Batched, Published
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.residual.groups import coarsened
+from dpscale.tables import ExactMarginal
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
 NAMES = tuple(SIZES)
 TRIPLES = tuple(combinations(NAMES, 3))
-PUBLISHED, OWN = Options(published=True), Options()
+PUBLISHED, OWN = (Published(), Grem()), (Batched(), MaximumEntropy())
 
 
 def records(rows=3000, seed=0):
@@ -35,7 +43,25 @@ def counter(table):
 
 
 def setting(options=OWN, rho=Fraction(1, 20), targets=TRIPLES, **more):
-    return Setting(SIZES, tuple(targets), rho, options=options, **more)
+    schedule, beliefs = options
+    return Setting(SIZES, tuple(targets), rho, schedule=schedule, beliefs=beliefs, **more)
+
+
+def chain(asked):
+    """A setting as what is planned."""
+    workload = Workload(Domain(dict(asked.sizes))).add("marginal", attributes=asked.targets)
+    return Chosen(workload, "aim-grem", asked, asked, "", {}, ())
+
+
+def run(asked, counts_of, secret, release=None):
+    """The plain loop over a setting: its last state."""
+    return run_chain(chain(asked), counts_of, secret, release)
+
+
+def measure(order, counts_of, secret, record):
+    """An order's released value, straight from exact counts over the cells of its own attributes."""
+    exact = np.asarray(coarsened(counts_of(order.names), order.groups), dtype=np.int64)
+    return order.estimate(measure_block(order.block, order.draw, ExactMarginal(order.names, exact), secret, record))
 
 
 def error(state, counts_of, targets=TRIPLES):

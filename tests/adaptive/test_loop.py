@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -8,27 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.adaptive import (
-    Decision,
-    Options,
-    Scores,
-    Setting,
-    advanced,
-    begun,
-    decided,
-    draw_chosen,
-    first_decision,
-    next_selection,
-    packed,
-    run,
-)
-from dpscale.adaptive.shard import SCALE, Held, Tables, distance
+from dpscale.adaptive import Scores, draw_chosen, packed
+from dpscale.adaptive.shard import Held, distance
 from dpscale.errors import PlanError
+from dpscale.mechanisms.aim.beliefs import MaximumEntropy
+from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.schedule import Batched
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
+from dpscale.plans.believed import SCALE, Tables
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.residual import center, subsets
 from dpscale.residual.groups import every_cell
 from dpscale.tables import ExactMarginal
-from tests.adaptive.small import NAMES, OWN, PUBLISHED, SIZES, TRIPLES, counter, error, records, setting
+from tests.adaptive.small import NAMES, OWN, PUBLISHED, SIZES, TRIPLES, counter, error, measure, records, run, setting
 
 COUNTS = counter(records())
 either = pytest.mark.parametrize("options", [OWN, PUBLISHED], ids=["own", "published"])
@@ -37,7 +29,7 @@ either = pytest.mark.parametrize("options", [OWN, PUBLISHED], ids=["own", "publi
 def made_up(order, rng):
     """A released value of the right form that no table had a part in."""
     shape = [own.count for own in order.groups]
-    if order.whole:
+    if order.by_cell:
         return rng.gamma(1.0, 100.0, size=shape)
     return center(rng.normal(0, 30, size=shape), range(len(shape))) if shape else np.array(3000 + rng.normal())
 
@@ -123,7 +115,7 @@ def test_one_record_moves_a_score_by_the_sensitivity_at_most(options):
     selection, here = next_selection(state), scores_of(state, counter(table))
     for row in range(0, 40, 4):
         there = scores_of(state, counter(np.delete(table, row, axis=0)))
-        moved = max(abs(one - other) for one, other in zip(here, there, strict=True))
+        moved = max(abs(one - other) for one, other in zip(here.values(), there.values(), strict=True))
         assert moved <= selection.sensitivity
     largest = max(selection.weights[names] for names in selection.candidates)
     assert selection.sensitivity == SCALE * largest
@@ -152,7 +144,7 @@ def _replayed(asked, secret, choices):
     """From the choices and the values alone, as they would be read back from disk."""
 
     def values(decision):
-        return [o.measure(COUNTS(o.names), secret, {"release": "r", **o.record()}) for o in decision.orders]
+        return [measure(o, COUNTS, secret, {"release": "r", **o.label}) for o in decision.orders]
 
     decision = reread(first_decision(asked), asked)
     state = begun(asked, decision, values(decision))
@@ -173,7 +165,7 @@ def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
     made = decided(state, selection, selection.candidates[: selection.count])
     read = reread(made, asked)
     assert read.spent == made.spent
-    assert [o.record() for o in read.orders] == [o.record() for o in made.orders]
+    assert [o.label for o in read.orders] == [o.label for o in made.orders]
     assert [o.draw for o in read.orders] == [o.draw for o in made.orders]
     told = made.to_dict()
     finer = [[rank, names, m, str(int(v) // 2)] for rank, names, m, v in told["orders"]]
@@ -194,7 +186,7 @@ def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
 
 
 def test_a_round_draws_distinct_candidates():
-    state = after_ones(setting(replace(OWN, rounds=2)))
+    state = after_ones(setting((Batched(rounds=2), MaximumEntropy())))
     selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
         chosen = draw_chosen(selection, scores, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
@@ -294,4 +286,4 @@ def test_pairs_inside_many_targets_are_candidates_once():
 def test_too_many_candidates_are_refused_before_they_are_made():
     sizes = {f"x{i}": 2 for i in range(60)}
     with pytest.raises(PlanError, match="over 100,000 sets to choose among"):
-        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), options=Options(degree=30)))
+        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=Batched(degree=30)))

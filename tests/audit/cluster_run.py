@@ -50,15 +50,15 @@ def main(job: str, run_dir: str, how: str) -> None:
     from distributed import Client, LocalCluster
 
     from dpscale.job import Job
-    from dpscale.release import run_stages
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
 
     dask.config.set({"logging.distributed": "debug"})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,
     ):
-        run = RunDirectory.create(Job.read(job), run_dir)
+        run = Run.create(Job.read(job), run_dir)
         run_stages(run, client=client, only="plan")
         if how in TROUBLES:
             client.run(TROUBLES[how])

@@ -11,7 +11,7 @@ from dpscale.audit.composition import audit_run, record_of
 from dpscale.audit.releases import MECHANISMS
 from dpscale.measure.store import record_digest, write_values
 from dpscale.privacy.ledger import Ledger
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.stages.measure import measured
 from tests.audit.small import write
 
@@ -67,7 +67,7 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
 
 def test_a_planted_uncharged_draw_is_found(tmp_path):
     run, ledger = a_run(tmp_path)
-    found = measured(RunDirectory(run))
+    found = measured(Run(run))
     for change, fault in (({"release": "another"}, "not charged"), ({"strategy": "0" * 64}, "not in the plan")):
         record = found.record(0) | change
         path = run / "measurements" / f"{record_digest(record)}.parquet"
@@ -80,7 +80,7 @@ def test_a_planted_uncharged_draw_is_found(tmp_path):
 def test_a_planted_second_draw_is_found(tmp_path):
     """The same measurement once more under another noise: in the plan and of this release, but paid for once."""
     run, ledger = a_run(tmp_path)
-    found = measured(RunDirectory(run))
+    found = measured(Run(run))
     record = found.record(0) | {"round": 1}
     write_values(run / "measurements" / f"{record_digest(record)}.parquet", found.read(0), record)
     assert not audit_run(run, ledger).sound

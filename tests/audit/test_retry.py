@@ -17,9 +17,9 @@ from dpscale.job import Job
 from dpscale.measure import carry_out, make_orders
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import make_secret
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.stages.measure import measured, run_measure, run_plan
+from dpscale.stages.running import run_stages
 from dpscale.tables import Table
 from dpscale.tables.count import Layout, count
 from tests.audit.small import frame, measurements, write
@@ -29,7 +29,7 @@ PRIVATE = {"scheduler": "synchronous"}
 
 def begun(place, name="run", **changes):
     """A planned run directory."""
-    run = RunDirectory.create(Job.read(write(place, **changes)), place / name)
+    run = Run.create(Job.read(write(place, **changes)), place / name)
     run_plan(run, resolve(scheduler="synchronous"))
     return run
 
@@ -134,7 +134,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
     with pytest.raises(BudgetError, match="on the ledger with another plan"):
-        measure(RunDirectory(tmp_path / "copy"))
+        measure(Run(tmp_path / "copy"))
     assert measurements(tmp_path / "copy") == {}
     assert len(charges(tmp_path)) == 1
 
@@ -147,7 +147,7 @@ def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
-    measure(RunDirectory(tmp_path / "copy"))
+    measure(Run(tmp_path / "copy"))
     assert measurements(run.path) == measurements(tmp_path / "copy")
     assert len(charges(tmp_path)) == 1
 
@@ -175,7 +175,7 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
         path = run.path / "domain.toml"
         path.write_text(path.read_text().replace("size = 5", "size = 6"))
     with pytest.raises((BudgetError, JobError, DataError)):
-        measure(RunDirectory(run.path))
+        measure(Run(run.path))
     assert set(measurements(run.path)) <= set(before)
 
 
@@ -190,7 +190,7 @@ def test_a_copy_that_meets_other_data_is_refused(tmp_path):
     measure(run)
     more = pd.concat([frame(), frame().iloc[:1]])
     more.to_parquet(tmp_path / "data/0.parquet", index=False)
-    copy = RunDirectory(tmp_path / "copy")
+    copy = Run(tmp_path / "copy")
     assert copy.secret_path.exists()
     with pytest.raises(BudgetError, match="on the ledger"):
         measure(copy)
@@ -275,7 +275,7 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
     from distributed import Client, LocalCluster
 
     place, expected = reference
-    run = RunDirectory.create(Job.read(write(place)), place / "cluster")
+    run = Run.create(Job.read(write(place)), place / "cluster")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,

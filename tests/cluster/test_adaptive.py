@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from dpscale.job import Job
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.audit.small import write
 from tests.cluster.conftest import ROOT
 from tests.cluster.released import check, everything
@@ -43,7 +43,7 @@ def job(expected):
 
 def run(job, name, client=None, scheduler=None):
     """All stages but the report, which has no tasks."""
-    directory = RunDirectory.create(Job.read(job), job.parent / name)
+    directory = Run.create(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, scheduler, only=stage)
     return directory.path
@@ -72,7 +72,7 @@ def test_held_counts_that_die_between_rounds_are_counted_again(cluster, client, 
                 with suppress(ProcessLookupError):  # one that an earlier test has armed
                     os.kill(pids.pop(), signal.SIGKILL)
 
-    directory = RunDirectory.create(Job.read(job), job.parent / "held")
+    directory = Run.create(Job.read(job), job.parent / "held")
     run_stages(directory, client, progress=kill_them, only="plan")
     run_stages(directory, client, progress=kill_them, only="measure")
     run_stages(directory, client, only="reconstruct")

@@ -3,8 +3,8 @@
 import pytest
 
 from dpscale.job import Job
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write
 from tests.cluster.released import check
@@ -20,7 +20,7 @@ def expected(request, tmp_path_factory):
 
 
 def undisturbed(folder, kind):
-    directory = RunDirectory.create(Job.read(write(folder / "job", KINDS[kind])), folder / "job/expected")
+    directory = Run.create(Job.read(write(folder / "job", KINDS[kind])), folder / "job/expected")
     run_stages(directory)
     return directory.path
 

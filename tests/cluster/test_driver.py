@@ -19,8 +19,8 @@ from dpscale.cli import driver, signs
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -32,7 +32,7 @@ from tests.cluster.waiting import eventually
 def expected(tmp_path_factory):
     """A run of the job in this process."""
     job = write(tmp_path_factory.mktemp("expected"))
-    directory = RunDirectory.create(Job.read(job), job.parent / "expected")
+    directory = Run.create(Job.read(job), job.parent / "expected")
     run_stages(directory)
     return directory.path
 
@@ -149,7 +149,7 @@ def test_a_refused_budget_ends_with_3(cluster, client, job):
 
 def test_submitted_twice_it_runs_once(cluster, client, slow, job, expected):
     """At the same time, and while it runs."""
-    run, found = RunDirectory.create(Job.read(job), job.parent / "run"), []
+    run, found = Run.create(Job.read(job), job.parent / "run"), []
     threads = [threading.Thread(target=lambda: found.append(driver.submit(run, client))) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -232,7 +232,7 @@ def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(clus
 
 
 def test_what_was_never_submitted_cannot_be_waited_for(job):
-    RunDirectory.create(Job.read(job), job.parent / "run")
+    Run.create(Job.read(job), job.parent / "run")
     assert cli("wait", job.parent / "run")[0] == 2
     assert cli("cancel", job.parent / "run")[0] == 0
 
@@ -243,7 +243,7 @@ def test_what_was_never_submitted_cannot_be_waited_for(job):
 @pytest.fixture
 def driven(job):
     """A run directory that says that it was submitted."""
-    run = RunDirectory.create(Job.read(job), job.parent / "run").path
+    run = Run.create(Job.read(job), job.parent / "run").path
     signs.change(run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip
     return run

@@ -12,8 +12,8 @@ import pytest
 from dpscale import TransientError
 from dpscale.engine.cluster import ClusterEngine
 from dpscale.job import Job
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -39,7 +39,7 @@ def job(expected):
 
 def run(job, name, client=None):
     """All stages but the report, which has no tasks."""
-    directory = RunDirectory.create(Job.read(job), job.parent / name)
+    directory = Run.create(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, only=stage)
 
@@ -96,7 +96,7 @@ def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere
 
 def test_two_jobs_at_once_on_one_cluster_and_one_ledger(client, job, expected):
     other = write(job.parent, "other.toml", workload=[{"family": "prefix", "degree": 1}])
-    runs = [RunDirectory.create(Job.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
+    runs = [Run.create(Job.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
     threads = [threading.Thread(target=run_stages, args=(run, client)) for run in runs]
     for thread in threads:
         thread.start()

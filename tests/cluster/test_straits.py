@@ -8,20 +8,20 @@ import pytest
 from dpscale import TransientError
 from dpscale.engine import resolve
 from dpscale.job import Job
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import charges, check
 from tests.cluster.troubles import hungry, stop_for_a_while
-from tests.jobs.disks import needs_mounts, small_disk
+from tests.stages.disks import needs_mounts, small_disk
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """A run in this process."""
     place = tmp_path_factory.mktemp("straits")
-    run(RunDirectory.create(Job.read(write(place)), place / "expected"))
+    run(Run.create(Job.read(write(place)), place / "expected"))
     return place / "expected"
 
 
@@ -45,7 +45,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected,
     """Pages of 4 KiB are left: for some files of the measure stage, not for all."""
     place = job.parent / f"disk-{left}"
     with small_disk(place, "1m"):
-        directory = RunDirectory.create(Job.read(job), place / "run")
+        directory = Run.create(Job.read(job), place / "run")
         run_stages(directory, client, only="plan")
         state = os.statvfs(place)
         (place / "ballast").write_bytes(bytes((state.f_bavail - left) * state.f_bsize))
@@ -61,7 +61,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected,
 
 @pytest.mark.slow
 def test_workers_without_memory_are_told_and_others_go_on(tmp_path, client, secured, job, expected):
-    directory = RunDirectory.create(Job.read(job), job.parent / "hungry")
+    directory = Run.create(Job.read(job), job.parent / "hungry")
     with machines(tmp_path, secured, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as made:
         made.scheduler()
         made.worker("--nworkers", 2, "--memory-limit", "600MB")
@@ -78,7 +78,7 @@ def test_workers_without_memory_are_told_and_others_go_on(tmp_path, client, secu
 
 
 def test_a_worker_that_hangs_in_a_job_is_waited_for(client, job, expected):
-    directory = RunDirectory.create(Job.read(job), job.parent / "slow")
+    directory = Run.create(Job.read(job), job.parent / "slow")
     client.run(stop_for_a_while, wait=False, workers=list(client.nthreads())[:1])
     run(directory, client)
     check(directory.path, expected)

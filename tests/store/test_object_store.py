@@ -23,7 +23,7 @@ from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked
@@ -112,7 +112,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypat
 
 
 def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):
-    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    run = Run.create(Job.read(write(tmp_path)), prefix)
     with run.locked():
         with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
             pass
@@ -128,7 +128,7 @@ def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, m
 def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch):
     """The first, which only hung, neither renews nor removes the lock of who took it over."""
     monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
-    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    run = Run.create(Job.read(write(tmp_path)), prefix)
     with run.locked():
         (run.path / ".lock").write_bytes(other := lock._sign("another"))
         time.sleep(0.5)
@@ -141,17 +141,17 @@ def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch)
 def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
     code = "import sys; from dpscale import job; from dpscale.runs import run; "
-    code += "run.RunDirectory.create(job.Job.read(sys.argv[1]), sys.argv[2])"
+    code += "run.Run.create(job.Job.read(sys.argv[1]), sys.argv[2])"
     makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(4)]
     assert [maker.wait() for maker in makers] == [0] * 4
     assert not create(place(prefix + "/manifest.json"), b"another")
 
 
 def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
-    RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    Run.create(Job.read(write(tmp_path)), prefix)
     other = Job.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
     with pytest.raises(dp.JobError, match="holds another job"):
-        RunDirectory.create(other, prefix)
+        Run.create(other, prefix)
     with pytest.raises(dp.JobError, match="no known kind of store"):
         place("nowhere://bucket/run")
 
@@ -160,13 +160,13 @@ def test_a_bucket_or_a_job_that_is_not_there_is_one_sentence_without_keys(tmp_pa
     """To try again would not help."""
     bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
     with pytest.raises(dp.JobError, match="in a bucket that is not there") as caught:
-        RunDirectory.create(Job.read(write(tmp_path)), f"{bucket}/run")
+        Run.create(Job.read(write(tmp_path)), f"{bucket}/run")
     assert "tests" not in str(caught.value)
     for where in (prefix, bucket):
         with pytest.raises(dp.JobError, match=r"cannot read .*\(No such file or directory\)"):
             Job.read(f"{where}/job.toml")
         with pytest.raises(dp.JobError, match="is not one"):
-            RunDirectory(f"{where}/run")
+            Run(f"{where}/run")
 
 
 def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
@@ -175,22 +175,22 @@ def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
     path = dp.run(tmp_path / "job.toml", prefix).path
     for inside in (f"{prefix}/answers", prefix.rpartition("/")[0]):
         with pytest.raises(dp.JobError, match="is there and is no run directory"):
-            RunDirectory.create(job, inside)
+            Run.create(job, inside)
     (path / "manifest.json").unlink()
     with pytest.raises(dp.JobError, match="is there and is no run directory"):
-        RunDirectory.create(job, prefix)
+        Run.create(job, prefix)
 
 
 def test_what_a_killed_maker_left_is_taken_up(tmp_path, prefix):
     job = Job.read(write(tmp_path))
-    first = RunDirectory.create(job, prefix)
+    first = Run.create(job, prefix)
     (first.path / ".probe-0123").write_bytes(b"first")
     (first.path / "manifest.json").unlink()
-    assert RunDirectory.create(job, prefix).manifest["stages"] == {}
+    assert Run.create(job, prefix).manifest["stages"] == {}
     (first.path / "manifest.json").unlink()
     (first.path / "job.toml").write_bytes(b"# the user's own")
     with pytest.raises(dp.JobError, match="is there and is no run directory"):
-        RunDirectory.create(job, prefix)
+        Run.create(job, prefix)
 
 
 def test_who_comes_second_finds_the_run_of_the_first(tmp_path, prefix, monkeypatch):
@@ -198,11 +198,11 @@ def test_who_comes_second_finds_the_run_of_the_first(tmp_path, prefix, monkeypat
 
     def interleaved(where):
         monkeypatch.setattr(making, "listed", listed)
-        RunDirectory.create(job, prefix)
+        Run.create(job, prefix)
         return listed(where)
 
     monkeypatch.setattr(making, "listed", interleaved)
-    assert RunDirectory.create(job, prefix).manifest == RunDirectory(prefix).manifest
+    assert Run.create(job, prefix).manifest == Run(prefix).manifest
 
 
 def test_a_write_that_fails_leaves_what_was_there(prefix):
@@ -265,12 +265,12 @@ class Heedless(MemoryFileSystem):
 def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
     fsspec.register_implementation("heedless", Heedless, clobber=True)
     with pytest.raises(dp.JobError, match="no conditional writes"):
-        RunDirectory.create(Job.read(write(tmp_path)), "heedless://bucket/run")
+        Run.create(Job.read(write(tmp_path)), "heedless://bucket/run")
     assert not [name for name in Heedless.store if "probe" not in name]
 
 
 def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
-    run = RunDirectory.create(Job.read(write(tmp_path)), prefix)
+    run = Run.create(Job.read(write(tmp_path)), prefix)
     signs.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
     assert signs.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
@@ -279,7 +279,7 @@ def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
         gone = place(prefix)
-        asked_for = [lambda: RunDirectory(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b""),
+        asked_for = [lambda: Run(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b""),
                      lambda: read_secret(gone / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
                      lambda: destroy_secret(gone / "secret.key"), lambda: locked(gone).__enter__()]  # fmt: skip
         for asked in asked_for:
@@ -287,4 +287,4 @@ def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
                 asked()
             assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
-    assert RunDirectory(prefix).manifest == run.manifest
+    assert Run(prefix).manifest == run.manifest

@@ -1,4 +1,4 @@
-"""What an AIM run believes, from the 1-ways and residuals that it measured: by maximum entropy, or by GReM as published.
+"""What an AIM run believes, from its 1-ways and residuals: by maximum entropy, or by GReM as published.
 
 `MaximumEntropy` measures residuals over groups of cells heavy enough to stand against the noise, and believes the local
 maximum entropy tables of all that was measured. `Grem` believes sums of residuals (AIM+GReM, algorithm 3): the 1-ways'

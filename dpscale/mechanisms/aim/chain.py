@@ -33,7 +33,8 @@ Array = NDArray[np.float64]
 class Chosen:
     """What will be chosen among, at what cost, and what has to be counted for it. Errors are not known beforehand.
 
-    `estimating`: the setting with what low-order tables are made by; `kind`: of estimates, for readers; `options`: as plan.json has them.
+    `estimating`: the setting with what low-order tables are made by; `kind`: of estimates, for readers; `options`: as
+    plan.json has them.
     """
 
     workload: Workload

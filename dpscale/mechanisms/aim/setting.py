@@ -14,6 +14,7 @@ from dpscale.mechanisms.aim.schedule import Batched, Schedule
 from dpscale.workload.parts import Attributes
 
 MOST_CANDIDATES = 10**5
+OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,8 @@ class Setting:
     targets: tuple[Attributes, ...]
     rho: Fraction
     rows_per_unit: int = 1
-    schedule: Schedule = Batched()
-    beliefs: Beliefs = MaximumEntropy()
+    schedule: Schedule = OWN_SCHEDULE
+    beliefs: Beliefs = OWN_BELIEFS
     target_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -50,7 +51,7 @@ class Setting:
 
     @cached_property
     def candidates(self) -> tuple[Attributes, ...]:
-        """What may be selected: subsets of the targets, of the sizes of the schedule; smallest first, else as `sizes`."""
+        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, else in order of `sizes`."""
         inside: set[Attributes] = set()
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))

@@ -9,7 +9,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.privacy.ledger import Ledger
-from tests.jobs.small import job, table, write_job
+from tests.stages.small import job, table, write_job
 
 MECHANISMS = ["query-smasher", "weighted-fourier", "hdmm", "identity"]
 MIXED = [
@@ -218,10 +218,10 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
     import json
 
     from dpscale.job import Job
-    from dpscale.release import run_stages
-    from dpscale.runs.run import RunDirectory
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
 
-    run = RunDirectory.create(Job.read(write_job(place, workload=MIXED)), place / "run")
+    run = Run.create(Job.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")
     path = place / "run" / "plan" / "plan.json"
     content = json.loads(path.read_text())
@@ -233,5 +233,5 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
     path.write_text(json.dumps(content))
     run.update(stages={"plan": {"state": "done"}})
     with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
-        run_stages(RunDirectory(place / "run"), only="measure")
+        run_stages(Run(place / "run"), only="measure")
     assert not list((place / "run" / "measurements").glob("*"))

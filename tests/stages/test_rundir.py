@@ -17,10 +17,10 @@ from dpscale.cli import driver, lock, making, signs
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.runs.hashes import disk_errors
-from dpscale.runs.run import RunDirectory
-from tests.jobs.disks import filled, needs_mounts, read_only, small_disk
-from tests.jobs.small import job as content
-from tests.jobs.small import table, write_job, write_table
+from dpscale.runs.run import Run
+from tests.stages.disks import filled, needs_mounts, read_only, small_disk
+from tests.stages.small import job as content
+from tests.stages.small import table, write_job, write_table
 
 
 def told(code, *arguments):
@@ -43,7 +43,7 @@ def test_a_full_disk_can_be_tried_again(place):
     path = write_job(place)
     with small_disk(place / "disk", "1m") as disk:
         (disk / "empty").mkdir()
-        submitted(RunDirectory.create(Job.read(path), disk / "begun").path)
+        submitted(Run.create(Job.read(path), disk / "begun").path)
         with filled(disk):
             for arguments in (
                 ["cancel", disk / "begun"],
@@ -121,7 +121,7 @@ def test_an_empty_directory_keeps_its_rights(place):
     (place / "run").mkdir()
     (place / "run").chmod(0o2770)
     before = (place / "run").stat()
-    RunDirectory.create(Job.read(write_job(place)), place / "run")
+    Run.create(Job.read(write_job(place)), place / "run")
     after = (place / "run").stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
 
@@ -137,9 +137,9 @@ def test_what_a_killed_maker_left_is_taken_up(place, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(making, "create", killed)
         with pytest.raises(KeyboardInterrupt):
-            RunDirectory.create(job, run)
+            Run.create(job, run)
     assert {"job.toml", "domain.toml"} < {one.name for one in run.iterdir()}
-    assert RunDirectory.create(job, run).manifest["stages"] == {}
+    assert Run.create(job, run).manifest["stages"] == {}
 
 
 def test_a_users_own_job_file_is_not_written_over(tmp_path):
@@ -162,13 +162,13 @@ def test_who_comes_second_finds_the_run_of_the_first(place, monkeypatch, step):
         if arguments[-1] != run:
             return real(*arguments)
         monkeypatch.setattr(os, step, real)
-        RunDirectory.create(job, run)
+        Run.create(job, run)
         return real(*arguments)
 
     monkeypatch.setattr(os, step, interleaved)
-    second = RunDirectory.create(job, run)
+    second = Run.create(job, run)
     assert getattr(os, step) is real
-    assert second.manifest == RunDirectory(run).manifest
+    assert second.manifest == Run(run).manifest
     assert {one.name for one in run.iterdir()} == {"job.toml", "domain.toml", "manifest.json"}
     assert not list(place.glob(".*.new"))
 
@@ -177,10 +177,10 @@ def test_of_several_processes_one_makes_the_run_in_an_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
     code = "import sys; from dpscale import job; from dpscale.runs import run; "
-    code += "print(run.RunDirectory.create(job.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
+    code += "print(run.Run.create(job.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
     command = [sys.executable, "-c", code, str(path), str(run)]
     makers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert {maker.communicate()[0].strip() for maker in makers} == {RunDirectory(run).manifest["release"]}
+    assert {maker.communicate()[0].strip() for maker in makers} == {Run(run).manifest["release"]}
 
 
 def test_a_model_of_another_release_is_not_answered_from(tmp_path):
@@ -277,7 +277,7 @@ def lockless(request, monkeypatch):
 def test_without_locks_a_run_goes_on_and_nobody_is_said_to_be_gone(place, lockless):
     path = write_job(place)
     told(0, "run", path, "--run-dir", place / "run")
-    run = RunDirectory(place / "run")
+    run = Run(place / "run")
     with run.locked(), run.locked():
         assert not lock.free(run.path)
     run._mark("report", state="running")
@@ -288,7 +288,7 @@ def test_without_locks_a_run_goes_on_and_nobody_is_said_to_be_gone(place, lockle
 
 
 def test_a_lock_that_fails_is_not_taken_for_one_that_is_taken(place, monkeypatch):
-    run = RunDirectory.create(Job.read(write_job(place)), place / "run")
+    run = Run.create(Job.read(write_job(place)), place / "run")
     with run.locked():
         assert "another process works in" in told(75, "measure", run.path)
 

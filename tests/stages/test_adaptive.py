@@ -10,17 +10,17 @@ from itertools import combinations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dpscale.measure.rounds import Rounds
+from dpscale.stages.methods import plan_of
 
 import dpscale as dp
 from dpscale.adaptive import Setting, run
 from dpscale.job import Job
-from dpscale.measure.rounds import Rounds
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.stages import spending
-from dpscale.stages.methods import plan_of
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
 OWN = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 3}]}
@@ -60,7 +60,7 @@ def reference(request, tmp_path_factory):
 def test_a_job_draws_what_the_plain_loop_draws(reference):
     """No Dask, no files: the same marginals, bit by bit."""
     place, _, _ = reference
-    directory = RunDirectory(place / "whole")
+    directory = Run(place / "whole")
     setting, manifest = plan_of(directory.job, directory.domain).setting, directory.manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
     state = run(setting, exact, seeded_secret(5), head)
@@ -262,7 +262,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
 
 def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
     """And what a killed process left half written is gone."""
-    run = RunDirectory.create(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
+    run = Run.create(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
     (tmp_path / "run/measurements").mkdir()
     (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
     done = []

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.jobs.small import table, write_table
+from tests.stages.small import table, write_table
 
 
 @pytest.fixture

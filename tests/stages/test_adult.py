@@ -9,8 +9,8 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from tests.jobs.small import write_table
 from tests.real_data import DATA, needs_real_data
+from tests.stages.small import write_table
 
 pytestmark = needs_real_data
 

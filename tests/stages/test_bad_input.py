@@ -8,7 +8,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.cli.commands import main
-from tests.jobs.small import DOMAIN, table, write_job, write_table
+from tests.stages.small import DOMAIN, table, write_job, write_table
 
 
 def call(*arguments):

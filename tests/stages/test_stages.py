@@ -15,9 +15,9 @@ from dpscale.cli.commands import main
 from dpscale.engine import LocalEngine
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
-from dpscale.runs.run import RunDirectory
+from dpscale.runs.run import Run
 from dpscale.stages.measure import run_measure, run_plan
-from tests.jobs.small import table, write_job, write_table
+from tests.stages.small import table, write_job, write_table
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
 
@@ -66,7 +66,7 @@ def test_schedulers_give_the_same_bytes(place, scheduler):
 def test_the_number_of_workers_changes_no_byte(place, workers):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "one", scheduler="synchronous")
-    run = RunDirectory.create(Job.read(path), place / "two")
+    run = Run.create(Job.read(path), place / "two")
     engine = LocalEngine("threads", workers=workers)
     run_plan(run, engine)
     run_measure(run, engine)
@@ -134,7 +134,7 @@ def test_changed_data_never_meets_an_old_stream(place):
 
 def test_data_that_changed_in_mid_run_is_refused(place):
     path = write_job(place)
-    directory = RunDirectory.create(Job.read(path), place / "run")
+    directory = Run.create(Job.read(path), place / "run")
     directory.update(snapshot="0" * 64)
     with pytest.raises(dp.DataError, match="changed since"):
         dp.run(path, place / "run")
@@ -168,7 +168,7 @@ def test_another_run_where_one_was_answers_from_its_own_measurements(place):
 
 
 def test_status_tells_a_killed_run_from_one_at_work(place):
-    run = RunDirectory.create(Job.read(write_job(place)), place / "run")
+    run = Run.create(Job.read(write_job(place)), place / "run")
 
     def states():
         return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]

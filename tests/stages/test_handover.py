@@ -9,9 +9,9 @@ import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
-from dpscale.release import run_stages
-from dpscale.runs.run import RunDirectory
-from tests.jobs.small import write_job
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
+from tests.stages.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
 SEEDED = {"seed": 11, "memory": "1GiB", "scheduler": "synchronous"}
@@ -20,7 +20,7 @@ FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconst
 
 def done_before(place, stage):
     """A run whose stages before this one are done, each as a process of its own would."""
-    run = RunDirectory.create(Job.read(write_job(place, engine=SEEDED)), place / "run")
+    run = Run.create(Job.read(write_job(place, engine=SEEDED)), place / "run")
     for name in STAGES[: STAGES.index(stage)]:
         run_stages(run, only=name)
     return run
