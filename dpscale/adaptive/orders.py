@@ -22,8 +22,8 @@ from dpscale.adaptive.setting import Names
 from dpscale.errors import PlanError
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import FINE, SMOOTHING, Draw
-from dpscale.plans.lattice import center_factor, identity_factor
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import center_factor, identity_factor
 from dpscale.privacy.noise import MAX_WIDE_VARIANCE
 from dpscale.residual import center, subsets
 from dpscale.residual.groups import Groups, coarsened
@@ -93,8 +93,8 @@ def order_block(names: Names, groups: Sequence[Groups], whole: bool) -> Block:
 
 def exact_draw(block: Block, cost: Fraction, rows_per_unit: int) -> Draw:
     """The noise with which a block costs `cost` (β) or a little less, never more."""
-    sensitivity = block.sensitivity * rows_per_unit**2
-    exact = sensitivity / cost
+    squared_sensitivity = block.squared_l2_sensitivity * rows_per_unit**2
+    exact = squared_sensitivity / cost
     multiplier = 1
     while multiplier**2 * exact < FINE:
         multiplier *= 2
@@ -108,8 +108,8 @@ def restored_draw(block: Block, multiplier: int, variance: int, rows_per_unit: i
     """The draw of so much noise, with what it costs."""
     if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
         raise ValueError("a draw that cannot be")
-    sensitivity = block.sensitivity * rows_per_unit**2
-    return Draw(multiplier, variance, Fraction(multiplier**2 * sensitivity, variance - SMOOTHING))
+    squared_sensitivity = block.squared_l2_sensitivity * rows_per_unit**2
+    return Draw(multiplier, variance, Fraction(multiplier**2 * squared_sensitivity, variance - SMOOTHING))
 
 
 def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> Order:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpscale.audit.releases import Case
 from dpscale.measure import measure_block
 from dpscale.measure.schedule import AnyDraw, LaplaceDraw
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
 from dpscale.tables import ExactMarginal
 
 Values = NDArray[np.float64]

@@ -19,8 +19,9 @@ from dpscale.measure import measure_block
 from dpscale.measure.schedule import AnyDraw, Schedule, make_schedule
 from dpscale.mechanisms import plan
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
 from dpscale.privacy.streams import seeded_secret
 from dpscale.tables import ExactMarginal
 from dpscale.workload import Workload

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.measure.schedule import AnyDraw
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
 from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.tables import ExactMarginal
 

@@ -11,7 +11,7 @@ from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
 from dpscale.storage.files import present

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.plans.allocation import LAPLACE
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,
@@ -150,27 +151,27 @@ def _rounded_up(costs: Any) -> Fraction:
 
 
 def _gaussian(block: Block, privacy_cost: Fraction, rows_per_unit: int) -> Draw:
-    sensitivity = block.sensitivity * rows_per_unit**2
-    exact = sensitivity / (Fraction(block.share) * privacy_cost)
+    squared_sensitivity = block.squared_l2_sensitivity * rows_per_unit**2
+    exact = squared_sensitivity / (Fraction(block.share) * privacy_cost)
     multiplier = 1
     while multiplier**2 * exact < FINE:
         multiplier *= 2
     variance = math.ceil(multiplier**2 * exact) + SMOOTHING
     if variance > MAX_WIDE_VARIANCE:
         raise _too_small(block)
-    return Draw(multiplier, variance, Fraction(multiplier**2 * sensitivity, variance - SMOOTHING))
+    return Draw(multiplier, variance, Fraction(multiplier**2 * squared_sensitivity, variance - SMOOTHING))
 
 
 def _laplace(block: Block, epsilon: Fraction, rows_per_unit: int) -> LaplaceDraw:
-    reach = block.reach_of_cell * rows_per_unit
-    exact = reach / (Fraction(block.share) * epsilon)
+    sensitivity = block.l1_sensitivity * rows_per_unit
+    exact = sensitivity / (Fraction(block.share) * epsilon)
     multiplier = 1
     while multiplier * exact < FINE:
         multiplier *= 2
     scale = math.ceil(multiplier * exact)
     if scale > MAX_WIDE_SCALE:
         raise _too_small(block)
-    return LaplaceDraw(multiplier, scale, Fraction(multiplier * reach, scale))
+    return LaplaceDraw(multiplier, scale, Fraction(multiplier * sensitivity, scale))
 
 
 def _too_small(block: Block) -> PlanError:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError
 from dpscale.measure.schedule import Schedule
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing

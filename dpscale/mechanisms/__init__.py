@@ -23,7 +23,8 @@ from dpscale.mechanisms.setting import MOST_CELLS, Each, Setting
 from dpscale.mechanisms.weighted_fourier import plan_weighted_fourier
 from dpscale.names import nearest
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
 from dpscale.solve.store import user_store
 from dpscale.workload import Workload
 

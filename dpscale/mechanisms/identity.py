@@ -13,8 +13,9 @@ import numpy as np
 
 from dpscale.mechanisms.setting import Setting
 from dpscale.plans.allocation import allocate
-from dpscale.plans.lattice import identity_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import identity_factor
+from dpscale.plans.plan import Plan
 from dpscale.workload import Part, ProductPart, Workload, decompose
 from dpscale.workload.parts import Attributes
 

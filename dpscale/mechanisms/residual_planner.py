@@ -15,8 +15,9 @@ import numpy as np
 from dpscale.errors import JobError
 from dpscale.mechanisms.setting import Setting
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
-from dpscale.plans.lattice import center_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import center_factor
+from dpscale.plans.plan import Plan
 from dpscale.solve.max_variance import least_maximum
 from dpscale.workload import GramFactor, Subworkload, Workload, decompose
 
@@ -53,8 +54,8 @@ def plan_residual_planner(workload: Workload, setting: Setting) -> Plan:
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
     """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
-    reach = math.prod(center_factor(n).squared_reach(noise) / n**2 for n in sub.sizes)
-    return variance_factor(noise) * sub.scale * reach
+    sensitivity = math.prod(center_factor(n).squared_sensitivity(noise) / n**2 for n in sub.sizes)
+    return variance_factor(noise) * sub.scale * sensitivity
 
 
 def uniform_bound(subs: list[Subworkload], noise: str) -> float:

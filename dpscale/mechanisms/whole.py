@@ -17,8 +17,10 @@ from dpscale.errors import PlanError
 from dpscale.mechanisms.setting import Setting
 from dpscale.plans import coupled
 from dpscale.plans.allocation import BELOW_ONE, variance_factor
-from dpscale.plans.lattice import LARGEST_BITS, Factor, bits_for, full_factor, identity_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.plan import Plan
+from dpscale.solve.lattice import LARGEST_BITS, bits_for, full_factor
 from dpscale.workload import Workload, decompose
 from dpscale.workload.parts import Attributes
 

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.plans.lattice import Factor
+from dpscale.plans.factor import Factor
 from dpscale.residual import Profiles, kron, piece
 from dpscale.workload import Family, ProductPart
 from dpscale.workload.parts import Attributes, Part
 
 if TYPE_CHECKING:
-    from dpscale.plans.plan import Block, Plan
+    from dpscale.plans.block import Block
+    from dpscale.plans.plan import Plan
 
 Array = NDArray[np.float64]
 

@@ -22,60 +22,14 @@ from numpy.typing import NDArray
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.plans import coupled
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.lattice import Factor
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
 from dpscale.residual import kron, piece, subsets
 from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHOWN_CELLS = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """One measurement: an integer strategy on the marginal of `attributes`.
-
-    `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
-    of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
-    the others see only the residual of exactly `attributes`. `noise`: "gaussian", or "laplace" for pure ε.
-    """
-
-    attributes: Attributes
-    factors: tuple[Factor, ...]
-    share: float
-    whole: bool = False
-    noise: str = GAUSSIAN
-
-    @property
-    def joint(self) -> bool:
-        return len(self.factors) == 1 and len(self.attributes) > 1
-
-    @property
-    def sensitivity(self) -> int:
-        """Largest squared L2 norm of a column of the strategy, exactly."""
-        return math.prod(factor.sensitivity for factor in self.factors)
-
-    @property
-    def reach_of_cell(self) -> int:
-        """Largest L1 norm of a column of the strategy, exactly."""
-        return math.prod(factor.reach_of_cell for factor in self.factors)
-
-    @property
-    def commutes(self) -> bool:
-        """Whether its estimates of different residuals are independent."""
-        return all(factor.commutes for factor in self.factors)
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        return tuple(factor.rows for factor in self.factors)
-
-    @property
-    def unit_variance(self) -> float:
-        """Noise variance of one measured number at privacy cost 1, in lattice units."""
-        if self.noise == LAPLACE:
-            return 2 * (self.reach_of_cell / self.share) ** 2
-        return self.sensitivity / self.share
 
 
 @dataclass(frozen=True)
@@ -182,7 +136,7 @@ class Plan:
             why = "not measured" if not found else f"{self.domain.cells(ordered)} cells"
             raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
         stacked = [factor.explicit().astype(np.float64) for factor in found[0].factors]
-        return kron(stacked) / math.sqrt(found[0].sensitivity)
+        return kron(stacked) / math.sqrt(found[0].squared_l2_sensitivity)
 
     def pieces(self, attributes: Sequence[str], query: Any) -> list[tuple[Attributes, Array]]:
         """The query's pieces that are not zero; PlanError where one was not measured (not in the span)."""

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.plans import coupled
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block, Plan, ResidualEstimator
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan, ResidualEstimator
 from dpscale.residual import piece, residual_of, smear, subsets
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, Workload
 from dpscale.workload.parts import Attributes

@@ -8,8 +8,8 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.measure import Draw, make_schedule, measure_block
 from dpscale.measure import block as block_module
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.tables import ExactMarginal

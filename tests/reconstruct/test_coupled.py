@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
+from dpscale.plans.block import Block
 from dpscale.plans.coupled import joint_quadratic, part_error, total_error
-from dpscale.plans.lattice import Factor, identity_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.plan import Plan
 from dpscale.reconstruct import Estimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
