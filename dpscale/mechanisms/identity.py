@@ -12,11 +12,12 @@ import math
 import numpy as np
 
 from dpscale.mechanisms.setting import Setting
+from dpscale.mechanisms.whole import whole_plan
 from dpscale.plans.allocation import allocate
 from dpscale.plans.block import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
-from dpscale.workload import Part, ProductPart, Workload, decompose
+from dpscale.workload import Part, ProductPart, Workload
 from dpscale.workload.parts import Attributes
 
 
@@ -29,9 +30,7 @@ def plan_identity(workload: Workload, setting: Setting) -> Plan:
         Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, setting.noise)
         for names, share in zip(energies, shares, strict=True)
     )
-    draft = Plan(workload, "identity", blocks, error=1.0, bound=0.0)
-    error = math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(workload))
-    return Plan(workload, "identity", blocks, error, bound=0.0)
+    return whole_plan(workload, "identity", blocks, bound=0.0)
 
 
 def _energies(workload: Workload) -> dict[Attributes, float]:

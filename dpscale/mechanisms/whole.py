@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.mechanisms.setting import Setting
-from dpscale.plans import coupled
+from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.allocation import BELOW_ONE, variance_factor
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.solve.lattice import LARGEST_BITS, bits_for, full_factor
-from dpscale.workload import Workload, decompose
+from dpscale.workload import Workload
 from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
@@ -70,16 +69,9 @@ def whole_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
     """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
-    draft = Plan(workload, name, tuple(blocks), 1.0, 0.0, notes)
-    error = total_error(draft)
-    return replace(draft, error=error, bound=min(bound * variance_factor(draft.noise), error))
-
-
-def total_error(draft: Plan) -> float:
-    """Sum of weight · variance at privacy cost 1."""
-    if draft.coupled:
-        return coupled.total_error(draft)
-    return math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(draft.workload))
+    own = tuple(blocks)
+    error = accuracy_of(workload.domain, own).total_error(workload)
+    return Plan(workload, name, own, error, min(bound * variance_factor(own[0].noise), error), notes)
 
 
 def check_cells(blocks: Iterable[Block], setting: Setting, name: str) -> None:

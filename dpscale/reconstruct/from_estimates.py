@@ -45,7 +45,7 @@ def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GR
 
 def told_whole(plan: Plan) -> tuple[list[Names], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
-    told = [kept for kept, own in plan.residuals.items() if own.spans_all]
+    told = [kept for kept, own in plan.accuracy.residuals.items() if own.spans_all]
     names = [name for name in plan.domain.names if any(name in kept for kept in told)]
     if () not in told or any((name,) not in told for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
@@ -77,7 +77,7 @@ def _residual(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> N
 
 def _variance(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> float:
     """The mean variance of a residual's entries, over groups where such are given."""
-    estimator = estimates.estimator(kept)
+    estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:
         widths = [groups[name].size / groups[name].count for name in kept if name in groups]
         return estimator.scale * float(np.diag(estimator.factors[0].covariance).mean()) * math.prod(widths)
