@@ -1,4 +1,7 @@
-"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes."""
+"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+
+Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.tables.cover import DIRECT, PLANES
-
-if TYPE_CHECKING:
-    from dpscale.domain import Domain
-    from dpscale.tables.cover import Attributes, Cover, Integers
+from dpscale.domain import Domain
+from dpscale.tables.cover import DIRECT, PLANES, Attributes, Cover, Integers
 
 NARROW_CELLS = 1 << 12
 NARROW_BLOCK = 1 << 16
