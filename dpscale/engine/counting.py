@@ -23,8 +23,9 @@ import numpy as np
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN
+from dpscale.names import AttributeSet
 from dpscale.tables.choice import SPARE_CELLS, guess_rows, plan_cover
-from dpscale.tables.count import Attributes, Counts, Dropped, Layout, count_by
+from dpscale.tables.count import Counts, Dropped, Layout, count_by
 from dpscale.tables.cover import ROWS, Cover, Saving, total
 from dpscale.tables.program import Program
 from dpscale.tables.table import Partition
@@ -53,7 +54,7 @@ class Pass:
     most: int = TASKS
 
     @property
-    def sets(self) -> tuple[Attributes, ...]:
+    def sets(self) -> tuple[AttributeSet, ...]:
         """The sets of all shards."""
         return tuple(attributes for shard in self.shards for attributes in shard.sets)
 
@@ -77,7 +78,7 @@ class Pass:
         return plan_cover(self.shards[0].domain, self.sets, rows, self.spare)
 
 
-def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> list[Pass]:
+def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> list[Pass]:
     """Cut the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
@@ -89,7 +90,7 @@ def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers
     ]
 
 
-def _wait(domain: Domain, group: Sequence[Attributes], limit: int, workers: int) -> int:
+def _wait(domain: Domain, group: Sequence[AttributeSet], limit: int, workers: int) -> int:
     """How many tasks may count a group of sets: one a worker where their partial counts could not wait for the sum."""
     if WAITING * sum(domain.cells(attributes) for attributes in group) > FACTOR * limit:
         return workers
@@ -109,7 +110,7 @@ class Effort:
     saving: Saving
 
 
-def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int, rows: int | None = None) -> Effort:
+def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int, rows: int | None = None) -> Effort:
     """The effort under a memory setting, known before any data is read (with at least as many files as workers).
 
     `rows`: about how long the table is, where that is known; it decides how many tasks there are a worker, provided
@@ -126,7 +127,7 @@ def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int
     return Effort(len(passes), tasks, held, total(cover.saving for cover in covers))
 
 
-def largest_task(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> tuple[int, str]:
+def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
     """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
     largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
     widest = max(largest.sets, key=lambda attributes: domain.cells(attributes))
@@ -149,8 +150,8 @@ def _sums(items: int) -> int:
     return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
 
 
-def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[Attributes]]:
-    groups: list[list[Attributes]] = [[]]
+def _fill(domain: Domain, sets: Sequence[AttributeSet], limit: int) -> list[list[AttributeSet]]:
+    groups: list[list[AttributeSet]] = [[]]
     held = 0
     for attributes in sets:
         cells = domain.cells(attributes)
@@ -162,7 +163,7 @@ def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[A
     return groups
 
 
-def _shards(domain: Domain, sets: list[Attributes], count: int) -> tuple[Layout, ...]:
+def _shards(domain: Domain, sets: list[AttributeSet], count: int) -> tuple[Layout, ...]:
     """About so many shards of similar size."""
     cells = sum(domain.cells(attributes) for attributes in sets)
     return tuple(Layout(domain, tuple(group)) for group in _fill(domain, sets, math.ceil(cells / count)))

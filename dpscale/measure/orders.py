@@ -11,12 +11,13 @@ from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
 from dpscale.measure.schedule import AnyDraw
 from dpscale.measure.store import Measurements, write_values
+from dpscale.names import AttributeSet as Attributes
 from dpscale.plans.block import Block
 from dpscale.privacy.secret import read_secret
 from dpscale.residual import subsets
 from dpscale.storage.files import present
 from dpscale.storage.flushing import Together
-from dpscale.tables.count import Attributes, Counts, ExactMarginal, Layout
+from dpscale.tables.count import Counts, ExactMarginal, Layout
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import numpy as np
 
 from dpscale.mechanisms.setting import Setting
 from dpscale.mechanisms.whole import whole_plan
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import allocate
 from dpscale.plans.block import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.workload import Part, ProductPart, Workload
-from dpscale.workload.parts import Attributes
 
 
 def plan_identity(workload: Workload, setting: Setting) -> Plan:
@@ -33,16 +33,16 @@ def plan_identity(workload: Workload, setting: Setting) -> Plan:
     return whole_plan(workload, "identity", blocks, bound=0.0)
 
 
-def _energies(workload: Workload) -> dict[Attributes, float]:
+def _energies(workload: Workload) -> dict[AttributeSet, float]:
     """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
-    energies: dict[Attributes, float] = {}
+    energies: dict[AttributeSet, float] = {}
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
             energies[names] = energies.get(names, 0.0) + weight * _energy(part, names)
     return energies
 
 
-def _energy(part: Part, names: Attributes) -> float:
+def _energy(part: Part, names: AttributeSet) -> float:
     sizes = part.domain.shape(names)
     if isinstance(part, ProductPart):
         pairs = zip(part.families(names), sizes, strict=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.mechanisms.setting import Setting
+from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.allocation import BELOW_ONE, variance_factor
 from dpscale.plans.block import Block
@@ -21,14 +22,13 @@ from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.solve.lattice import LARGEST_BITS, bits_for, full_factor
 from dpscale.workload import Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SAME = 1e-12
 LEAST_TOLD, TOLD = 1e-6, 2.0**-14
 
 
-def product_block(names: Attributes, matrices: Sequence[Array], share: float, noise: str) -> Block:
+def product_block(names: AttributeSet, matrices: Sequence[Array], share: float, noise: str) -> Block:
     """The product of one matrix an attribute; an attribute that is only summed is left out."""
     kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
     bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
@@ -36,7 +36,7 @@ def product_block(names: Attributes, matrices: Sequence[Array], share: float, no
     return Block(tuple(name for name, _ in kept), factors, share * BELOW_ONE, True, noise)
 
 
-def joint_block(names: Attributes, shape: tuple[int, ...], matrix: Array, noise: str) -> Block:
+def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Array, noise: str) -> Block:
     """One matrix on all cells of several attributes, with the whole budget."""
     return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.factor import Factor
-from dpscale.workload.parts import Attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Block:
     the others see only the residual of exactly `attributes`. `noise`: "gaussian", or "laplace" for pure ε.
     """
 
-    attributes: Attributes
+    attributes: AttributeSet
     factors: tuple[Factor, ...]
     share: float
     whole: bool = False

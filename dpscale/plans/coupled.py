@@ -22,6 +22,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.plans.axis_tables import (
     centred_variance,
     combined,
@@ -37,7 +38,6 @@ from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.told import Accuracy, SpannedQuery
 from dpscale.residual import Profiles, kron, piece
 from dpscale.workload import Family, Part, ProductPart
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Table = Callable[[Factor | None, Factor | None, int, Family], Array]
@@ -66,7 +66,7 @@ class CoupledResiduals(Accuracy):
     def variance_of(self, query: SpannedQuery) -> float:
         return float(self._variances(query.attributes, query.values)[0])
 
-    def part_variances(self, part: Part, attributes: Attributes) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         if not isinstance(part, ProductPart):
             return self._variances(attributes, part.queries(attributes))
         families = dict(zip(attributes, part.families(attributes), strict=True))
@@ -75,7 +75,7 @@ class CoupledResiduals(Accuracy):
             total = total + self.variances[index] * self._product_variances(block, families, weights)
         return np.asarray(total)
 
-    def part_error(self, part: Part, attributes: Attributes) -> float:
+    def part_error(self, part: Part, attributes: AttributeSet) -> float:
         if not isinstance(part, ProductPart):
             each = self._variances(attributes, part.queries(attributes))
             return float((part.query_weights(attributes) * each).sum())
@@ -85,7 +85,7 @@ class CoupledResiduals(Accuracy):
             for index, block, weights in self._tellers(attributes)
         )
 
-    def _spread(self, block: Block, kept: Attributes) -> float:
+    def _spread(self, block: Block, kept: AttributeSet) -> float:
         """Mean variance of a residual's coordinates as a block tells them, at unit noise variance."""
         value = 1.0
         if block.joint:
@@ -96,7 +96,7 @@ class CoupledResiduals(Accuracy):
             value *= centred_variance(factor, profiled) / (factor.cells - 1) if inside else total_variance(factor)
         return value
 
-    def _factors(self, block: Block, kept: Attributes) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
         """As if all coordinates were alike: the centred cells themselves."""
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
@@ -107,7 +107,7 @@ class CoupledResiduals(Accuracy):
                 found.setdefault(name, []).append(factor)
         return found
 
-    def _variances(self, attributes: Attributes, queries: Array) -> Array:
+    def _variances(self, attributes: AttributeSet, queries: Array) -> Array:
         """Variances of queries (m, sizes…) on `attributes` in domain order."""
         total = np.zeros(len(queries))
         for index, block, weights in self._tellers(attributes):
@@ -141,7 +141,7 @@ class CoupledResiduals(Accuracy):
             table(own.get(name), shared.get(name), self.domain[name].size, family) for name, family in families.items()
         ]
 
-    def _tellers(self, attributes: Attributes) -> Iterator[tuple[int, Block, Array]]:
+    def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Array]]:
         """The blocks that tell of residuals inside a set, with w_bτ over the attributes that they share."""
         for index, block in enumerate(self.blocks):
             mine = tuple(name for name in attributes if name in block.attributes)
@@ -152,7 +152,7 @@ class CoupledResiduals(Accuracy):
             if weights.any():
                 yield index, block, weights
 
-    def _inside(self, attributes: Attributes, block: Block, queries: Array) -> Array:
+    def _inside(self, attributes: AttributeSet, block: Block, queries: Array) -> Array:
         """Queries (m, sizes…) averaged over the attributes that the block does not have."""
         profiles = self.axis_profiles(attributes)
         for axis, size in reversed(list(enumerate(queries.shape[1:]))):
@@ -188,7 +188,7 @@ def _mixed(queries: Array, weights: Array, profiles: Profiles) -> Array:
     return total
 
 
-def _quadratic(block: Block, attributes: Attributes, queries: Array) -> Array:
+def _quadratic(block: Block, attributes: AttributeSet, queries: Array) -> Array:
     """qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes, the others summed."""
     if block.joint:
         form = _marginal_covariance(block, attributes)
@@ -204,7 +204,7 @@ def _quadratic(block: Block, attributes: Attributes, queries: Array) -> Array:
     return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
 
 
-def _marginal_covariance(block: Block, attributes: Attributes) -> Array:
+def _marginal_covariance(block: Block, attributes: AttributeSet) -> Array:
     """Covariance of the marginal on some of a joint block's attributes: (cells, cells)."""
     shape = block.factors[0].shape
     form = block.factors[0].covariance.reshape(*shape, *shape)

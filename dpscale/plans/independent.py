@@ -14,6 +14,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.quadratic import joint_quadratic
@@ -21,7 +22,6 @@ from dpscale.plans.residual_estimator import ResidualEstimator
 from dpscale.plans.told import Accuracy, SpannedQuery
 from dpscale.residual import kron, piece, subsets
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Quadratics = dict[tuple[tuple[str, ...], Factor], Array]
@@ -36,7 +36,7 @@ class IndependentResiduals(Accuracy):
     def variance_of(self, query: SpannedQuery) -> float:
         return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
 
-    def part_variances(self, part: Part, attributes: Attributes) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         if not isinstance(part, ProductPart):
             return self._array_variances(part, attributes)
         families = dict(zip(attributes, part.families(attributes), strict=True))
@@ -45,26 +45,26 @@ class IndependentResiduals(Accuracy):
             total += self._product_variances(families, estimator)
         return total
 
-    def part_error(self, part: Part, attributes: Attributes) -> float:
+    def part_error(self, part: Part, attributes: AttributeSet) -> float:
         if not isinstance(part, ProductPart):
             return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
         families = dict(zip(attributes, part.families(attributes), strict=True))
         return math.fsum(self._product_error(families, estimator) for estimator in self._inside(attributes))
 
-    def _spread(self, block: Block, kept: Attributes) -> float:
+    def _spread(self, block: Block, kept: AttributeSet) -> float:
         return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
 
-    def _factors(self, block: Block, kept: Attributes) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
         if block.joint:
             return block.factors
         own = dict(zip(block.attributes, block.factors, strict=True))
         return tuple(own[name] for name in kept)
 
-    def _inside(self, attributes: Attributes) -> list[ResidualEstimator]:
+    def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
         """The residuals of a set that were measured; one that no query needs counts as known."""
         return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
 
-    def _array_variances(self, part: JointPart | ExplicitPart, attributes: Attributes) -> Array:
+    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
         queries = part.queries(attributes)
         total = np.zeros(len(queries))
         for estimator in self._inside(attributes):

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.block import Block
 from dpscale.residual import kron, subsets
 from dpscale.workload import Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHOWN_CELLS = 4096
@@ -89,10 +89,10 @@ class Plan:
         return kron(stacked) / math.sqrt(found[0].squared_l2_sensitivity)
 
     @cached_property
-    def counted(self) -> tuple[Attributes, ...]:
+    def counted(self) -> tuple[AttributeSet, ...]:
         """The attribute sets to count: those of the blocks that lie in no larger one."""
         by_size = sorted({block.attributes for block in self.blocks}, key=len, reverse=True)
-        covered: set[Attributes] = set()
+        covered: set[AttributeSet] = set()
         kept = []
         for attributes in by_size:
             if attributes not in covered:
@@ -101,6 +101,6 @@ class Plan:
         return tuple(sorted(kept, key=lambda names: [self.domain.names.index(name) for name in names]))
 
     @property
-    def largest(self) -> Attributes:
+    def largest(self) -> AttributeSet:
         """The largest attribute set that will be counted."""
         return max(self.counted, key=self.domain.cells)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.residual import subsets
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
-Spread = Callable[[Block, Attributes], float]
-FactorsOf = Callable[[Block, Attributes], tuple[Factor, ...]]
+Spread = Callable[[Block, AttributeSet], float]
+FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Source:
 class ResidualEstimator:
     """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺."""
 
-    attributes: Attributes
+    attributes: AttributeSet
     sources: tuple[Source, ...]
     scale: float
     factors: tuple[Factor, ...]
@@ -73,7 +73,7 @@ class ResidualEstimator:
 
 def estimators(
     blocks: Sequence[Block], variances: Sequence[float], spread: Spread, factors_of: FactorsOf
-) -> dict[Attributes, ResidualEstimator]:
+) -> dict[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
     return {
         kept: _estimator(kept, _shares(blocks, told), variances, factors_of(blocks[next(iter(told))], kept))
@@ -84,9 +84,9 @@ def estimators(
 Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
 
 
-def _told(blocks: Sequence[Block], spread: Spread) -> dict[Attributes, Spreads]:
+def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
     """The residuals that are told of, and by which blocks."""
-    told: dict[Attributes, Spreads] = {}
+    told: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
         for kept in subsets(block.attributes) if block.whole else [block.attributes]:
             told.setdefault(kept, {})[index] = spread(block, kept)
@@ -101,7 +101,7 @@ def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[Source, float]
 
 
 def _estimator(
-    kept: Attributes, shares: list[tuple[Source, float]], variances: Sequence[float], factors: tuple[Factor, ...]
+    kept: AttributeSet, shares: list[tuple[Source, float]], variances: Sequence[float], factors: tuple[Factor, ...]
 ) -> ResidualEstimator:
     scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
     return ResidualEstimator(kept, tuple(source for source, _ in shares), scale, factors)

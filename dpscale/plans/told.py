@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.residual_estimator import ResidualEstimator, estimators
 from dpscale.residual import piece, subsets
 from dpscale.workload import Part, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
@@ -33,9 +33,9 @@ NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
 class SpannedQuery:
     """A query in the span: `values` a batch of one, an axis for every attribute in domain order; no piece is zero."""
 
-    attributes: Attributes
+    attributes: AttributeSet
     values: Array
-    pieces: tuple[tuple[Attributes, Array], ...]
+    pieces: tuple[tuple[AttributeSet, Array], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Accuracy(ABC):
     variances: tuple[float, ...]
 
     @cached_property
-    def residuals(self) -> dict[Attributes, ResidualEstimator]:
+    def residuals(self) -> dict[AttributeSet, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
         return estimators(self.blocks, self.variances, self._spread, self._factors)
 
@@ -93,22 +93,22 @@ class Accuracy(ABC):
         """Variance of a query whose pieces are known."""
 
     @abstractmethod
-    def part_variances(self, part: Part, attributes: Attributes) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         """Variances of all queries of a part over one set: an axis per attribute for products, else one axis."""
 
     @abstractmethod
-    def part_error(self, part: Part, attributes: Attributes) -> float:
+    def part_error(self, part: Part, attributes: AttributeSet) -> float:
         """Sum over a part's queries on one set of weight · variance, without the set's own weight."""
 
     @abstractmethod
-    def _spread(self, block: Block, kept: Attributes) -> float:
+    def _spread(self, block: Block, kept: AttributeSet) -> float:
         """How much larger a residual's variance is than the noise of a block, for lack of the axes summed away."""
 
     @abstractmethod
-    def _factors(self, block: Block, kept: Attributes) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
         """The factors whose (KᵀK)⁺ give a residual's covariance its form."""
 
-    def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[Attributes, Array]:
+    def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Array]:
         """The attributes in domain order and the query with its axes in that order, as a batch of one."""
         values = np.asarray(query, dtype=np.float64)
         if values.shape != self.domain.shape(attributes):
@@ -117,13 +117,13 @@ class Accuracy(ABC):
         ordered = self.domain.ordered(attributes)
         return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
 
-    def _check_span(self, pieces: Sequence[tuple[Attributes, Array]]) -> None:
+    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
         for kept, part in pieces:
             if kept not in self.residuals or not self.residuals[kept].spans(part):
                 raise _out_of_span(kept)
 
 
-def _out_of_span(kept: Attributes) -> PlanError:
+def _out_of_span(kept: AttributeSet) -> PlanError:
     names = ", ".join(kept) or "the total"
     return PlanError(
         "query",

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.residual import residual_of, smear, subsets
 from dpscale.workload import ExplicitPart, Part, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 28
@@ -28,7 +28,7 @@ class Estimates:
 
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Array]) -> None:
         self.plan, self._variances, self._read = plan, variances, read
-        self._residuals: OrderedDict[Attributes, Array] = OrderedDict()
+        self._residuals: OrderedDict[AttributeSet, Array] = OrderedDict()
         self._held = 0
         self._marginal: tuple[int, Array] | None = None
 
@@ -67,18 +67,18 @@ class Estimates:
         estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
-    def part_answers(self, part: Part, attributes: Attributes) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
         """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
         answers, errors = self._span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
         if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
 
-    def part_variances(self, part: Part, attributes: Attributes) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         """Variances of all queries of a part over one set, in closed form by family."""
         return self.accuracy.part_variances(part, attributes)
 
-    def residual(self, kept: Attributes) -> Array:
+    def residual(self, kept: AttributeSet) -> Array:
         """The estimated residual on exactly these attributes: centred along every axis."""
         if kept in self._residuals:
             self._residuals.move_to_end(kept)
@@ -88,12 +88,12 @@ class Estimates:
         self._hold(kept, np.asarray(value))
         return np.asarray(value)
 
-    def _smeared(self, kept: Attributes, attributes: Attributes) -> Array:
+    def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Array:
         """A residual spread over the cells of a set that holds its attributes."""
         axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
         return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
 
-    def _told(self, index: int, kept: Attributes) -> Array:
+    def _told(self, index: int, kept: AttributeSet) -> Array:
         """What one block says of a residual."""
         block = self.plan.blocks[index]
         if block.whole:
@@ -124,7 +124,7 @@ class Estimates:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
-    def _span_answers(self, part: Part, attributes: Attributes) -> Array:
+    def _span_answers(self, part: Part, attributes: AttributeSet) -> Array:
         """Answers from the residuals that were measured; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)
@@ -133,7 +133,7 @@ class Estimates:
                 total += self._smeared(kept, attributes)
         return part.answers(attributes, total)
 
-    def _hold(self, kept: Attributes, value: Array) -> None:
+    def _hold(self, kept: AttributeSet, value: Array) -> None:
         self._residuals[kept] = value
         self._held += value.nbytes
         while self._held > CACHE_BYTES and len(self._residuals) > 1:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet as Names
 from dpscale.runs.run import RunDirectory
 from dpscale.storage.files import reading, write_whole, writing
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.groups import Groups
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.mechanisms.setting import Each
+from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SWEEPS = 15
@@ -36,7 +36,7 @@ class ProductStrategy:
     tr(G (AᵀA)⁺); `bound`: what no strategy at all can go below (0 where no bound is known).
     """
 
-    names: Attributes
+    names: AttributeSet
     factors: tuple[Array, ...]
     error: float
     bound: float

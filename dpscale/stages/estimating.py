@@ -9,10 +9,11 @@ from typing import Any
 from dpscale.blas import one_thread
 from dpscale.measure import Measurements
 from dpscale.measure.rounds import Rounds
+from dpscale.names import AttributeSet as Names
 from dpscale.reconstruct import Estimates
 from dpscale.reconstruct.agreement import agreeing
 from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.modelled import Agreed, Modelled
 from dpscale.reconstruct.simulated import Simulated, simulated
 from dpscale.runs.models import (

@@ -11,6 +11,7 @@ from dpscale.engine.counting import Pass, plan_passes
 from dpscale.errors import JobError
 from dpscale.measure import Measurements, Order, carry_out, make_orders, make_schedule
 from dpscale.measure.rounds import Rounds
+from dpscale.names import AttributeSet as Attributes
 from dpscale.plans.planfile import AnyPlan
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import RunDirectory
@@ -20,7 +21,6 @@ from dpscale.stages.plan import run_plan
 from dpscale.stages.reading import Reader, columns_of, open_table, snapshot_of
 from dpscale.stages.spending import charge, check_secret, hold_secret, holds_secret, publish
 from dpscale.tables import Table
-from dpscale.tables.count import Attributes
 from dpscale.tables.snapshot import Stamps, stamps
 
 STAGES = ("plan", "measure", "reconstruct", "report")

@@ -12,11 +12,12 @@ from dpscale.engine.bounding import rows_beyond
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
+from dpscale.names import AttributeSet as Attributes
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import RunDirectory
 from dpscale.stages.spending import holds_secret
 from dpscale.tables import Table
-from dpscale.tables.count import Attributes, Dropped, empty_table
+from dpscale.tables.count import Dropped, empty_table
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import row_bound
 

@@ -17,12 +17,12 @@ import numpy as np
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
 from dpscale.measure.store import LARGE_PAGES
+from dpscale.names import AttributeSet as Attributes
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.runs.run import RunDirectory
 from dpscale.stages.estimating import AnyEstimates, estimates_of, keep_model
 from dpscale.storage.files import write_whole, writing
 from dpscale.workload import ExplicitPart, Part, ProductPart
-from dpscale.workload.parts import Attributes
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 TASKS_PER_WORKER = 8

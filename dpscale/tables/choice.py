@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
-from dpscale.tables.cover import DIRECT, PLANES, ROWS, Attributes, Cover, Integers, Saving
+from dpscale.names import AttributeSet
+from dpscale.tables.cover import DIRECT, PLANES, ROWS, Cover, Integers, Saving
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +33,7 @@ FOLD = 0.8  # a cell of a joint, summed to one set
 ASSEMBLE = 3.0  # a cell of a set, put together from bit planes
 
 
-def plan_cover(domain: Domain, sets: Sequence[Attributes], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
+def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
     """A cover of the sets for a task of about so many rows, with joints of at most `spare_cells` cells in all."""
     rows, asked = max(rows, 1), _Asked.of(domain, sets)
     spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
@@ -55,7 +56,7 @@ class _Asked:
     starts: Integers
 
     @classmethod
-    def of(cls, domain: Domain, sets: Sequence[Attributes]) -> _Asked:
+    def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _Asked:
         place = {name: index for index, name in enumerate(domain.names)}
         sizes = np.array([attribute.size for attribute in domain.attributes], dtype=np.int64)
         attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
@@ -87,7 +88,7 @@ def guess_rows(domain: Domain, size: int) -> int:
     return int(8 * size / max(bits, 1.0)) + 1
 
 
-def _joints(domain: Domain, asked: _Asked, worth: Floats, rows: int, spare: int) -> tuple[Integers, list[Attributes]]:
+def _joints(domain: Domain, asked: _Asked, worth: Floats, rows: int, spare: int) -> tuple[Integers, list[AttributeSet]]:
     from dpscale.tables.growth import grow
 
     holders = np.repeat(np.arange(len(worth)), np.diff(asked.starts))

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.names import AttributeSet
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
 from dpscale.tables.encode import Codes, code_type, encode
 from dpscale.tables.program import Program
 from dpscale.tables.table import Partition, Table
 
-Attributes = tuple[str, ...]
 Counts = NDArray[np.int64]
 Dropped = Mapping[Partition, NDArray[np.int64]]
 
@@ -27,7 +27,7 @@ Dropped = Mapping[Partition, NDArray[np.int64]]
 class ExactMarginal:
     """Exact counts over an attribute set: private, and never shown by repr."""
 
-    attributes: Attributes
+    attributes: AttributeSet
     counts: Counts = field(repr=False)
 
 
@@ -36,7 +36,7 @@ class Layout:
     """Several marginals laid out one after another in a flat array of counters."""
 
     domain: Domain
-    sets: tuple[Attributes, ...]
+    sets: tuple[AttributeSet, ...]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     return codes
 
 
-def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attributes, Counts]:
+def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
@@ -120,7 +120,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     return {names: _in_order(found[table.domain.ordered(names)], table.domain, names) for names in asked}
 
 
-def _in_order(counts: Counts, domain: Domain, names: Attributes) -> Counts:
+def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:
     ordered = domain.ordered(names)
     return counts.transpose([ordered.index(name) for name in names])
 

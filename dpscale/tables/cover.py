@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
+from dpscale.names import AttributeSet
 
-Attributes = tuple[str, ...]
 Integers = NDArray[np.int64]
 
 PLANES, DIRECT = -1, -2
@@ -41,8 +41,8 @@ class Cover:
     """How to count some sets: `owners[s]` is the joint that set s is summed from; -1: by bit planes, -2: directly."""
 
     domain: Domain
-    sets: tuple[Attributes, ...]
-    joints: tuple[Attributes, ...]
+    sets: tuple[AttributeSet, ...]
+    joints: tuple[AttributeSet, ...]
     owners: Integers = field(repr=False, compare=False)
     rows: int = ROWS
     saving: Saving = Saving(0, 0, 0, 0.0, 0.0)
