@@ -38,12 +38,13 @@ class Bare:
     def count(self, table: Any, one: Any) -> None:
         """What `count_on` counts."""
         from dpscale.engine.counting import partition_groups
-        from dpscale.tables.count import Layout, count
+        from dpscale.tables.count import count_by
+        from dpscale.tables.program import Program
 
         cover = one.cover(1 << 21)
-        layout = Layout(cover.domain, cover.sets)
+        program = Program.of(cover)
         groups = partition_groups(table.partitions, self.workers)
-        self.run(count, [(layout, group, (), None, cover) for group in groups])
+        self.run(count_by, [(program, cover.domain, group) for group in groups])
 
 
 def spin(steps: int) -> int:

@@ -1,9 +1,11 @@
-"""The nearest known name to one that was not recognised, as a remedy in an error's sentence."""
+"""Names: those of a set of attributes, and the nearest known one to a name that was not recognised."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+AttributeSet = tuple[str, ...]  # what is shared spells it in the domain's order
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -14,26 +14,26 @@ from numpy.typing import NDArray
 from dpscale.adaptive.selection import Scores, draw_chosen
 from dpscale.adaptive.shard import packed
 from dpscale.measure.block import measure_block
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Decision, Planned
 from dpscale.privacy.streams import open_stream
 from dpscale.tables import ExactMarginal
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-MarginalOf = Callable[[Attributes], ExactMarginal]
+MarginalOf = Callable[[AttributeSet], ExactMarginal]
 
 
 def run(
     planned: Planned,
-    counts_of: Callable[[Attributes], Counts],
+    counts_of: Callable[[AttributeSet], Counts],
     secret: bytes,
     release: Mapping[str, Any] | None = None,
 ) -> Any:
     """The last state. `counts_of`: exact counts over the cells of a set; `release`: what all records begin with."""
     head = dict(release or {})
 
-    def exact(names: Attributes) -> ExactMarginal:
+    def exact(names: AttributeSet) -> ExactMarginal:
         return ExactMarginal(names, counts_of(names))
 
     first, scores = planned.first(), Scores()

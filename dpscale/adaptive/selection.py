@@ -11,30 +11,30 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dpscale.adaptive.shard import Distances
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Selection
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.staircase import Words
-from dpscale.workload.parts import Attributes
 
 
 class Scores:
     """Distances of candidates, kept until what is believed of them changes. Private; never shown."""
 
     def __init__(self) -> None:
-        self._known: dict[Attributes, int] = {}
+        self._known: dict[AttributeSet, int] = {}
 
-    def missing(self, candidates: Iterable[Attributes]) -> list[Attributes]:
+    def missing(self, candidates: Iterable[AttributeSet]) -> list[AttributeSet]:
         """The candidates whose distance has to be measured out."""
         return [names for names in candidates if names not in self._known]
 
     def learn(self, distances: Distances) -> None:
         self._known.update(distances.found)
 
-    def forget(self, sets: Iterable[Attributes]) -> None:
+    def forget(self, sets: Iterable[AttributeSet]) -> None:
         for names in sets:
             self._known.pop(names, None)
 
-    def of(self, selection: Selection) -> dict[Attributes, int]:
+    def of(self, selection: Selection) -> dict[AttributeSet, int]:
         """The score of every candidate."""
         return {names: selection.score(names, self._known[names]) for names in selection.candidates}
 
@@ -43,11 +43,11 @@ class Scores:
 
 
 def draw_chosen(
-    selection: Selection, scores: Mapping[Attributes, int], stream_of: Callable[[Mapping[str, Any]], Words]
-) -> tuple[Attributes, ...]:
+    selection: Selection, scores: Mapping[AttributeSet, int], stream_of: Callable[[Mapping[str, Any]], Words]
+) -> tuple[AttributeSet, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
     scale = scale_for(selection.rho, selection.sensitivity)
-    chosen: list[Attributes] = []
+    chosen: list[AttributeSet] = []
     for rank in range(selection.count):
         left = selection.left(chosen)
         words = stream_of(selection.label(rank))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.plans.believed import SCALE
 from dpscale.plans.planned import Believed
 from dpscale.residual.groups import Groups, coarsened
 from dpscale.tables import ExactMarginal
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -63,16 +63,16 @@ class Held:
 class Distances:
     """Distances of some candidates: private."""
 
-    found: Mapping[Attributes, int] = field(repr=False)
+    found: Mapping[AttributeSet, int] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
     """Exact counts of some candidates over groups."""
 
-    tables: Mapping[Attributes, Counts | Held] = field(repr=False)
+    tables: Mapping[AttributeSet, Counts | Held] = field(repr=False)
 
-    def distances(self, believed: Believed, sets: Iterable[Attributes]) -> Distances:
+    def distances(self, believed: Believed, sets: Iterable[AttributeSet]) -> Distances:
         """How far some sets are from what is believed of them."""
         found = {}
         for names in sets:
@@ -80,17 +80,17 @@ class Shard:
             found[names] = own.distance(estimate) if isinstance(own, Held) else distance(own, estimate)
         return Distances(found)
 
-    def marginal(self, names: Attributes) -> ExactMarginal:
+    def marginal(self, names: AttributeSet) -> ExactMarginal:
         """The exact counts of one set, over groups."""
         own = self.tables[names]
         return ExactMarginal(names, own.dense() if isinstance(own, Held) else own)
 
 
 def packed(
-    marginals: Iterable[ExactMarginal], sets: Sequence[Attributes], groups: Mapping[str, Groups], rows: int
+    marginals: Iterable[ExactMarginal], sets: Sequence[AttributeSet], groups: Mapping[str, Groups], rows: int
 ) -> Shard:
     """The shard of those of the marginals (over cells) that are among `sets`. `rows`: about how many records."""
-    wanted, tables = set(sets), dict[Attributes, Counts | Held]()
+    wanted, tables = set(sets), dict[AttributeSet, Counts | Held]()
     for one in marginals:
         if one.attributes in wanted:
             own = coarsened(one.counts, [groups[name] for name in one.attributes])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpscale.audit.releases import Case
 from dpscale.measure import measure_block
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.tables import ExactMarginal
 

@@ -18,8 +18,9 @@ from dpscale.domain import Domain
 from dpscale.measure import measure_block
 from dpscale.mechanisms import plan
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import seeded_secret

@@ -1,6 +1,6 @@
 """Counting passes: attribute sets in groups under the memory setting, partitions in groups, partial counts in a tree.
 
-A pass reads every partition once and counts one group of sets, by a cover of them (see `tables.cover`). Its counters
+A pass reads every partition once and counts one group of sets, by a cover of them (see `tables.choice`). Its counters
 are cut into shards, so that sums and the measurements that follow are several tasks. Within a pass, the memory at any
 time is about (workers + FACTOR) times the counters of the pass; of FACTOR, one is for the sum and two for the joints.
 
@@ -23,8 +23,11 @@ import numpy as np
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN
-from dpscale.tables.count import Attributes, Counts, Dropped, Layout, count
-from dpscale.tables.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
+from dpscale.names import AttributeSet
+from dpscale.tables.choice import SPARE_CELLS, guess_rows, plan_cover
+from dpscale.tables.count import Counts, Dropped, Layout, count_by
+from dpscale.tables.cover import ROWS, Cover, Saving, total
+from dpscale.tables.program import Program
 from dpscale.tables.table import Partition
 
 COUNTER_BYTES = 8
@@ -51,7 +54,7 @@ class Pass:
     most: int = TASKS
 
     @property
-    def sets(self) -> tuple[Attributes, ...]:
+    def sets(self) -> tuple[AttributeSet, ...]:
         """The sets of all shards."""
         return tuple(attributes for shard in self.shards for attributes in shard.sets)
 
@@ -75,7 +78,7 @@ class Pass:
         return plan_cover(self.shards[0].domain, self.sets, rows, self.spare)
 
 
-def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> list[Pass]:
+def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> list[Pass]:
     """Cut the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
@@ -87,7 +90,7 @@ def plan_passes(domain: Domain, sets: Sequence[Attributes], memory: int, workers
     ]
 
 
-def _wait(domain: Domain, group: Sequence[Attributes], limit: int, workers: int) -> int:
+def _wait(domain: Domain, group: Sequence[AttributeSet], limit: int, workers: int) -> int:
     """How many tasks may count a group of sets: one a worker where their partial counts could not wait for the sum."""
     if WAITING * sum(domain.cells(attributes) for attributes in group) > FACTOR * limit:
         return workers
@@ -107,7 +110,7 @@ class Effort:
     saving: Saving
 
 
-def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int, rows: int | None = None) -> Effort:
+def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int, rows: int | None = None) -> Effort:
     """The effort under a memory setting, known before any data is read (with at least as many files as workers).
 
     `rows`: about how long the table is, where that is known; it decides how many tasks there are a worker, provided
@@ -124,7 +127,7 @@ def effort(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int
     return Effort(len(passes), tasks, held, total(cover.saving for cover in covers))
 
 
-def largest_task(domain: Domain, sets: Sequence[Attributes], memory: int, workers: int) -> tuple[int, str]:
+def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
     """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
     largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
     widest = max(largest.sets, key=lambda attributes: domain.cells(attributes))
@@ -147,8 +150,8 @@ def _sums(items: int) -> int:
     return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
 
 
-def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[Attributes]]:
-    groups: list[list[Attributes]] = [[]]
+def _fill(domain: Domain, sets: Sequence[AttributeSet], limit: int) -> list[list[AttributeSet]]:
+    groups: list[list[AttributeSet]] = [[]]
     held = 0
     for attributes in sets:
         cells = domain.cells(attributes)
@@ -160,7 +163,7 @@ def _fill(domain: Domain, sets: Sequence[Attributes], limit: int) -> list[list[A
     return groups
 
 
-def _shards(domain: Domain, sets: list[Attributes], count: int) -> tuple[Layout, ...]:
+def _shards(domain: Domain, sets: list[AttributeSet], count: int) -> tuple[Layout, ...]:
     """About so many shards of similar size."""
     cells = sum(domain.cells(attributes) for attributes in sets)
     return tuple(Layout(domain, tuple(group)) for group in _fill(domain, sets, math.ceil(cells / count)))
@@ -188,17 +191,17 @@ def run_pass(
     """Count one pass: a handle of the exact counts of every shard."""
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover = one.cover(guess_rows(domain, max(sizes)))
-    counting, reading = cover.saving.covered / cover.rows, READ * len(cover.program.names)
+    counting, reading = cover.saving.covered / cover.rows, READ * len(Layout(domain, one.sets).names)
     by_rows, by_sets = max(sizes) / sum(sizes) * (counting + reading), counting / engine.workers + reading
     if min(engine.workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows:
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
-    told = [(one.shards, group, tuple(checked), _of(dropped, group), part, mine) for group, part, mine in items]
+    told = [(one.shards, group, tuple(checked), _of(dropped, group), program, mine) for group, program, mine in items]
     return engine.reduce(count_shards, told, len(one.shards), "count", one.bytes, one.whole)
 
 
-Item = tuple[tuple[Partition, ...], Cover, tuple[int, int]]
+Item = tuple[tuple[Partition, ...], Program, tuple[int, int]]
 
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
@@ -208,8 +211,8 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
     finer = [part for group in groups for part in _cut(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    _ = cover.program  # made here, so that tasks elsewhere need not
-    return [(group, cover, (0, len(one.shards))) for group in finer]
+    program = Program.of(cover)
+    return [(group, program, (0, len(one.shards))) for group in finer]
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
@@ -219,9 +222,8 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
     items: list[Item] = []
     for first, end in pairwise([*cuts, len(one.shards)]):
-        cover = replace(one, shards=one.shards[first:end]).cover(rows)
-        _ = cover.program
-        items.append((everything, cover, (first, end)))
+        program = Program.of(replace(one, shards=one.shards[first:end]).cover(rows))
+        items.append((everything, program, (first, end)))
     return items
 
 
@@ -236,11 +238,11 @@ def count_shards(
     partitions: Sequence[Partition],
     checked: Sequence[str],
     dropped: Dropped | None,
-    cover: Cover,
+    program: Program,
     mine: tuple[int, int],
 ) -> list[Counts]:
-    """Count the shards from mine[0] to mine[1], whose sets are the cover's, in one reading; 0 stands for the others."""
-    flat = count(Layout(cover.domain, cover.sets), partitions, checked, dropped, cover)
+    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; 0 for the others."""
+    flat = count_by(program, shards[0].domain, partitions, checked, dropped)
     found: list[Counts] = [np.zeros((), dtype=np.int64)] * len(shards)
     start = 0
     for number in range(*mine):

@@ -19,13 +19,14 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measure import Measurement, measure_all
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Believed
 from dpscale.residual.groups import Groups
-from dpscale.tables.count import Attributes, Counts, Layout
+from dpscale.tables.count import Counts, Layout
 
 Handle = Any
 Count = Callable[[Pass], list[Handle]]
-Asked = tuple[Handle, list[Attributes]]
+Asked = tuple[Handle, list[AttributeSet]]
 SHARES = 2  # shards a thread: enough to end together, and few, since every round makes two tasks of each
 
 
@@ -39,11 +40,11 @@ class Shards:
     count: Count
     groups: Mapping[str, Groups]
     rows: int
-    _held: list[tuple[Handle, frozenset[Attributes]]] = field(default_factory=list, repr=False)
-    _names: set[Attributes] = field(default_factory=set, repr=False)
+    _held: list[tuple[Handle, frozenset[AttributeSet]]] = field(default_factory=list, repr=False)
+    _names: set[AttributeSet] = field(default_factory=set, repr=False)
     _bytes: int = 0
 
-    def hold(self, sets: Sequence[Attributes], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
+    def hold(self, sets: Sequence[AttributeSet], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
         """Pack what is counted, and count and pack more of the sets while they fit."""
         for one, handles in counted:
             self._hold(one, handles, sets)
@@ -54,7 +55,7 @@ class Shards:
             self._hold(one, self.count(one), sets)
 
     def distances(
-        self, believed: Callable[[list[Attributes]], Believed], sets: Sequence[Attributes]
+        self, believed: Callable[[list[AttributeSet]], Believed], sets: Sequence[AttributeSet]
     ) -> Iterator[Distances]:
         """How far sets are from what is believed of them."""
         for shards in self._with(sets):
@@ -63,7 +64,7 @@ class Shards:
 
     def carry_out(self, wanted: Iterable[Measurement], secret_path: Path) -> None:
         """Make measurements, each into its own durable file."""
-        by_source: dict[Attributes, list[Measurement]] = {}
+        by_source: dict[AttributeSet, list[Measurement]] = {}
         for measurement in wanted:
             by_source.setdefault(measurement.source, []).append(measurement)
         for shards in self._with(list(by_source)):
@@ -71,7 +72,7 @@ class Shards:
                      for handle, mine in shards]  # fmt: skip
             self.engine.map(shard_measures, items, "measure")
 
-    def _with(self, sets: Sequence[Attributes]) -> Iterator[list[Asked]]:
+    def _with(self, sets: Sequence[AttributeSet]) -> Iterator[list[Asked]]:
         """Shards with the asked sets that each has: those held first, then one pass after the other."""
         asked = set(sets)
         held = [(handle, [names for names in sets if names in own]) for handle, own in self._held if own & asked]
@@ -81,7 +82,7 @@ class Shards:
         for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
             yield self._packed(one, self.count(one), left)
 
-    def _hold(self, one: Pass, handles: list[Handle], sets: Sequence[Attributes]) -> None:
+    def _hold(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
         wanted = frozenset(sets)
         if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
             return
@@ -89,7 +90,7 @@ class Shards:
         self._names |= wanted.intersection(one.sets)
         self._bytes += self._size(wanted.intersection(one.sets))
 
-    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[Attributes]) -> list[Asked]:
+    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[Asked]:
         """A pass packed: its counted shards put together to a few a thread."""
         wanted, items = set(sets), []
         many = -(-len(handles) // (SHARES * self.engine.workers))
@@ -100,10 +101,10 @@ class Shards:
         kept = self.engine.keep(pack, items, "pack")
         return [(handle, mine) for handle, (_, mine, *_) in zip(kept, items, strict=True)]
 
-    def _holds(self, names: Attributes) -> bool:
+    def _holds(self, names: AttributeSet) -> bool:
         return names in self._names
 
-    def _size(self, sets: Iterable[Attributes]) -> int:
+    def _size(self, sets: Iterable[AttributeSet]) -> int:
         """Bytes of packed sets, by public and released numbers."""
         total = 0
         for names in sets:
@@ -115,14 +116,14 @@ class Shards:
 
 
 def pack(
-    layouts: Sequence[Layout], sets: list[Attributes], groups: Mapping[str, Groups], rows: int, *flats: Counts
+    layouts: Sequence[Layout], sets: list[AttributeSet], groups: Mapping[str, Groups], rows: int, *flats: Counts
 ) -> Shard:
     """The shard of some counted layouts."""
     counted = zip(layouts, flats, strict=True)
     return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows)
 
 
-def shard_distances(shard: Shard, believed: Believed, sets: list[Attributes]) -> Distances:
+def shard_distances(shard: Shard, believed: Believed, sets: list[AttributeSet]) -> Distances:
     return shard.distances(believed, sets)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.tables import ExactMarginal

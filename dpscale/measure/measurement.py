@@ -10,19 +10,20 @@ from typing import Any
 from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
 from dpscale.measure.store import write_values
-from dpscale.plans.plan import Block
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.secret import read_secret
 from dpscale.storage.files import present
 from dpscale.storage.flushing import Together
-from dpscale.tables.count import Attributes, Counts, ExactMarginal, Layout
+from dpscale.tables.count import Counts, ExactMarginal, Layout
 
 
 @dataclass(frozen=True)
 class Measurement:
     """From the marginal of `source`, keyed by `record`, into `path`."""
 
-    source: Attributes
+    source: AttributeSet
     block: Block
     draw: Draw
     record: Mapping[str, Any]
@@ -36,7 +37,7 @@ def carry_out(layout: Layout, wanted: Sequence[Measurement], secret_path: Path, 
 
 
 def measure_all(
-    marginal_of: Callable[[Attributes], ExactMarginal], wanted: Sequence[Measurement], secret_path: Path
+    marginal_of: Callable[[AttributeSet], ExactMarginal], wanted: Sequence[Measurement], secret_path: Path
 ) -> int:
     """The same from wherever the exact counts of a measurement's source are."""
     secret = read_secret(secret_path)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from dpscale.plans.lattice import Factor
+from dpscale.plans.factor import Factor
 from dpscale.privacy.kernels import compiled
 
 Integers = NDArray[np.int64]
@@ -67,7 +67,7 @@ def limb_bits(factors: Sequence[Factor], total: int) -> int:
 
 def digit_count(factor: Factor, bits: int) -> float:
     """Digits into which K is cut for limbs of so many bits: 1 where it need not be, inf where no cut is fine enough."""
-    if factor.reach << bits <= EXACT:
+    if factor.largest_row_sum << bits <= EXACT:
         return 1
     if factor.cells * ((1 << (bits - 1)) + 1) << bits > EXACT:
         return math.inf

@@ -23,10 +23,10 @@ from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.schedule import Batched, Published, Schedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.names import AttributeSet
 from dpscale.plans.planfile import check_content
 from dpscale.privacy.budget import LAPLACE
 from dpscale.workload import ExplicitPart, Workload
-from dpscale.workload.parts import Attributes
 
 NAME = "aim-grem"
 FINEST = 1 << 20
@@ -117,9 +117,9 @@ def reconstructions(options: Options) -> tuple[str, ...]:
     return ("grem", "maxent") if options.published else ("maxent",)
 
 
-def targets_of(workload: Workload) -> dict[Attributes, float]:
+def targets_of(workload: Workload) -> dict[AttributeSet, float]:
     """The attribute sets that weigh, with their weights summed over the parts that ask for them."""
-    targets: dict[Attributes, float] = {}
+    targets: dict[AttributeSet, float] = {}
     for part in workload.parts:
         weights = (float(part.each.max(initial=0)),) if isinstance(part, ExplicitPart) else part.weights
         for names, weight in zip(part.sets, weights, strict=True):
@@ -132,7 +132,7 @@ def targets_of(workload: Workload) -> dict[Attributes, float]:
     return targets
 
 
-def whole_weights(targets: Mapping[Attributes, float]) -> tuple[int, ...]:
+def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
     """Weights as whole numbers in proportion, the smallest about 1, unless they differ more than FINEST times."""
     least = max(min(targets.values()), max(targets.values()) / FINEST)
     exact = len(set(targets.values())) == 1

@@ -19,7 +19,8 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, joint_block, product_block, whole_plan
 from dpscale.plans.allocation import LAPLACE
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
 from dpscale.solve.baselines import identity
 from dpscale.solve.implicit import Implicit, explicit_gram, implicit
 from dpscale.solve.opt_explicit import Noise, optimise_explicit

@@ -13,11 +13,13 @@ import numpy as np
 
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.whole import whole_plan
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import allocate
-from dpscale.plans.lattice import identity_factor
-from dpscale.plans.plan import Block, Plan
-from dpscale.workload import Part, ProductPart, Workload, decompose
-from dpscale.workload.parts import Attributes
+from dpscale.plans.block import Block
+from dpscale.plans.factor import identity_factor
+from dpscale.plans.plan import Plan
+from dpscale.workload import Part, ProductPart, Workload
 
 NAME = "identity"
 
@@ -31,21 +33,19 @@ def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
         Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, noise)
         for names, share in zip(energies, shares, strict=True)
     )
-    draft = Plan(workload, NAME, blocks, error=1.0, bound=0.0)
-    error = math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(workload))
-    return Plan(workload, NAME, blocks, error, bound=0.0)
+    return whole_plan(workload, NAME, blocks, bound=0.0)
 
 
-def _energies(workload: Workload) -> dict[Attributes, float]:
+def _energies(workload: Workload) -> dict[AttributeSet, float]:
     """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
-    energies: dict[Attributes, float] = {}
+    energies: dict[AttributeSet, float] = {}
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
             energies[names] = energies.get(names, 0.0) + weight * _energy(part, names)
     return energies
 
 
-def _energy(part: Part, names: Attributes) -> float:
+def _energy(part: Part, names: AttributeSet) -> float:
     sizes = part.domain.shape(names)
     if isinstance(part, ProductPart):
         pairs = zip(part.families(names), sizes, strict=True)

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from dpscale.domain import Domain
 from dpscale.faults import Settings
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
 from dpscale.plans.figures import figure
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.plan import Plan
 from dpscale.plans.planfile import read_plan, write_plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.accounting import Cost
@@ -27,7 +29,6 @@ from dpscale.reconstruct.evidence import Linear
 from dpscale.reconstruct.from_estimates import told_whole
 from dpscale.residual import subsets
 from dpscale.workload import Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 RECORD_VERSION = 1
@@ -51,7 +52,7 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
 class BlockOrder:
     """One block of a plan, measured from the counts of `source`."""
 
-    source: Attributes
+    source: AttributeSet
     block: Block
     draw: Draw
 
@@ -87,7 +88,7 @@ class Settled:
 
     plan: Plan
     question: Question
-    candidates: tuple[Attributes, ...] = ()
+    candidates: tuple[AttributeSet, ...] = ()
     reconstructions: tuple[str, ...] = RECONSTRUCTIONS
     redraws: bool = False
 
@@ -112,11 +113,11 @@ class Settled:
         return self.plan.notes
 
     @property
-    def counted(self) -> tuple[Attributes, ...]:
+    def counted(self) -> tuple[AttributeSet, ...]:
         return self.plan.counted
 
     @property
-    def largest(self) -> Attributes:
+    def largest(self) -> AttributeSet:
         return self.plan.largest
 
     @property
@@ -124,8 +125,8 @@ class Settled:
         return self.plan
 
     @property
-    def shares(self) -> dict[Attributes, float]:
-        shares: dict[Attributes, float] = {}
+    def shares(self) -> dict[AttributeSet, float]:
+        shares: dict[AttributeSet, float] = {}
         for block in self.plan.blocks:
             shares[block.attributes] = shares.get(block.attributes, 0.0) + block.share
         return shares
@@ -181,7 +182,7 @@ class Settled:
 
     @cached_property
     def _first(self) -> Everything:
-        smallest: dict[Attributes, Attributes] = {}
+        smallest: dict[AttributeSet, AttributeSet] = {}
         for counted in sorted(self.plan.counted, key=self.domain.cells, reverse=True):
             smallest.update(dict.fromkeys(subsets(counted), counted))
         pairs = zip(self.plan.blocks, self.schedule.draws, strict=True)
@@ -204,13 +205,13 @@ class Settled:
     def selection(self, state: None) -> None:
         """Nothing is left to select."""
 
-    def decided(self, state: None, selection: Any, chosen: Sequence[Attributes]) -> Everything:
+    def decided(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> Everything:
         raise ValueError("a plan has no later decision")
 
     def advanced(self, state: None, decision: Any, values: Sequence[Array]) -> None:
         raise ValueError("a plan has no later decision")
 
-    def touched(self, before: None, after: None) -> Iterable[Attributes]:
+    def touched(self, before: None, after: None) -> Iterable[AttributeSet]:
         return ()
 
     def trace(self, state: None) -> list[dict[str, Any]]:

@@ -18,8 +18,9 @@ from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
-from dpscale.plans.lattice import center_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import center_factor
+from dpscale.plans.plan import Plan
 from dpscale.solve.max_variance import least_maximum
 from dpscale.workload import GramFactor, Subworkload, decompose
 
@@ -56,8 +57,8 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
     """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
-    reach = math.prod(center_factor(n).squared_reach(noise) / n**2 for n in sub.sizes)
-    return variance_factor(noise) * sub.scale * reach
+    sensitivity = math.prod(center_factor(n).squared_sensitivity(noise) / n**2 for n in sub.sizes)
+    return variance_factor(noise) * sub.scale * sensitivity
 
 
 def uniform_bound(subs: list[Subworkload], noise: str) -> float:

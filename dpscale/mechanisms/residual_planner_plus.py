@@ -22,9 +22,11 @@ from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.names import nearest
 from dpscale.plans.allocation import allocate, variance_factor
-from dpscale.plans.lattice import LARGEST_BITS, Factor, center_factor, round_strategy, worth
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, center_factor
+from dpscale.plans.plan import Plan
 from dpscale.solve import baselines
+from dpscale.solve.lattice import LARGEST_BITS, round_strategy, worth
 from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
 
 Array = NDArray[np.float64]
@@ -129,9 +131,9 @@ def _coefficient(
 ) -> float:
     """tr(G ⊗ (KᵀK)⁺) Δ², times what the noise's variance is to its squared scale."""
     own = [factors[name] for name in sub.attributes]
-    reach = math.prod(factor.squared_reach(noise) for factor in own)
+    sensitivity = math.prod(factor.squared_sensitivity(noise) for factor in own)
     total = sum(weight * _trace(sub, key, own, traces) for key, weight in sub.terms.items())
-    return variance_factor(noise) * reach * total
+    return variance_factor(noise) * sensitivity * total
 
 
 def _trace(sub: Subworkload, key: tuple[str, ...], own: list[Factor], traces: dict[tuple[str, ...], float]) -> float:

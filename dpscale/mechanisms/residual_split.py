@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from dpscale.blas import one_thread
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.plans.allocation import GAUSSIAN, allocate, variance_factor
-from dpscale.plans.lattice import BASIS_BITS, Factor, bits_for, center_factor, round_strategy, worth
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, center_factor
+from dpscale.plans.plan import Plan
 from dpscale.residual import kron
 from dpscale.solve.convex import Optimum
+from dpscale.solve.lattice import BASIS_BITS, bits_for, round_strategy, worth
 from dpscale.solve.product_form import solve_product
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import GramFactor, Subworkload, Workload, decompose, root_of

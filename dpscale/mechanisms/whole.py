@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.mechanisms.contract import Tools
-from dpscale.plans import coupled
+from dpscale.names import AttributeSet
+from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.allocation import BELOW_ONE, variance_factor
-from dpscale.plans.lattice import LARGEST_BITS, Factor, bits_for, full_factor, identity_factor
-from dpscale.plans.plan import Block, Plan
-from dpscale.workload import Workload, decompose
-from dpscale.workload.parts import Attributes
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.plan import Plan
+from dpscale.solve.lattice import LARGEST_BITS, bits_for, full_factor
+from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
 SAME = 1e-12
 LEAST_TOLD, TOLD = 1e-6, 2.0**-14
 
 
-def product_block(names: Attributes, matrices: Sequence[Array], share: float, noise: str) -> Block:
+def product_block(names: AttributeSet, matrices: Sequence[Array], share: float, noise: str) -> Block:
     """The product of one matrix an attribute; an attribute that is only summed is left out."""
     kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
     bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
@@ -35,7 +36,7 @@ def product_block(names: Attributes, matrices: Sequence[Array], share: float, no
     return Block(tuple(name for name, _ in kept), factors, share * BELOW_ONE, True, noise)
 
 
-def joint_block(names: Attributes, shape: tuple[int, ...], matrix: Array, noise: str) -> Block:
+def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Array, noise: str) -> Block:
     """One matrix on all cells of several attributes, with the whole budget."""
     return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
 
@@ -68,16 +69,9 @@ def whole_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
     """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
-    draft = Plan(workload, name, tuple(blocks), 1.0, 0.0, notes)
-    error = total_error(draft)
-    return replace(draft, error=error, bound=min(bound * variance_factor(draft.noise), error))
-
-
-def total_error(draft: Plan) -> float:
-    """Sum of weight · variance at privacy cost 1."""
-    if draft.coupled:
-        return coupled.total_error(draft)
-    return math.fsum(sub.scale * draft.residuals[sub.attributes].scale for sub in decompose(draft.workload))
+    own = tuple(blocks)
+    error = accuracy_of(workload.domain, own).total_error(workload)
+    return Plan(workload, name, own, error, min(bound * variance_factor(own[0].noise), error), notes)
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:

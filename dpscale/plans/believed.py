@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.workload.parts import Attributes
+from dpscale.names import AttributeSet
 
 Array = NDArray[np.float64]
 SCALE = 256  # distances are whole numbers of 1/SCALE
@@ -18,7 +18,7 @@ SCALE = 256  # distances are whole numbers of 1/SCALE
 class Tables:
     """Estimates over groups that are at hand."""
 
-    tables: Mapping[Attributes, Array]
+    tables: Mapping[AttributeSet, Array]
 
-    def marginal(self, names: Attributes) -> Array:
+    def marginal(self, names: AttributeSet) -> Array:
         return self.tables[names]

@@ -11,8 +11,9 @@ import numpy as np
 
 from dpscale.errors import JobError
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
@@ -99,7 +100,7 @@ def _fits(block: Block, workload: Workload) -> bool:
         and tuple(shapes) == domain.shape(block.attributes)
         and (block.joint or len(block.factors) == len(block.attributes))
         and block.noise in (GAUSSIAN, LAPLACE)
-        and block.sensitivity > 0
+        and block.squared_l2_sensitivity > 0
     )
 
 

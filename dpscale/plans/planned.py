@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
-from dpscale.plans.plan import Block
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import Budget
 from dpscale.privacy.draws import Draw
 from dpscale.residual.groups import Groups
 from dpscale.workload import Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Order(Protocol):
     """
 
     @property
-    def source(self) -> Attributes: ...
+    def source(self) -> AttributeSet: ...
     @property
     def block(self) -> Block: ...
     @property
@@ -65,7 +65,7 @@ class Decision(Protocol):
 class Believed(Protocol):
     """What is believed of candidates: released values only, over groups."""
 
-    def marginal(self, names: Attributes, /) -> Array: ...
+    def marginal(self, names: AttributeSet, /) -> Array: ...
 
 
 class Selection(Protocol):
@@ -83,11 +83,11 @@ class Selection(Protocol):
     @property
     def sensitivity(self) -> int: ...
     @property
-    def candidates(self) -> Sequence[Attributes]: ...
-    def left(self, chosen: Sequence[Attributes], /) -> Sequence[Attributes]:
+    def candidates(self) -> Sequence[AttributeSet]: ...
+    def left(self, chosen: Sequence[AttributeSet], /) -> Sequence[AttributeSet]:
         """The candidates that may still be chosen after some; for a spanning tree those that close no circle."""
 
-    def score(self, names: Attributes, distance: int, /) -> int:
+    def score(self, names: AttributeSet, distance: int, /) -> int:
         """What a distance of a candidate, in units of 1/SCALE, is worth."""
 
     def label(self, rank: int, /) -> Mapping[str, Any]:
@@ -101,7 +101,7 @@ class State(Protocol):
     def groups(self) -> Mapping[str, Groups]: ...
     @property
     def rows(self) -> int: ...
-    def believed(self, sets: Sequence[Attributes], /) -> Believed: ...
+    def believed(self, sets: Sequence[AttributeSet], /) -> Believed: ...
 
 
 class Planned(Protocol):
@@ -122,11 +122,11 @@ class Planned(Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     @property
-    def counted(self) -> Sequence[Attributes]: ...
+    def counted(self) -> Sequence[AttributeSet]: ...
     @property
-    def largest(self) -> Attributes: ...
+    def largest(self) -> AttributeSet: ...
     @property
-    def candidates(self) -> Sequence[Attributes]: ...
+    def candidates(self) -> Sequence[AttributeSet]: ...
     @property
     def cost(self) -> Cost: ...
     @property
@@ -134,7 +134,7 @@ class Planned(Protocol):
     @property
     def redraws(self) -> bool: ...
     @property
-    def shares(self) -> Mapping[Attributes, float]:
+    def shares(self) -> Mapping[AttributeSet, float]:
         """The part of the budget that each measured set takes, where that is known beforehand."""
 
     @property
@@ -168,9 +168,9 @@ class Planned(Protocol):
     def selection(self, state: Any) -> Selection | None:
         """What the next round selects among; None where nothing is left to select."""
 
-    def decided(self, state: Any, selection: Any, chosen: Sequence[Attributes]) -> Decision: ...
+    def decided(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
     def advanced(self, state: Any, decision: Any, values: Sequence[Array]) -> Any: ...
-    def touched(self, before: Any, after: Any) -> Iterable[Attributes]:
+    def touched(self, before: Any, after: Any) -> Iterable[AttributeSet]:
         """The candidates of which another is believed than before."""
 
     def trace(self, state: Any) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from dpscale.errors import PlanError
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE
 from dpscale.privacy.draws import Draw, cost_of, gaussian_draw, laplace_draw
@@ -44,5 +45,5 @@ def draw_of(block: Block, budget: Fraction, rows_per_unit: int) -> Draw:
     """The draw of one block, which takes its share of the budget."""
     amount, what = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
     if block.noise == LAPLACE:
-        return laplace_draw(block.reach_of_cell, amount, rows_per_unit, what)
-    return gaussian_draw(block.sensitivity, amount, rows_per_unit, what)
+        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what)
+    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what)

@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.maxent import Names
+from dpscale.names import AttributeSet
 
 Array = NDArray[np.float64]
 ROUNDS, TOLERANCE, LEAST = 200, 1e-6, 1e-12
@@ -32,14 +32,14 @@ class Disagreement:
     mean: float
     most: float
     pairs: int
-    farthest: tuple[Names, Names] | None
+    farthest: tuple[AttributeSet, AttributeSet] | None
 
 
 def disagreement(
-    marginal_of: Callable[[Names], Array], targets: Sequence[Names], most: int = PAIRS, seed: int = 0
+    marginal_of: Callable[[AttributeSet], Array], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
 ) -> Disagreement:
     """Over all pairs of targets with attributes in common, or over `most` of them drawn at random."""
-    found: list[tuple[float, tuple[Names, Names]]] = []
+    found: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
         kept = tuple(name for name in one if name in other)
         left, right = margin(marginal_of(one), one, kept), margin(marginal_of(other), other, kept)
@@ -51,11 +51,11 @@ def disagreement(
 
 
 def agreeing(
-    targets: Mapping[Names, Array],
-    weights: Mapping[Names, float] | None = None,
+    targets: Mapping[AttributeSet, Array],
+    weights: Mapping[AttributeSet, float] | None = None,
     rounds: int = ROUNDS,
     tolerance: float = TOLERANCE,
-) -> dict[Names, Array]:
+) -> dict[AttributeSet, Array]:
     """Non-negative tables of equal total that agree on every common margin to `tolerance` of the total (in L1).
 
     `targets[γ]`: a table, over cells or over groups alike, an axis per attribute; what is below 0 counts as 0. The
@@ -72,7 +72,7 @@ def agreeing(
     return tables
 
 
-def margin(values: Array, names: Names, kept: Names) -> Array:
+def margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
     """Sums over what is not kept, axes in the order of `kept`."""
     summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept))
     left = [name for name in names if name in kept]
@@ -85,7 +85,7 @@ def _positive(table: Array, total: float) -> Array:
     return np.asarray(table * (total / table.sum()))
 
 
-def _common(targets: Sequence[Names]) -> dict[Names, list[Names]]:
+def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[AttributeSet]]:
     """The sets that several targets hold, largest last, each with its holders; none whose holders a larger one has."""
     sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
     holders = {kept: [names for names in targets if set(kept) <= set(names)] for kept in sets}
@@ -98,7 +98,11 @@ def _common(targets: Sequence[Names]) -> dict[Names, list[Names]]:
 
 
 def _projected(
-    tables: dict[Names, Array], kept: Names, holders: Sequence[Names], weights: Mapping[Names, float], total: float
+    tables: dict[AttributeSet, Array],
+    kept: AttributeSet,
+    holders: Sequence[AttributeSet],
+    weights: Mapping[AttributeSet, float],
+    total: float,
 ) -> float:
     """Scale all holders to their common margin; returns the L1 distance of the two that were farthest from it."""
     margins = [margin(tables[names], names, kept) for names in holders]
@@ -110,14 +114,14 @@ def _projected(
     return max(float(np.abs(own - mean).sum()) for own in margins)
 
 
-def _along(ratio: Array, names: Names, kept: Names) -> Array:
+def _along(ratio: Array, names: AttributeSet, kept: AttributeSet) -> Array:
     """An array over `kept` that broadcasts over `names`."""
     order = [kept.index(name) for name in names if name in kept]
     sizes = iter(ratio.transpose(order).shape)
     return ratio.transpose(order).reshape([next(sizes) if name in kept else 1 for name in names])
 
 
-def _pairs(targets: Sequence[Names], most: int, seed: int) -> Iterator[tuple[Names, Names]]:
+def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tuple[AttributeSet, AttributeSet]]:
     """Pairs of targets with something in common: all, or some at random where there are many."""
     if len(targets) * (len(targets) - 1) // 2 <= most:
         yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.maxent import LowOrder, Names, product_of
+from dpscale.names import AttributeSet
+from dpscale.reconstruct.maxent import LowOrder, product_of
 
 Array = NDArray[np.float64]
 MOST_MIDDLES = 12
@@ -33,7 +34,7 @@ class Links:
                 strength[one, other] = strength[other, one] = np.abs(table - independent(model, names)).sum()
         return cls(model, strength)
 
-    def nearest(self, names: Names, noisy: Array) -> Array:
+    def nearest(self, names: AttributeSet, noisy: Array) -> Array:
         """Of the product and all chains, the one nearest to a noisy table in L2."""
         best = independent(self.model, names)
         least = float(((noisy - best) ** 2).sum())
@@ -42,7 +43,7 @@ class Links:
                 best, least = table, squared
         return best
 
-    def strongest(self, names: Names) -> Array | None:
+    def strongest(self, names: AttributeSet) -> Array | None:
         """The chain farthest from independence in L1; None where there is none."""
         best, most = None, -1.0
         for table, _, apart in self._chains(names, independent(self.model, names)):
@@ -50,7 +51,7 @@ class Links:
                 best, most = table, apart
         return best
 
-    def _chains(self, names: Names, other: Array) -> Iterator[tuple[Array, float, float]]:
+    def _chains(self, names: AttributeSet, other: Array) -> Iterator[tuple[Array, float, float]]:
         """Chains, each with its distances from a table: squared in L2, and in L1.
 
         Not by BLAS, whose last bits depend on its threads.
@@ -61,7 +62,7 @@ class Links:
         for middle in self._middles(names):
             yield kernels.chained(self._shares[one, middle], self._tables[middle, last], other)
 
-    def _middles(self, names: Names) -> list[str]:
+    def _middles(self, names: AttributeSet) -> list[str]:
         """The middles of the MOST_MIDDLES chains whose weaker link is strongest."""
         one, other = (self._place[name] for name in names)
         weaker = np.minimum(self.strength[one], self.strength[other])
@@ -77,17 +78,17 @@ class Links:
         return {name: index for index, name in enumerate(self.model.ones)}
 
     @cached_property
-    def _tables(self) -> dict[Names, Array]:
+    def _tables(self) -> dict[AttributeSet, Array]:
         """All pairs, both ways round."""
         pairs = {names: table for names, table in self.model.tables.items() if len(names) == 2}
         return pairs | {names[::-1]: np.ascontiguousarray(table.T) for names, table in pairs.items()}
 
     @cached_property
-    def _shares(self) -> dict[Names, Array]:
+    def _shares(self) -> dict[AttributeSet, Array]:
         """The same over the 1-way of the second attribute."""
         return {names: table / self.model.coarse[names[1]] for names, table in self._tables.items()}
 
 
-def independent(model: LowOrder, names: Names) -> Array:
+def independent(model: LowOrder, names: AttributeSet) -> Array:
     """The table over groups that independence gives."""
     return product_of([model.coarse[name] for name in names], model.total)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each
 from dpscale.faults import Settings, setting
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Planned
 from dpscale.reconstruct.evidence import Evidence
 from dpscale.workload import Part, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class Estimates(Protocol):
     def answer(self, attributes: Sequence[str], query: Any, /) -> tuple[float, float]:
         """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
 
-    def part_answers(self, part: Part, attributes: Attributes, /) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Array, Array]:
         """The same of all queries of a part over one set, an axis per attribute or one axis."""
 
 

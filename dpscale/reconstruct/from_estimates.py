@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
@@ -43,9 +44,9 @@ def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GR
     return low_order(ones, groups, measured, chains=chains)
 
 
-def told_whole(plan: Plan) -> tuple[list[Names], list[str]]:
+def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
-    told = [kept for kept, own in plan.residuals.items() if own.spans_all]
+    told = [kept for kept, own in plan.accuracy.residuals.items() if own.spans_all]
     names = [name for name in plan.domain.names if any(name in kept for kept in told)]
     if () not in told or any((name,) not in told for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
@@ -60,7 +61,7 @@ def _counts(estimates: Estimates, name: str) -> NoisyCounts:
 
 
 def _groups(
-    estimates: Estimates, ones: dict[str, Array], sets: Sequence[Names], grain: float, total: float
+    estimates: Estimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
         return {name: every_cell(len(own)) for name, own in ones.items()}
@@ -69,15 +70,15 @@ def _groups(
     return {name: by_mass(own, least) for name, own in ones.items()}
 
 
-def _residual(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> NoisyResidual:
+def _residual(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
     own = [groups[name] for name in kept]
     values = center(coarsened(estimates.residual(kept), own), range(len(kept)))
     return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
 
 
-def _variance(estimates: Estimates, kept: Names, groups: dict[str, Groups]) -> float:
+def _variance(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
     """The mean variance of a residual's entries, over groups where such are given."""
-    estimator = estimates.estimator(kept)
+    estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:
         widths = [groups[name].size / groups[name].count for name in kept if name in groups]
         return estimator.scale * float(np.diag(estimator.factors[0].covariance).mean()) * math.prod(widths)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.names import AttributeSet
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups
@@ -25,7 +26,7 @@ def model_of(
     counts: Mapping[str, NoisyCounts],
     groups: Mapping[str, Groups],
     residuals: Residuals,
-    wanted: Sequence[Names] = (),
+    wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
     each: Each = plainly,
 ) -> LowOrder:
@@ -46,7 +47,7 @@ def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals
     return with_groups(non_negative_counts(noisy, total), noisy, groups, residual, precision, total)
 
 
-def _noisy(names: Names, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
+def _noisy(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
     """A centred residual's cells have variance p_τ σ²."""
     kept = math.prod(1 - 1 / groups[name].count for name in names)
     return NoisyResidual(residuals.values[names], math.sqrt(kept / residuals.precision(names)))

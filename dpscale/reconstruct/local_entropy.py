@@ -18,6 +18,7 @@ from dpscale.blas import one_thread
 from dpscale.each import Each
 from dpscale.errors import JobError, PlanError
 from dpscale.faults import Settings, setting
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Planned
 from dpscale.reconstruct.agreement import Disagreement, agreeing, disagreement
 from dpscale.reconstruct.contract import Estimates, Reconstruction
@@ -35,7 +36,6 @@ from dpscale.reconstruct.modelfiles import (
     write_model,
 )
 from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
-from dpscale.workload.parts import Attributes
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets
@@ -105,7 +105,7 @@ def _seed(release: str) -> int:
     return int(hashlib.sha256(release.encode()).hexdigest()[:12], 16)
 
 
-def _agreed(evidence: Evidence, model: LowOrder) -> dict[Attributes, NDArray[np.float64]]:
+def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
     """The workload's sets, made to agree. Those that a larger one holds are its margins."""
     sets = [names for names in evidence.workload.sets if names]
     largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links, independent
 from dpscale.reconstruct.fit import Margin, proportional_fit
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.shrink import NoisyTable, learn, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import Groups
@@ -45,8 +46,8 @@ class NoisyResidual:
 def low_order(
     ones: Mapping[str, Array],
     groups: Mapping[str, Groups],
-    measured: Mapping[Names, NoisyResidual],
-    wanted: Sequence[Names] = (),
+    measured: Mapping[AttributeSet, NoisyResidual],
+    wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
     each: Each = plainly,
 ) -> LowOrder:
@@ -57,13 +58,13 @@ def low_order(
     item has about CHUNK_CELLS cells, or one table of more; where chains are sought the function holds the model.
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
-    pairs: dict[Names, NoisyResidual] = {names: own for names, own in measured.items() if len(names) == 2}
+    pairs: dict[AttributeSet, NoisyResidual] = {names: own for names, own in measured.items() if len(names) == 2}
     model = _with(model, _shrunk(model, pairs, {}, each))
     for _ in range(chains if pairs else 0):
         nearest = _by_chunks(each, partial(_nearest, Links.of(model)), pairs)
         model = LowOrder(ones, groups, _shrunk(model, pairs, nearest, each), model.total)
     if chains and model.tables:
-        left: list[Names] = [names for names in wanted if len(names) == 2 and names not in pairs]
+        left: list[AttributeSet] = [names for names in wanted if len(names) == 2 and names not in pairs]
         sought = {names: model.cells(names) for names in left}
         implied = _by_chunks(each, partial(_strongest, Links.of(model)), sought)
         model = _with(model, {names: table for names, table in implied.items() if table is not None})
@@ -73,7 +74,7 @@ def low_order(
     return model
 
 
-def _with(model: LowOrder, tables: Mapping[Names, Array]) -> LowOrder:
+def _with(model: LowOrder, tables: Mapping[AttributeSet, Array]) -> LowOrder:
     return LowOrder(model.ones, model.groups, {**model.tables, **tables}, model.total)
 
 
@@ -82,14 +83,16 @@ def _noisy(own: NoisyResidual, reference: Array) -> Array:
     return np.asarray(own.values + reference - center(reference, range(reference.ndim)))
 
 
-def _by_chunks(each: Each, function: Callable[[Any], Any], pieces: Mapping[Names, Any]) -> dict[Names, Any]:
+def _by_chunks(
+    each: Each, function: Callable[[Any], Any], pieces: Mapping[AttributeSet, Any]
+) -> dict[AttributeSet, Any]:
     """`function` of every (names, piece), which takes a list of these."""
     found = each(function, list(_chunks(pieces)))
     return dict(zip(pieces, chain.from_iterable(found), strict=True))
 
 
-def _chunks(pieces: Mapping[Names, Any]) -> Iterator[list[tuple[Names, Any]]]:
-    chunk: list[tuple[Names, Any]] = []
+def _chunks(pieces: Mapping[AttributeSet, Any]) -> Iterator[list[tuple[AttributeSet, Any]]]:
+    chunk: list[tuple[AttributeSet, Any]] = []
     cells = 0
     for names, piece in pieces.items():
         chunk.append((names, piece))
@@ -107,19 +110,19 @@ def _size(piece: Any) -> int:
     return own if isinstance(own, int) else int(own.values.size)
 
 
-def _nearest(links: Links, chunk: list[tuple[Names, NoisyResidual]]) -> list[Array]:
+def _nearest(links: Links, chunk: list[tuple[AttributeSet, NoisyResidual]]) -> list[Array]:
     return [links.nearest(names, _noisy(own, independent(links.model, names))) for names, own in chunk]
 
 
-def _strongest(links: Links, chunk: list[tuple[Names, int]]) -> list[Array | None]:
+def _strongest(links: Links, chunk: list[tuple[AttributeSet, int]]) -> list[Array | None]:
     return [links.strongest(names) for names, _ in chunk]
 
 
 def _shrunk(
-    model: LowOrder, measured: Mapping[Names, NoisyResidual], expected: Mapping[Names, Array], each: Each
-) -> dict[Names, Array]:
+    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], expected: Mapping[AttributeSet, Array], each: Each
+) -> dict[AttributeSet, Array]:
     """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
-    tables: dict[Names, tuple[NoisyTable, Margins]] = {}
+    tables: dict[AttributeSet, tuple[NoisyTable, Margins]] = {}
     for names, own in measured.items():
         told = expected[names] if names in expected else model.coarse_marginal(names)
         reference = np.maximum(told, 1e-6)
@@ -129,10 +132,10 @@ def _shrunk(
     return _by_chunks(each, partial(_fitted, law, FIT_TOLERANCE * model.total), tables)
 
 
-def _margins(model: LowOrder, names: Names) -> Margins:
+def _margins(model: LowOrder, names: AttributeSet) -> Margins:
     margins: Margins = [((axis,), model.coarse[name]) for axis, name in enumerate(names)]
     return [*margins, *model.inside(names)] if len(names) > 2 else margins
 
 
-def _fitted(law: Array, tolerance: float, chunk: list[tuple[Names, tuple[NoisyTable, Margins]]]) -> list[Array]:
+def _fitted(law: Array, tolerance: float, chunk: list[tuple[AttributeSet, tuple[NoisyTable, Margins]]]) -> list[Array]:
     return [proportional_fit(posterior(table, law), margins, FIT_ROUNDS, tolerance) for _, (table, margins) in chunk]

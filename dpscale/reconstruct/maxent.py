@@ -19,12 +19,12 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.reconstruct.fit import fit_in_place
 from dpscale.residual import subsets
 from dpscale.residual.groups import Groups, coarsened
 
 Array = NDArray[np.float64]
-Names = tuple[str, ...]
 ROUNDS, TOLERANCE = 12, 1e-4
 
 
@@ -38,7 +38,7 @@ class LowOrder:
 
     ones: Mapping[str, Array]
     groups: Mapping[str, Groups]
-    tables: Mapping[Names, Array]
+    tables: Mapping[AttributeSet, Array]
     total: float
 
     @cached_property
@@ -46,7 +46,7 @@ class LowOrder:
         """1-way counts over groups."""
         return {name: coarsened(own, [self.groups[name]]) for name, own in self.ones.items()}
 
-    def coarse_marginal(self, names: Names, rounds: int = ROUNDS) -> Array:
+    def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Array:
         """The fitted marginal over groups. `names` in the order of `ones`."""
         if names in self.tables:
             return self.tables[names]
@@ -70,11 +70,11 @@ class LowOrder:
                 cells *= along(self.ones[name] / self.coarse[name][own.labels], axis, len(ordered))
         return (cells.copy() if known else cells).transpose([ordered.index(name) for name in names])
 
-    def cells(self, names: Names) -> int:
+    def cells(self, names: AttributeSet) -> int:
         """The cells of a set's marginal over groups."""
         return math.prod(self.groups[name].count for name in names)
 
-    def inside(self, names: Names) -> list[tuple[tuple[int, ...], Array]]:
+    def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Array]]:
         """The largest tables inside a set, each with the axes of the set that it is over."""
         few = 2 ** len(names) < len(self.tables)
         near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
@@ -82,7 +82,7 @@ class LowOrder:
         largest = [kept for kept in found if not any(set(kept) < set(other) for other in found)]
         return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
 
-    def disagreement(self, one: Names, other: Names) -> float:
+    def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
         """Share of the total on which two targets' estimates of their common part differ: half the L1 distance."""
         common = tuple(name for name in self.ones if name in one and name in other)
         if not common:
@@ -91,11 +91,11 @@ class LowOrder:
                        for names in (one, other))  # fmt: skip
         return float(np.abs(left - right).sum() / (2 * self.total))
 
-    def _ordered(self, names: Sequence[str]) -> Names:
+    def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.ones if name in names)
 
 
-def _margin(values: Array, names: Names, kept: Names) -> Array:
+def _margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
     return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept)))
 
 

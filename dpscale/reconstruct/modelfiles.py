@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.names import AttributeSet
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.groups import Groups
 from dpscale.storage.files import reading, write_whole, writing
@@ -54,12 +55,12 @@ def read_errors(folder: Path, model: LowOrder) -> Simulated:
     return Simulated(model, replicas, measured, content["widening"], content["dispersion"])
 
 
-def write_agreed(path: Path, tables: Mapping[Names, Array]) -> None:
+def write_agreed(path: Path, tables: Mapping[AttributeSet, Array]) -> None:
     """Targets that agree on what they have in common."""
     _write(path, {"sets": [list(names) for names in tables]}, {f"t{i}": own for i, own in enumerate(tables.values())})
 
 
-def read_agreed(path: Path) -> dict[Names, Array]:
+def read_agreed(path: Path) -> dict[AttributeSet, Array]:
     with reading(path) as file, np.load(file, allow_pickle=False) as found:
         return {tuple(names): found[f"t{i}"] for i, names in enumerate(json.loads(str(found["index"]))["sets"])}
 

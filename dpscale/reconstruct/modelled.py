@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import JobError, PlanError
+from dpscale.names import AttributeSet
 from dpscale.reconstruct.agreement import margin
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
 from dpscale.workload import Part, ProductPart, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 NO_ERRORS = (
@@ -31,7 +31,7 @@ SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
 class Model(Protocol):
     """What has estimated marginals."""
 
-    def marginal(self, names: Names, /) -> Array:
+    def marginal(self, names: AttributeSet, /) -> Array:
         """Estimated counts over the cells, an axis each in the domain's order."""
 
 
@@ -40,9 +40,9 @@ class Agreed:
     """A model some of whose marginals were made to agree: they, and the margins of the first that holds a set."""
 
     model: LowOrder
-    tables: Mapping[Names, Array]
+    tables: Mapping[AttributeSet, Array]
 
-    def marginal(self, names: Names) -> Array:
+    def marginal(self, names: AttributeSet) -> Array:
         holder = next((own for own in self.tables if set(names) <= set(own)), None)
         return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
 
@@ -75,7 +75,7 @@ class Modelled:
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
 
-    def part_answers(self, part: Part, attributes: Attributes) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
         """Estimates of all queries of a part over one set, and their standard errors (nan: none is told).
 
         Simulated errors are told of cells; of other queries `answer` finds them one by one.
@@ -86,6 +86,6 @@ class Modelled:
         return answers, self.errors.cell_errors(attributes)
 
 
-def _cells(part: Part, attributes: Attributes) -> bool:
+def _cells(part: Part, attributes: AttributeSet) -> bool:
     """Whether the queries are the marginal's cells."""
     return isinstance(part, ProductPart) and all(family.name == "marginal" for family in part.families(attributes))

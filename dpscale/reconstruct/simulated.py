@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.names import AttributeSet
 from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals
@@ -47,7 +48,7 @@ class Simulated:
 
     model: LowOrder
     replicas: tuple[LowOrder, ...]
-    measured: tuple[Names, ...]
+    measured: tuple[AttributeSet, ...]
     widening: float
     dispersion: float
 
@@ -77,7 +78,7 @@ def simulated(
     model: LowOrder,
     counts: Mapping[str, NoisyCounts],
     residuals: Residuals,
-    wanted: Sequence[Names] = (),
+    wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
     draws: int = DRAWS,
     seed: int = 0,
@@ -96,7 +97,7 @@ def simulated(
     return Simulated(model, replicas, pairs, widening, dispersion)
 
 
-def _mean_ratio(spread: Mapping[Names, Array], own: Mapping[Names, Array]) -> float:
+def _mean_ratio(spread: Mapping[AttributeSet, Array], own: Mapping[AttributeSet, Array]) -> float:
     """Of error² to count, weighted by √count: neither the many near-empty cells nor the few great ones decide."""
     roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in own.items()}
     above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
@@ -122,7 +123,7 @@ def _noiseless(
     return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
 
 
-def _centred(model: LowOrder, names: Names) -> Array:
+def _centred(model: LowOrder, names: AttributeSet) -> Array:
     return center(model.coarse_marginal(names), range(len(names))) if names else np.asarray(model.total)
 
 
@@ -130,7 +131,7 @@ def _replica(
     model: LowOrder,
     counts: Mapping[str, NoisyCounts],
     residuals: Residuals,
-    wanted: Sequence[Names],
+    wanted: Sequence[AttributeSet],
     chains: int,
     stream: tuple[int, int],
 ) -> tuple[LowOrder, float]:

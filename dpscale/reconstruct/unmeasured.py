@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.maxent import LowOrder, Names
+from dpscale.names import AttributeSet
+from dpscale.reconstruct.maxent import LowOrder
 from dpscale.residual.groups import coarsened, every_cell, expanded
 
 Array = NDArray[np.float64]
@@ -20,7 +21,7 @@ Projection = Callable[[Array], Array]
 SWEEPS, LEAST = 12, 1e-12
 
 
-def query_variance(model: LowOrder, names: Names, query: Array, measured: Collection[Names]) -> float:
+def query_variance(model: LowOrder, names: AttributeSet, query: Array, measured: Collection[AttributeSet]) -> float:
     """Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
     cells, left = model.marginal(names), np.array(query, dtype=np.float64)
     sums = [(total, np.maximum(total(cells), LEAST)) for total in _totals(model, names, measured)]
@@ -30,7 +31,7 @@ def query_variance(model: LowOrder, names: Names, query: Array, measured: Collec
     return float((cells * left**2).sum())
 
 
-def cell_variances(model: LowOrder, names: Names, measured: Collection[Names]) -> Array:
+def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Array:
     """About the same of each cell alone: μ̂ Π (1 − μ̂/margin) over the margins that hold the cell."""
     cells = model.marginal(names)
     left = cells.copy()
@@ -39,7 +40,7 @@ def cell_variances(model: LowOrder, names: Names, measured: Collection[Names]) -
     return np.maximum(left, 0)
 
 
-def _totals(model: LowOrder, names: Names, measured: Collection[Names]) -> Iterator[Projection]:
+def _totals(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Iterator[Projection]:
     """For each measured set inside: every cell gets the sum over the part of the table that the set puts it in."""
     inside = [kept for kept in measured if len(kept) > 1 and set(kept) <= set(names)]
     covered = {name for kept in inside for name in kept if model.groups[name].count == model.groups[name].size}
@@ -50,7 +51,7 @@ def _totals(model: LowOrder, names: Names, measured: Collection[Names]) -> Itera
             yield _total(model, names, (name,), grouped=False)
 
 
-def _total(model: LowOrder, names: Names, kept: Sequence[str], grouped: bool) -> Projection:
+def _total(model: LowOrder, names: AttributeSet, kept: Sequence[str], grouped: bool) -> Projection:
     others = tuple(axis for axis, name in enumerate(names) if name not in kept)
     groups = [model.groups[name] if grouped and name in kept else every_cell(1) for name in names]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.residual.axes import residual_of, smear, subsets
 
 Array = NDArray[np.float64]
-Names = tuple[str, ...]
 ITERATIONS, TOLERANCE = 500, 1e-7
 
 
@@ -28,14 +28,14 @@ class Residuals:
     """Estimates of residuals: `values[τ]` centred, of the sizes of τ; `precisions[τ]` = 1/σ². A new one per update."""
 
     sizes: Mapping[str, int]
-    values: Mapping[Names, Array] = field(default_factory=dict)
-    precisions: Mapping[Names, float] = field(default_factory=dict)
+    values: Mapping[AttributeSet, Array] = field(default_factory=dict)
+    precisions: Mapping[AttributeSet, float] = field(default_factory=dict)
 
-    def precision(self, names: Names) -> float:
+    def precision(self, names: AttributeSet) -> float:
         """1/σ² of the residual's estimate; 0 where it was never measured."""
         return self.precisions.get(names, 0.0)
 
-    def updated(self, measured: Iterable[tuple[Names, Array, float]]) -> Residuals:
+    def updated(self, measured: Iterable[tuple[AttributeSet, Array, float]]) -> Residuals:
         """With further measurements (τ, centred values, precision) averaged in."""
         values, precisions = dict(self.values), dict(self.precisions)
         for names, value, precision in measured:
@@ -45,7 +45,7 @@ class Residuals:
             precisions[names] = had + precision
         return Residuals(self.sizes, values, precisions)
 
-    def marginal(self, names: Names) -> Array:
+    def marginal(self, names: AttributeSet) -> Array:
         """The estimated marginal: the sum of what is known of its residuals."""
         total = np.zeros(self.shape(names))
         for kept in subsets(names):
@@ -53,7 +53,7 @@ class Residuals:
                 total += spread(self.values[kept], kept, names, total.shape)
         return total
 
-    def within(self, sets: Iterable[Names]) -> Residuals:
+    def within(self, sets: Iterable[AttributeSet]) -> Residuals:
         """Those that the marginals of some sets need."""
         needed = {kept for names in sets for kept in subsets(names)}
         values = {kept: value for kept, value in self.values.items() if kept in needed}
@@ -63,12 +63,14 @@ class Residuals:
         return tuple(self.sizes[name] for name in names)
 
 
-def spread(value: Array, kept: Names, names: Names, shape: Sequence[int]) -> Array:
+def spread(value: Array, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Array:
     """Recon of a centred residual on the marginal of `names`."""
     return smear(value, [names.index(name) for name in kept], shape)
 
 
-def lazily_updated(marginals: Mapping[Names, Array], before: Residuals, after: Residuals) -> dict[Names, Array]:
+def lazily_updated(
+    marginals: Mapping[AttributeSet, Array], before: Residuals, after: Residuals
+) -> dict[AttributeSet, Array]:
     """Marginals after an update from those before it: only what lies above a changed residual is touched."""
     changed = [kept for kept in after.values if after.values[kept] is not before.values.get(kept)]
     out = dict(marginals)
@@ -79,12 +81,12 @@ def lazily_updated(marginals: Mapping[Names, Array], before: Residuals, after: R
     return out
 
 
-def _step(kept: Names, names: Names, before: Residuals, after: Residuals) -> Array:
+def _step(kept: AttributeSet, names: AttributeSet, before: Residuals, after: Residuals) -> Array:
     change = after.values[kept] - before.values.get(kept, 0.0)
     return spread(np.asarray(change), kept, names, after.shape(names))
 
 
-def non_negative(residuals: Residuals, sets: Sequence[Names], iterations: int = ITERATIONS) -> Residuals:
+def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int = ITERATIONS) -> Residuals:
     """GReM-LNN: the residuals nearest to those measured, by their precisions, whose marginals `sets` are ≥ 0.
 
     Residuals that were not measured are free. Converges to TOLERANCE of the total, or stops after `iterations`.
@@ -108,7 +110,9 @@ def non_negative(residuals: Residuals, sets: Sequence[Names], iterations: int = 
     return found
 
 
-def _nearest(residuals: Residuals, spaces: Sequence[Names], targets: Mapping[Names, Array], step: float) -> Residuals:
+def _nearest(
+    residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Array], step: float
+) -> Residuals:
     """Per residual: the average of what was measured and of what the targets say, which has weight step/Πn."""
     values = {}
     for kept in spaces:

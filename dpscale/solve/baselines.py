@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.marginal_algebra import asked, residual_traces
 from dpscale.solve.opt_explicit import Noise, sensitivity
 from dpscale.solve.opt_marginals import marginal_error
 from dpscale.workload import root_of
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Interval = tuple[int, int]
@@ -93,7 +93,7 @@ def fourier(size: int) -> Array:
     return np.stack([row / np.linalg.norm(row) for row in rows])
 
 
-def data_cube(union: Implicit, noise: Noise) -> dict[Attributes, float]:
+def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     """BMAX (Ding et al., 2011): the fewest marginals, of equal weight, such that one of them tells each asked marginal.
 
     For every bound on the cells that are summed for it, a greedy cover; of these the one with the least error by least

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.residual import kron
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 TOTAL = "total"
@@ -55,7 +55,7 @@ class Product:
 class Implicit:
     """Products over the attributes `names`, in domain order, of `sizes`; attributes that nothing asks are left out."""
 
-    names: Attributes
+    names: AttributeSet
     sizes: tuple[int, ...]
     products: tuple[Product, ...]
 
@@ -67,7 +67,7 @@ class Implicit:
         """The different Grams on one axis, by key."""
         return {product.axes[axis].key: product.axes[axis].gram for product in self.products}
 
-    def named(self, product: Product) -> Attributes:
+    def named(self, product: Product) -> AttributeSet:
         """The attributes that a product names."""
         return tuple(name for name, axis in zip(self.names, product.axes, strict=True) if not axis.is_total)
 
@@ -103,7 +103,9 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
     return Implicit(names, workload.domain.shape(names), tuple(merged.values()))
 
 
-def explicit_gram(workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False) -> tuple[Attributes, Array]:
+def explicit_gram(
+    workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False
+) -> tuple[AttributeSet, Array]:
     """The attributes asked and the Gram over all their cells, row-major, for any family; PlanError above the limit."""
     asked = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.names if name in asked)
@@ -119,16 +121,16 @@ def explicit_gram(workload: Workload, limit: int = EXPLICIT_CELLS, relative: boo
     return names, total.reshape(cells, cells)
 
 
-def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[Attributes, float]:
+def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet, float]:
     """The sets of a part with a weight above 0."""
-    found: dict[Attributes, float] = {}
+    found: dict[AttributeSet, float] = {}
     for attributes, weight in zip(part.sets, part.weights, strict=True):
         if weight > 0:
             found[attributes] = found.get(attributes, 0.0) + weight
     return found
 
 
-def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: Attributes, relative: bool) -> list[AxisGram]:
+def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:
     """The Gram of a set on each of its attributes."""
     if isinstance(part, ProductPart):
         sizes = part.domain.shape(attributes)
@@ -144,7 +146,7 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: Attributes, 
 
 
 def _set_gram(
-    part: ProductPart | JointPart | ExplicitPart, attributes: Attributes, relative: bool, cells: int
+    part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool, cells: int
 ) -> Array:
     """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
     if isinstance(part, ProductPart):
@@ -154,7 +156,7 @@ def _set_gram(
     return np.asarray(total * (part.domain.cells(attributes) / cells if relative else 1.0))
 
 
-def _rows_gram(part: JointPart | ExplicitPart, attributes: Attributes, relative: bool) -> Array:
+def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Array:
     """Σ weight · qᵀq over the queries of a joint family or an array."""
     queries = part.queries(attributes)
     flat = queries.reshape(len(queries), -1)

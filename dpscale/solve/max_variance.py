@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import BELOW_ONE
 from dpscale.residual import subsets
 from dpscale.solve.convex import Mixing
 from dpscale.workload import ProductPart, Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-8
@@ -32,7 +32,7 @@ STEPS = 5000
 LEAST = 1e-200
 
 
-def least_maximum(workload: Workload, residuals: Sequence[Attributes]) -> tuple[list[float], str]:
+def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tuple[list[float], str]:
     """The shares of the residuals, and a remark that tells the maximum and its certified gap."""
     shares, worst, bound = minimise_maximum(_spread(workload, residuals))
     root = math.sqrt(worst)
@@ -61,7 +61,7 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
     return list(map(float, roots / roots.sum() * BELOW_ONE)), worst, bound
 
 
-def _spread(workload: Workload, residuals: Sequence[Attributes]) -> csr_matrix:
+def _spread(workload: Workload, residuals: Sequence[AttributeSet]) -> csr_matrix:
     """w_A a_τA, largest weight of a set that is asked several times."""
     from scipy.sparse import csr_matrix
 
@@ -77,8 +77,8 @@ def _spread(workload: Workload, residuals: Sequence[Attributes]) -> csr_matrix:
     return csr_matrix((values, (rows, columns)), shape=(len(weights), len(residuals)))
 
 
-def _weights(workload: Workload) -> dict[Attributes, float]:
-    weights: dict[Attributes, float] = {}
+def _weights(workload: Workload) -> dict[AttributeSet, float]:
+    weights: dict[AttributeSet, float] = {}
     for part in workload.parts:
         if not (isinstance(part, ProductPart) and part.name == "marginal"):
             raise PlanError("mechanism.objective", f"max with family {part.name!r}", "family marginal",

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
 from dpscale.solve.marginal_newton import polish, state_of
 from dpscale.solve.opt_explicit import Noise, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -54,7 +54,7 @@ class MarginalStrategy:
     below; `best_weights`: what no weights on these marginals can go below (0 where that is not known).
     """
 
-    weights: dict[Attributes, float]
+    weights: dict[AttributeSet, float]
     error: float
     bound: float
     best_weights: float = 0.0
@@ -204,7 +204,7 @@ def _merges(theta: Array, generator: np.random.Generator) -> Iterator[Array]:
         yield flat.reshape(theta.shape)
 
 
-def _named(union: Implicit, theta: Array) -> dict[Attributes, float]:
+def _named(union: Implicit, theta: Array) -> dict[AttributeSet, float]:
     """The marginals of weight above a negligible one."""
     kept = np.argwhere(theta > NEGLIGIBLE * theta.max())
     return {

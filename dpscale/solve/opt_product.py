@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SWEEPS = 15
@@ -32,11 +32,11 @@ Costs = list[dict[str, float]]
 class ProductStrategy:
     """A strategy ⊗ factors on the attributes `names`, each factor (rows × size) of sensitivity 1, hence the product's.
 
-    Attributes that only Total asks are measured by their total: a factor of one row of ones. `error`: the coefficient
+    AttributeSet that only Total asks are measured by their total: a factor of one row of ones. `error`: the coefficient
     tr(G (AᵀA)⁺); `bound`: what no strategy at all can go below (0 where no bound is known).
     """
 
-    names: Attributes
+    names: AttributeSet
     factors: tuple[Array, ...]
     error: float
     bound: float

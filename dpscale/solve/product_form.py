@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.plans.allocation import variance_factor
-from dpscale.plans.lattice import bits_for, round_strategy, worth
+from dpscale.solve.lattice import bits_for, round_strategy, worth
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, root_of
 

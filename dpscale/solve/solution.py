@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.plans.lattice import Factor
+from dpscale.plans.factor import Factor
 from dpscale.solve.convex import Optimum
 
 Array = NDArray[np.float64]

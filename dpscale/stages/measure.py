@@ -18,6 +18,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.engine.shards import Shards
 from dpscale.measure import Measurement, Released, carry_out
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Decision
 from dpscale.privacy.secret import read_secret
 from dpscale.privacy.streams import open_stream
@@ -27,7 +28,6 @@ from dpscale.stages.memory import check_room, counting_memory
 from dpscale.stages.reading import Reader, columns_of, open_table, snapshot_of
 from dpscale.stages.spending import charge, check_secret, hold_secret, keep_decision, publish
 from dpscale.tables import Table
-from dpscale.tables.count import Attributes
 from dpscale.tables.snapshot import Stamps, stamps
 
 Counted = list[tuple[Pass, list[Any]]]
@@ -82,7 +82,7 @@ class _Measuring:
             state, waiting = planned.begun(first, self.released.values(first)), None
         return self._chosen(state, waiting, counted)
 
-    def _passes(self, sources: Sequence[Attributes]) -> list[Pass]:
+    def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
         sets = list(dict.fromkeys([*sources, *self.released.planned.candidates]))
         memory = counting_memory(self.released.planned, self.run.job)
         return plan_passes(self.run.domain, sets, memory, self.engine.workers)
@@ -95,7 +95,7 @@ class _Measuring:
 
     def _measure_pass(self, one: Pass, wanted: Sequence[Measurement], handles: Sequence[Any]) -> None:
         """Turn the exact counts of a pass into values on disk."""
-        by_source: dict[Attributes, list[Measurement]] = {}
+        by_source: dict[AttributeSet, list[Measurement]] = {}
         for measurement in wanted:
             by_source.setdefault(measurement.source, []).append(measurement)
         items = []

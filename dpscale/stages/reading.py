@@ -12,10 +12,11 @@ from dpscale.engine.bounding import rows_beyond
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
+from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import Run
 from dpscale.tables import Table
-from dpscale.tables.count import Attributes, Dropped, empty_table
+from dpscale.tables.count import Dropped, empty_table
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import row_bound
 
@@ -27,7 +28,7 @@ def open_table(run: Run, columns: Sequence[str]) -> Table:
     return table
 
 
-def columns_of(domain: Domain, counted: Sequence[Attributes]) -> list[str]:
+def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
     """The attributes that are measured: the only columns that are read."""
     used = {name for attributes in counted for name in attributes} or {domain.names[0]}
     return [name for name in domain.names if name in used]

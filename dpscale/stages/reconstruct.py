@@ -17,13 +17,13 @@ import numpy as np
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
 from dpscale.measure.store import LARGE_PAGES
+from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import write_whole, writing
 from dpscale.workload import ExplicitPart, Part, ProductPart
-from dpscale.workload.parts import Attributes
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 TASKS_PER_WORKER = 8
@@ -75,12 +75,12 @@ def _answer_set(run: Run, estimates: Estimates, number: int, part: Part, index: 
     return row | {"file": name, "rms_error": math.sqrt(float(np.mean(known**2))) if known.size else None}
 
 
-def safe_name(attributes: Attributes) -> str:
+def safe_name(attributes: AttributeSet) -> str:
     """Attribute names as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9.+_-]", "_", "+".join(attributes))[:120] or "total"
 
 
-def _columns(run: Run, part: Part, attributes: Attributes) -> dict[str, Any]:
+def _columns(run: Run, part: Part, attributes: AttributeSet) -> dict[str, Any]:
     """What identifies each query: a column for every attribute and parameter, row-major."""
     import pyarrow as pa
 

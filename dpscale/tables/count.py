@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.names import AttributeSet
+from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
-from dpscale.tables.cover import Cover, guess_rows, plan_cover
 from dpscale.tables.encode import Codes, code_type, encode
+from dpscale.tables.program import Program
 from dpscale.tables.table import Partition, Table
 
-Attributes = tuple[str, ...]
 Counts = NDArray[np.int64]
 Dropped = Mapping[Partition, NDArray[np.int64]]
 
@@ -26,7 +27,7 @@ Dropped = Mapping[Partition, NDArray[np.int64]]
 class ExactMarginal:
     """Exact counts over an attribute set: private, and never shown by repr."""
 
-    attributes: Attributes
+    attributes: AttributeSet
     counts: Counts = field(repr=False)
 
 
@@ -35,7 +36,7 @@ class Layout:
     """Several marginals laid out one after another in a flat array of counters."""
 
     domain: Domain
-    sets: tuple[Attributes, ...]
+    sets: tuple[AttributeSet, ...]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -55,23 +56,28 @@ class Layout:
 
 
 def count(
-    layout: Layout,
+    layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
+) -> Counts:
+    """Count every set of the layout over the partitions, by a cover chosen by their sizes: a flat int64 array."""
+    rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
+    program = Program.of(plan_cover(layout.domain, layout.sets, rows))
+    return count_by(program, layout.domain, partitions, checked, dropped)
+
+
+def count_by(
+    program: Program,
+    domain: Domain,
     partitions: Sequence[Partition],
     checked: Sequence[str] = (),
     dropped: Dropped | None = None,
-    cover: Cover | None = None,
 ) -> Counts:
-    """Count every set of the layout over the partitions: a flat int64 array.
+    """Count the sets of a program over the partitions: a flat int64 array.
 
     `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, in
-    ascending order. `cover`: how to count the layout's sets, chosen by the partitions' sizes where it is not given.
+    ascending order.
     """
-    names = list(dict.fromkeys([*layout.names, *checked]))
-    if cover is None:
-        rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
-        cover = plan_cover(layout.domain, layout.sets, rows)
-    counter = Counter(cover)
-    for codes, partition, first in encoded(layout.domain, partitions, names):
+    counter = Counter(program)
+    for codes, partition, first in encoded(domain, partitions, list(dict.fromkeys([*program.names, *checked]))):
         counter.add(codes if dropped is None else _without(codes, dropped.get(partition), first))
     return counter.finish()
 
@@ -105,7 +111,7 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     return codes
 
 
-def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attributes, Counts]:
+def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
@@ -114,7 +120,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     return {names: _in_order(found[table.domain.ordered(names)], table.domain, names) for names in asked}
 
 
-def _in_order(counts: Counts, domain: Domain, names: Attributes) -> Counts:
+def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:
     ordered = domain.ordered(names)
     return counts.transpose([ordered.index(name) for name in names])
 

@@ -1,4 +1,4 @@
-"""A counter: what a cover says, done to batches of codes, and the asked marginals at the end.
+"""A counter: what a program says, done to batches of codes, and the asked marginals at the end.
 
 Joints have counters of 32 bits, which are summed into 64 bits long before they could overflow. Small batches are put
 together first, so that thousands of tiny files cost their rows and not their number.
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.tables.cover import Cover
 from dpscale.tables.encode import Codes
-from dpscale.tables.program import Steps
+from dpscale.tables.program import Program, Steps
 
 FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
@@ -22,13 +21,13 @@ ROWS = 64  # of a word of a bit plane
 
 
 class Counter:
-    """Exact counts of the sets of a cover; private, and never shown by repr."""
+    """Exact counts of a program's sets; private, and never shown by repr."""
 
-    def __init__(self, cover: Cover) -> None:
-        self._program = cover.program
-        self._flat = np.zeros(self._program.cells, dtype=np.int64)
-        self._joint = np.zeros(self._program.joint_cells, dtype=np.uint32)
-        planes = self._program.planes
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._flat = np.zeros(program.cells, dtype=np.int64)
+        self._joint = np.zeros(program.joint_cells, dtype=np.uint32)
+        planes = program.planes
         self._planes = np.zeros(planes.offsets[-1] if planes else 0, dtype=np.int64)
         self._waiting: list[Codes] = []
         self._rows = self._narrow_rows = self._waiting_rows = 0

@@ -1,59 +1,23 @@
-"""Covers: which joint marginals to count so that every asked set is a sum of axes of one of them.
+"""Covers: how some sets are counted, each as a sum of axes of a joint marginal, by bit planes, or alone.
 
-A joint of six four-valued attributes yields twenty 3-way marginals by one increment a row. Set against that are small
-sets counted by bit planes (see `planes`), whose cost follows their cells and not their number of increments, and large
-sets, counted alone. The choice is by a cost model in nanoseconds, from public things only: domain, sets and a guess of
-the rows. It changes how long counting takes and nothing else: the counts are exact either way.
+What `choice` gives and `program` compiles.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from dpscale.domain import Domain
-    from dpscale.tables.program import Program
+from dpscale.domain import Domain
+from dpscale.names import AttributeSet
 
-Attributes = tuple[str, ...]
 Integers = NDArray[np.int64]
 
 PLANES, DIRECT = -1, -2
 ROWS = 1 << 20  # of a task, where nothing is known of the table
-MOST_CELLS = 1 << 16  # of a joint
-SPARE_CELLS = 1 << 24  # of all joints of a task, where nothing is said
-BYTE = 1 << 8
-BITS_CELLS = 1 << 10  # up to here a set may be counted by bit planes
-# nanoseconds on one core of an EPYC (Zen 4): a row into a joint of 2^i cells, code and increment
-SCATTER = np.array([0.5] * 15 + [0.6, 0.65, 1.2, 1.7, 1.9, 2.6, 3.0] + [5.0] * 50)
-PLANE = 0.0017  # a row and a cell by bit planes
-FOLD = 0.8  # a cell of a joint, summed to one set
-ASSEMBLE = 3.0  # a cell of a set, put together from bit planes
-
-
-@dataclass(frozen=True)
-class Cover:
-    """How to count some sets: `owners[s]` is the joint that set s is summed from; -1: by bit planes, -2: directly."""
-
-    domain: Domain
-    sets: tuple[Attributes, ...]
-    joints: tuple[Attributes, ...]
-    owners: Integers = field(repr=False, compare=False)
-    rows: int = ROWS
-    saving: Saving = field(default_factory=lambda: Saving(0, 0, 0, 0.0, 0.0))
-
-    @cached_property
-    def program(self) -> Program:
-        """The cover as the kernels take it; made once, and sent along with the cover from then on."""
-        from dpscale.tables.program import Program
-
-        return Program.of(self)
 
 
 @dataclass(frozen=True)
@@ -72,87 +36,19 @@ class Saving:
         return self.alone / self.covered if self.covered else 1.0
 
 
+@dataclass(frozen=True)
+class Cover:
+    """How to count some sets: `owners[s]` is the joint that set s is summed from; -1: by bit planes, -2: directly."""
+
+    domain: Domain
+    sets: tuple[AttributeSet, ...]
+    joints: tuple[AttributeSet, ...]
+    owners: Integers = field(repr=False, compare=False)
+    rows: int = ROWS
+    saving: Saving = Saving(0, 0, 0, 0.0, 0.0)
+
+
 def total(savings: Iterable[Saving]) -> Saving:
     """Several passes' savings as one."""
     rows = [(one.asked, one.joints, one.planes, one.alone, one.covered) for one in savings]
     return Saving(*(sum(column) for column in zip(*rows, strict=True)))
-
-
-def plan_cover(domain: Domain, sets: Sequence[Attributes], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
-    """A cover of the sets for a task of about so many rows, with joints of at most `spare_cells` cells in all."""
-    rows, asked = max(rows, 1), _Asked.of(domain, sets)
-    spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
-    bits, alone = asked.by_planes(rows), _alone(asked.cells, rows)
-    owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
-    owners = np.where(owners >= 0, owners, np.where(bits <= alone, PLANES, DIRECT))
-    cells = np.array([domain.cells(names) for names in joints], dtype=float)
-    covered = np.bincount(owners[owners >= 0], minlength=len(joints))
-    cost = bits[owners == PLANES].sum() + alone[owners == DIRECT].sum()
-    cost += (rows * _scatter(cells) + FOLD * cells * (covered + 1)).sum()
-    planes = int((owners == PLANES).sum())
-    saving = Saving(len(sets), len(joints), planes, float(alone.sum()), float(cost))
-    return Cover(domain, tuple(sets), tuple(joints), owners, rows, saving)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The asked sets as arrays: set s has attributes attrs[starts[s]:starts[s+1]], by number in the domain."""
-
-    sizes: Integers
-    attrs: Integers
-    starts: Integers
-
-    @classmethod
-    def of(cls, domain: Domain, sets: Sequence[Attributes]) -> _Asked:
-        place = {name: index for index, name in enumerate(domain.names)}
-        sizes = np.array([attribute.size for attribute in domain.attributes], dtype=np.int64)
-        attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
-        return cls(sizes, attrs, np.cumsum([0, *map(len, sets)], dtype=np.int64))
-
-    @cached_property
-    def cells(self) -> NDArray[np.float64]:
-        """Cells of each set."""
-        return self._product(self.sizes[self.attrs].astype(float))
-
-    def by_planes(self, rows: int) -> NDArray[np.float64]:
-        """Nanoseconds of each set by bit planes; infinite where they do not serve."""
-        sizes = self.sizes[self.attrs].astype(float)
-        narrow = self._product((sizes <= BYTE).astype(float)) > 0
-        serves = narrow & (self.cells <= BITS_CELLS) & (np.diff(self.starts) > 0)
-        return np.where(serves, rows * PLANE * self._product(sizes - 1) + ASSEMBLE * self.cells, np.inf)
-
-    def _product(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The product of the values of each set's attributes; 1 for the empty set."""
-        found, full = np.ones(len(self.starts) - 1), np.diff(self.starts) > 0
-        if full.any():
-            found[full] = np.multiply.reduceat(values, self.starts[:-1][full])
-        return found
-
-
-def guess_rows(domain: Domain, size: int) -> int:
-    """About how many rows so many bytes of Parquet are, by what a record of the domain takes at the most."""
-    bits = sum(math.log2(attribute.size) for attribute in domain.attributes)
-    return int(8 * size / max(bits, 1.0)) + 1
-
-
-def _joints(
-    domain: Domain, asked: _Asked, worth: NDArray[np.float64], rows: int, spare: int
-) -> tuple[Integers, list[Attributes]]:
-    from dpscale.tables.growth import grow
-
-    holders = np.repeat(np.arange(len(worth)), np.diff(asked.starts))
-    order = np.argsort(asked.attrs, kind="stable")
-    inverse_starts = np.searchsorted(asked.attrs[order], np.arange(len(asked.sizes) + 1))
-    seeds = np.argsort(-worth, kind="stable")
-    owners, members = grow(asked.sizes, asked.attrs, asked.starts, holders[order], inverse_starts, worth, seeds,
-                         float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
-    return owners, [tuple(domain.names[x] for x in sorted(row[row >= 0])) for row in members]
-
-
-def _scatter(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    return SCATTER[np.minimum(np.ceil(np.log2(np.maximum(cells, 1))), len(SCATTER) - 1).astype(int)]
-
-
-def _alone(cells: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
-    """Nanoseconds for sets of so many cells, each with increments of its own."""
-    return rows * _scatter(cells) + FOLD * cells

@@ -1,4 +1,7 @@
-"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes."""
+"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+
+Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.tables.cover import DIRECT, PLANES
-
-if TYPE_CHECKING:
-    from dpscale.domain import Domain
-    from dpscale.tables.cover import Attributes, Cover, Integers
+from dpscale.domain import Domain
+from dpscale.names import AttributeSet
+from dpscale.tables.cover import DIRECT, PLANES, Cover, Integers
 
 NARROW_CELLS = 1 << 12
 NARROW_BLOCK = 1 << 16
@@ -119,7 +120,7 @@ def _array(values: Any) -> Integers:
     return np.asarray(list(values), dtype=np.int64)
 
 
-def _steps(domain: Domain, names: Sequence[str], sets: Sequence[Attributes], offsets: Integers) -> tuple[Steps, ...]:
+def _steps(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], offsets: Integers) -> tuple[Steps, ...]:
     """The sets, by the width of their codes and the block that their counters ask for."""
     groups: dict[tuple[str, int], list[int]] = {}
     for s, attributes in enumerate(sets):
@@ -132,7 +133,7 @@ def _steps(domain: Domain, names: Sequence[str], sets: Sequence[Attributes], off
 def _group(
     domain: Domain,
     names: Sequence[str],
-    sets: Sequence[Attributes],
+    sets: Sequence[AttributeSet],
     offsets: Integers,
     mine: list[int],
     code: str,
@@ -186,7 +187,7 @@ def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
     )
 
 
-def _planes(domain: Domain, names: Sequence[str], sets: Sequence[Attributes], places: Integers) -> Planes:
+def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
     """The tree of all non-empty subsets of the sets, by the attributes' places among those of the sets."""
     used = {name for attributes in sets for name in attributes}
     columns = [index for index, name in enumerate(names) if name in used]

@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from dpscale.names import AttributeSet
 from dpscale.residual import piece
 from dpscale.workload.families import FAMILIES, Array
-from dpscale.workload.parts import Attributes, ExplicitPart, JointPart
+from dpscale.workload.parts import ExplicitPart, JointPart
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
@@ -76,7 +77,7 @@ _PIECES: dict[tuple[str, tuple[int, ...]], tuple[GramFactor | None, float]] = {}
 
 
 def piece_factor(
-    part: JointPart | ExplicitPart, attributes: Attributes, keep: tuple[int, ...]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...]
 ) -> tuple[GramFactor | None, float]:
     """The factor of the pieces that the queries of a set leave on the axes `keep`, and its weight; None where zero."""
     key = (part.key(attributes), keep)
@@ -88,7 +89,7 @@ def piece_factor(
 
 
 def _make_piece(
-    part: JointPart | ExplicitPart, attributes: Attributes, keep: tuple[int, ...]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...]
 ) -> tuple[GramFactor | None, float]:
     queries = part.queries(attributes)
     weighted = queries * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))

@@ -12,11 +12,11 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
+from dpscale.names import AttributeSet
 from dpscale.residual import kron
 from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Array, Family
 from dpscale.workload.joint import JOINT, joint_queries, levels
 
-Attributes = tuple[str, ...]
 MOST_ENTRIES = 1 << 26
 
 
@@ -29,7 +29,7 @@ class ProductPart:
 
     domain: Domain
     family: str
-    sets: tuple[Attributes, ...]
+    sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
     numeric: frozenset[str] = frozenset()
 
@@ -37,18 +37,18 @@ class ProductPart:
     def name(self) -> str:
         return self.family
 
-    def families(self, attributes: Attributes) -> tuple[Family, ...]:
+    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         """The one-way family of each attribute."""
         if self.family == "hybrid":
             return tuple(PREFIX if name in self.numeric else MARGINAL for name in attributes)
         return (FAMILIES[self.family],) * len(attributes)
 
-    def count(self, attributes: Attributes) -> int:
+    def count(self, attributes: AttributeSet) -> int:
         """Number of queries over one attribute set."""
         sizes = self.domain.shape(attributes)
         return math.prod(family.count(size) for family, size in zip(self.families(attributes), sizes, strict=True))
 
-    def answers(self, attributes: Attributes, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         """All queries over the set whose (estimated) marginal is given, an axis per attribute."""
         for axis, family in enumerate(self.families(attributes)):
             marginal = family.answers(marginal, axis)
@@ -65,7 +65,7 @@ class JointPart:
 
     domain: Domain
     family: str
-    sets: tuple[Attributes, ...]
+    sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
     p: float
     seed: int
@@ -74,25 +74,25 @@ class JointPart:
     def name(self) -> str:
         return self.family
 
-    def key(self, attributes: Attributes) -> str:
+    def key(self, attributes: AttributeSet) -> str:
         """Equal for sets whose queries are equal."""
         shape = "x".join(map(str, self.domain.shape(attributes)))
         return f"{self.family}/{shape}" + (f"/{self.p!r}/{self.seed}" if self.family == "random" else "")
 
-    def queries(self, attributes: Attributes) -> Array:
+    def queries(self, attributes: AttributeSet) -> Array:
         return joint_queries(self.family, self.domain.shape(attributes), self.p, self.seed)
 
-    def query_weights(self, attributes: Attributes) -> Array:
+    def query_weights(self, attributes: AttributeSet) -> Array:
         return np.full(self.count(attributes), 1.0)
 
-    def basis(self, attributes: Attributes) -> Array | None:
+    def basis(self, attributes: AttributeSet) -> Array | None:
         """Integer arrays that span the queries, fewer than cells; None where there are none."""
         return levels(self.family, self.domain.shape(attributes))
 
-    def count(self, attributes: Attributes) -> int:
+    def count(self, attributes: AttributeSet) -> int:
         return JOINT[self.family].count(self.domain.shape(attributes))
 
-    def answers(self, attributes: Attributes, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         queries = self.queries(attributes)
         return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
 
@@ -109,7 +109,7 @@ class ExplicitPart:
     """
 
     domain: Domain
-    attributes: Attributes
+    attributes: AttributeSet
     array: Array
     each: Array
     family: ProductPart | JointPart | None = None
@@ -121,29 +121,29 @@ class ExplicitPart:
         return "array" if self.family is None else self.family.name
 
     @property
-    def sets(self) -> tuple[Attributes, ...]:
+    def sets(self) -> tuple[AttributeSet, ...]:
         return (self.attributes,)
 
-    def key(self, attributes: Attributes) -> str:
+    def key(self, attributes: AttributeSet) -> str:
         return f"array/{self.digest}"
 
-    def queries(self, attributes: Attributes) -> Array:
+    def queries(self, attributes: AttributeSet) -> Array:
         return self.array
 
-    def query_weights(self, attributes: Attributes) -> Array:
+    def query_weights(self, attributes: AttributeSet) -> Array:
         return self.each
 
-    def basis(self, attributes: Attributes) -> Array | None:
+    def basis(self, attributes: AttributeSet) -> Array | None:
         """The queries that weigh, where they are whole numbers and fewer than cells: those alone span the Gram."""
         array = self.array[self.each > 0]
         flat = array.reshape(len(array), -1)
         whole = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
         return array if whole and len(flat) < flat.shape[1] else None
 
-    def count(self, attributes: Attributes) -> int:
+    def count(self, attributes: AttributeSet) -> int:
         return len(self.array)
 
-    def answers(self, attributes: Attributes, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         return np.asarray(self.array.reshape(len(self.array), -1) @ marginal.reshape(-1))
 
     @cached_property

@@ -16,10 +16,11 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
 from dpscale.residual import kron, subsets
 from dpscale.workload.factors import Axis, GramFactor, axis_of, piece_factor
 from dpscale.workload.families import Array
-from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, ProductPart
+from dpscale.workload.parts import ExplicitPart, JointPart, ProductPart
 from dpscale.workload.workload import Workload
 
 DENSE_CELLS = 10_000
@@ -33,7 +34,7 @@ class Subworkload:
     traces; a key of one factor over several axes is a joint term. `factors` holds what is behind the keys.
     """
 
-    attributes: Attributes
+    attributes: AttributeSet
     sizes: tuple[int, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
     factors: dict[str, GramFactor] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class Subworkload:
 
 def decompose(workload: Workload) -> list[Subworkload]:
     """The subworkloads that the workload asks something of, smaller attribute sets first."""
-    found: dict[Attributes, Subworkload] = {}
+    found: dict[AttributeSet, Subworkload] = {}
     for part in workload.parts:
         for attributes, weight in zip(part.sets, part.weights, strict=True):
             if isinstance(part, ProductPart):
@@ -94,14 +95,14 @@ def decompose(workload: Workload) -> list[Subworkload]:
     return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
 
 
-def _at(found: dict[Attributes, Subworkload], domain: Domain, attributes: Attributes) -> Subworkload:
+def _at(found: dict[AttributeSet, Subworkload], domain: Domain, attributes: AttributeSet) -> Subworkload:
     if attributes not in found:
         found[attributes] = Subworkload(attributes, domain.shape(attributes))
     return found[attributes]
 
 
 def _add_products(
-    part: ProductPart, attributes: Attributes, weight: float, found: dict[Attributes, Subworkload]
+    part: ProductPart, attributes: AttributeSet, weight: float, found: dict[AttributeSet, Subworkload]
 ) -> None:
     sizes = part.domain.shape(attributes)
     axes = [axis_of(family.name, n) for family, n in zip(part.families(attributes), sizes, strict=True)]
@@ -115,7 +116,7 @@ def _add_products(
 
 
 def _add_joint(
-    part: JointPart | ExplicitPart, attributes: Attributes, weight: float, found: dict[Attributes, Subworkload]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float, found: dict[AttributeSet, Subworkload]
 ) -> None:
     cells = part.domain.cells(attributes)
     if cells > DENSE_CELLS:

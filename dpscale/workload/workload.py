@@ -13,10 +13,10 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
-from dpscale.names import nearest
+from dpscale.names import AttributeSet, nearest
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
-from dpscale.workload.parts import Attributes, ExplicitPart, JointPart, Part, ProductPart, weighted
+from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, weighted
 
 NAMES = (*FAMILIES, *JOINT, "hybrid")
 
@@ -64,7 +64,7 @@ class Workload:
     def _family(
         self,
         family: str,
-        sets: tuple[Attributes, ...],
+        sets: tuple[AttributeSet, ...],
         weights: tuple[float, ...],
         p: float | None,
         seed: int | None,
@@ -108,7 +108,7 @@ class Workload:
         )
 
     @property
-    def sets(self) -> tuple[Attributes, ...]:
+    def sets(self) -> tuple[AttributeSet, ...]:
         """The distinct attribute sets asked, in the order asked."""
         return tuple(dict.fromkeys(attributes for part in self.parts for attributes in part.sets))
 
@@ -118,7 +118,7 @@ class Workload:
         content = [self.domain.digest, [part.describe() for part in self.parts]]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
-    def _sets(self, degree: int | None, attributes: Iterable[Sequence[str]] | None) -> tuple[Attributes, ...]:
+    def _sets(self, degree: int | None, attributes: Iterable[Sequence[str]] | None) -> tuple[AttributeSet, ...]:
         if (degree is None) == (attributes is None):
             got = "neither" if degree is None else "both"
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
@@ -179,7 +179,7 @@ def _only_for(family: str, **settings: tuple[object, str]) -> None:
         raise JobError("workload.numeric", "missing", "the numeric attributes, for family hybrid", "add it")
 
 
-def _check_joint(family: str, sets: tuple[Attributes, ...]) -> None:
+def _check_joint(family: str, sets: tuple[AttributeSet, ...]) -> None:
     degree = JOINT[family].degree
     for attributes in sets:
         if degree is not None and len(attributes) != degree:

@@ -7,9 +7,10 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.measure import block as block_module
-from dpscale.measure import make_schedule, measure_block
-from dpscale.plans.lattice import Factor
-from dpscale.plans.plan import Block
+from dpscale.measure import measure_block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.schedule import make_schedule
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dpscale.measure import block as block_module
 from dpscale.measure import measure_block, wide
 from dpscale.measure.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
-from dpscale.plans.lattice import Factor, center_factor, identity_factor
-from dpscale.plans.plan import Block
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -144,7 +144,7 @@ def test_digits_are_small_and_make_up_the_matrix(largest: int, bits: int, seed: 
 def test_the_width_leaves_room_and_spares_products() -> None:
     fine = tuple(random_factor(40, 40, 2**24, seed) for seed in range(3))
     bits = limb_bits(fine, 10**6)
-    assert all(factor.reach << bits <= 2**53 for factor in fine)
+    assert all(factor.largest_row_sum << bits <= 2**53 for factor in fine)
     assert [limb_count(10**6 << (24 * i), bits) for i in range(4)] == [1, 2, 3, 4]
     assert limb_bits((center_factor(9), identity_factor(4)), 10**6) == 30
 
@@ -239,7 +239,7 @@ def test_fine_strategies_on_a_large_table() -> None:
     chosen = tuple(random_factor(12, 12, 2**26, seed) for seed in range(3))
     block = Block(("a", "b", "c"), chosen, 1.0)
     counts = np.random.default_rng(0).integers(0, 2**32, (12, 12, 12))
-    draw = GaussianDraw(1, block.sensitivity, Fraction(1))
+    draw = GaussianDraw(1, block.squared_l2_sensitivity, Fraction(1))
     assert 2**155 < draw.variance < 2**172
     values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
     np.testing.assert_array_equal(values, expected(block, draw, counts))

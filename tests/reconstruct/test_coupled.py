@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.plans.coupled import joint_quadratic, part_error, total_error
-from dpscale.plans.lattice import Factor, identity_factor
-from dpscale.plans.plan import Block, Plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.plan import Plan
+from dpscale.plans.quadratic import joint_quadratic
 from dpscale.reconstruct import Estimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
@@ -95,7 +96,7 @@ def test_variances_are_those_of_the_estimates_coefficients(name):
     plan = PLANS[name]
     for part in plan.workload.parts:
         for attributes in part.sets:
-            if not all(kept in plan.residuals for kept in [attributes]):
+            if not all(kept in plan.accuracy.residuals for kept in [attributes]):
                 continue
             found = estimates(plan, None).part_variances(part, attributes)
             np.testing.assert_allclose(
@@ -106,7 +107,7 @@ def test_variances_are_those_of_the_estimates_coefficients(name):
 @pytest.mark.parametrize("name", PLANS)
 def test_one_querys_variance(name):
     plan = PLANS[name]
-    query = np.random.default_rng(0).normal(size=(4, 2) if ("b", "c") in plan.residuals else (4,))
+    query = np.random.default_rng(0).normal(size=(4, 2) if ("b", "c") in plan.accuracy.residuals else (4,))
     attributes = ("b", "c") if query.ndim == 2 else ("b",)
     expected = by_coefficients(plan, lambda e: e.answer(attributes, query)[0])
     assert plan.variance(attributes, query) == pytest.approx(float(expected), rel=1e-9)
@@ -132,7 +133,7 @@ def test_estimates_are_unbiased(name):
             told = np.moveaxis(np.tensordot(factor.explicit(), told, axes=(1, axis)), 0, axis)
         values.append(told)
     for attributes in [("b",), ("b", "c"), ("a", "b")]:
-        if attributes in plan.residuals:
+        if attributes in plan.accuracy.residuals:
             others = tuple(i for i, n in enumerate(DOMAIN.names) if n not in attributes)
             np.testing.assert_allclose(estimates(plan, values).marginal(attributes), counts.sum(axis=others), atol=1e-9)
 
@@ -150,7 +151,7 @@ def test_one_block_or_shared_strategies_are_least_squares(name):
     ]
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-8)
     if name != "joint":
-        assert total_error(plan) == pytest.approx(float(weights @ expected), rel=1e-9)
+        assert plan.accuracy.total_error(plan.workload) == pytest.approx(float(weights @ expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("shared")])
@@ -160,7 +161,7 @@ def test_shared_strategies_of_overlapping_marginals_are_least_squares(name):
     strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
     for part in plan.workload.parts:
         for attributes in part.sets:
-            if attributes in plan.residuals:
+            if attributes in plan.accuracy.residuals:
                 alone = Workload(DOMAIN)
                 alone.parts.append(part if len(part.sets) == 1 else replace(part, sets=(attributes,), weights=(1.0,)))
                 expected = least_squares_variances(strategy, explicit_workload(alone)[0])
@@ -171,13 +172,12 @@ def test_shared_strategies_of_overlapping_marginals_are_least_squares(name):
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "joint"])
 def test_the_error_is_the_sum_of_the_variances(name):
     plan = PLANS[name]
-    unit = [block.unit_variance for block in plan.blocks]
     for part in plan.workload.parts:
         for attributes in part.sets:
-            if attributes in plan.residuals:
+            if attributes in plan.accuracy.residuals:
                 each = part.query_weights(attributes) if hasattr(part, "query_weights") else 1.0
                 expected = (estimates(plan, None).part_variances(part, attributes) * each).sum()
-                assert part_error(plan, unit, part, attributes) == pytest.approx(expected, rel=1e-9)
+                assert plan.accuracy.part_error(part, attributes) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,9 @@ def measured_counts(made, cost, seed):
 
 @pytest.mark.parametrize(("cost", "share"), [(0.01, 1.02), (0.0005, 0.9)])
 @pytest.mark.parametrize("grain", [0.0, 0.3])
-@pytest.mark.parametrize(("mechanism", "family"), [("query-smasher", "prefix"), ("residual-planner", "marginal")])
+@pytest.mark.parametrize(
+    ("mechanism", "family"), [("query-smasher", "prefix"), ("residual-planner", "marginal"), ("hdmm", "prefix")]
+)
 def test_it_works_from_the_measurements_of_any_plan(mechanism, family, grain, cost, share):
     """Even on tables without structure it is no worse where there is little noise, and better where there is much."""
     made, linear, fitted = plan(Workload(DOMAIN).add(family, degree=2), mechanism), [], []

@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from dpscale.plans.lattice import Factor, bits_for, center_factor, round_strategy, worth
+from dpscale.plans.factor import Factor, center_factor
 from dpscale.residual import kron
 from dpscale.solve.convex import optimise
+from dpscale.solve.lattice import bits_for, round_strategy, worth
 from dpscale.workload import axis_of, root_of
 
 
@@ -35,7 +36,7 @@ def test_rows_are_centred_exactly_along_every_axis(shape):
 @pytest.mark.parametrize("factor", [center_factor(6), Factor("identity", (6,))])
 def test_implicit_factors_are_their_matrices(factor):
     matrix = factor.explicit().astype(float)
-    assert factor.sensitivity == (matrix**2).sum(axis=0).max()
+    assert factor.squared_l2_sensitivity == (matrix**2).sum(axis=0).max()
     assert factor.largest == np.abs(matrix).max()
     centring = np.eye(6) - 1 / 6
     if factor.kind == "center":
@@ -50,7 +51,7 @@ def test_sensitivity_is_exact_in_integers():
     big = 2**40
     matrix = np.array([[big, big], [1, 0], [-big - 1, -big]]).astype(np.int64)
     factor = Factor("matrix", (2,), matrix)
-    assert factor.sensitivity == max(big**2 + 1 + (big + 1) ** 2, 2 * big**2)
+    assert factor.squared_l2_sensitivity == max(big**2 + 1 + (big + 1) ** 2, 2 * big**2)
 
 
 def test_inverse_undoes_a_rounded_strategy():
@@ -63,8 +64,8 @@ def test_inverse_undoes_a_rounded_strategy():
 def test_column_norms_do_not_overflow():
     matrix = np.full((16, 2), 2**59, dtype=np.int64)
     factor = Factor("full", (2,), matrix)
-    assert factor.reach_of_cell == 2**63
-    assert factor.sensitivity == 2**122
+    assert factor.l1_sensitivity == 2**63
+    assert factor.squared_l2_sensitivity == 2**122
 
 
 @pytest.mark.parametrize(

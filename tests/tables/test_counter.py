@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.tables import counter, cover, kernels, planes, program
+from dpscale.tables import choice, counter, kernels, planes, program
+from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
-from dpscale.tables.cover import DIRECT, PLANES, Cover, plan_cover
+from dpscale.tables.cover import DIRECT, PLANES, Cover
 from dpscale.tables.encode import code_type
 from dpscale.tables.growth import grow
+from dpscale.tables.program import Program
 
 SIZES = st.one_of(st.integers(2, 5), st.integers(2, 40), st.sampled_from([255, 256, 257, 1000, 10_000]))
 CELLS = 200_000
@@ -37,8 +39,9 @@ def expected(domain, codes, sets):
 
 def counted(made, codes, ends=()):
     """Counts by a cover, the rows handed over in pieces."""
-    used = [made.domain.names.index(name) for name in made.program.names]
-    counting = Counter(made)
+    compiled = Program.of(made)
+    used = [made.domain.names.index(name) for name in compiled.names]
+    counting = Counter(compiled)
     for piece in np.split(codes, ends, axis=1):
         counting.add(piece[used])
     return counting.finish()
@@ -126,7 +129,7 @@ def test_counters_beyond_32_bits():
     domain = dp.Domain({"a": 3, "b": 2})
     codes = np.full((2, 10), 1, dtype=np.uint8)
     made = Cover(domain, (("a", "b"), ()), (), np.array([DIRECT, DIRECT]))
-    counting = Counter(made)
+    counting = Counter(Program.of(made))
     counting._flat[:] = (1 << 32) - 2
     counting.add(codes)
     assert counting.finish().tolist() == [(1 << 32) - 2 + 10 * (cell in (3, 6)) for cell in range(7)]
@@ -138,7 +141,7 @@ def test_narrow_counters_are_emptied_before_they_overflow(monkeypatch):
     monkeypatch.setattr(counter, "GATHER_ROWS", 1)
     domain = dp.Domain({"a": 3, "b": 2})
     made = Cover(domain, (("a",), ("b",)), (("a", "b"),), np.array([0, 0]))
-    counting = Counter(made)
+    counting = Counter(Program.of(made))
     for _ in range(100):
         counting.add(np.ones((2, 10), dtype=np.uint8))
         assert counting._joint.sum() <= 100
@@ -150,7 +153,7 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
     """The sum of a full narrow counter is right beyond 31 bits, and so is what is added after it was emptied."""
     domain = dp.Domain({"a": 3, "b": 2})
     made = Cover(domain, (("a",), ("b",)), (("a", "b"),), np.array([0, 0]))
-    counting, full = Counter(made), (1 << 32) - 1
+    counting, full = Counter(Program.of(made)), (1 << 32) - 1
     counting._joint[:] = full
     counting._narrow_rows = counter.FLUSH_ROWS
     counting.add(np.ones((2, 10), dtype=np.uint8))
@@ -227,8 +230,8 @@ def test_six_four_valued_attributes_are_one_joint():
 
 
 def test_two_sets_of_one_joint_cost_less_than_two_joints():
-    assert cover.SCATTER[10] < 2 * cover.SCATTER[3]
-    assert len(cover.SCATTER) > 63, "any int64 number of cells has a cost"
+    assert choice.SCATTER[10] < 2 * choice.SCATTER[3]
+    assert len(choice.SCATTER) > 63, "any int64 number of cells has a cost"
 
 
 def test_the_search_ends_with_no_sets_and_with_empty_ones():
@@ -240,7 +243,7 @@ def test_the_search_ends_with_no_sets_and_with_empty_ones():
 
 def test_a_counter_shows_no_count():
     domain = dp.Domain({"a": 2})
-    counting = Counter(plan_cover(domain, [("a",)]))
+    counting = Counter(Program.of(plan_cover(domain, [("a",)])))
     counting.add(np.ones((1, 4711), dtype=np.uint8))
     counting._count_waiting()
     assert "4711" not in repr(counting)
@@ -249,5 +252,5 @@ def test_a_counter_shows_no_count():
 
 def test_the_number_of_rows_is_guessed_from_bytes_and_domain():
     domain = dp.Domain({f"a{i}": 16 for i in range(8)})
-    assert cover.guess_rows(domain, 4000) == 1001
-    assert math.isfinite(cover.guess_rows(dp.Domain({"a": 1 << 20}), 0))
+    assert guess_rows(domain, 4000) == 1001
+    assert math.isfinite(guess_rows(dp.Domain({"a": 1 << 20}), 0))

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.names import AttributeSet
 from dpscale.plans.believed import Tables
 from dpscale.plans.planned import Believed
 from dpscale.reconstruct.from_residuals import model_of
@@ -22,20 +23,19 @@ from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 Counts = Mapping[str, NoisyCounts]
-Told = tuple[Attributes, Array, float]
+Told = tuple[AttributeSet, Array, float]
 
 
 class Belief(Protocol):
     """Estimates of one state."""
 
-    def table(self, names: Attributes, /) -> Array:
+    def table(self, names: AttributeSet, /) -> Array:
         """Of a candidate, over groups."""
 
-    def of(self, sets: Sequence[Attributes], /) -> Believed:
+    def of(self, sets: Sequence[AttributeSet], /) -> Believed:
         """The same of several, to be sent to where they are held against exact counts."""
 
     def marginal(self, names: Sequence[str], /) -> Array:
@@ -52,11 +52,13 @@ class Beliefs(Protocol):
         """What the 1-ways tell beside themselves: residuals, as `Residuals.updated` takes them."""
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[Attributes]) -> Belief: ...  # fmt: skip
-    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+               candidates: Sequence[AttributeSet]) -> Belief: ...  # fmt: skip
+    def precisions(
+        self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
+    ) -> dict[AttributeSet, float]:
         """What is known of each residual."""
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
         """The candidates whose estimates a round may have moved."""
 
 
@@ -77,10 +79,12 @@ class MaximumEntropy:
         return []
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[Attributes]) -> EntropyBelief:  # fmt: skip
+               candidates: Sequence[AttributeSet]) -> EntropyBelief:  # fmt: skip
         return EntropyBelief(counts, groups, residuals, candidates, self.chains)
 
-    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+    def precisions(
+        self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
+    ) -> dict[AttributeSet, float]:
         """The 1-ways over cells counted in (about: groups differ in width)."""
         had = dict(residuals.precisions)
         for name, own in counts.items():
@@ -89,7 +93,7 @@ class MaximumEntropy:
             had[()] = had.get((), 0.0) + 1 / (own.variance * len(own.values))
         return had
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
         return list(candidates)
 
 
@@ -100,7 +104,7 @@ class EntropyBelief:
     counts: Counts
     groups: Mapping[str, Groups]
     residuals: Residuals
-    candidates: Sequence[Attributes]
+    candidates: Sequence[AttributeSet]
     chains: int
 
     @cached_property
@@ -108,10 +112,10 @@ class EntropyBelief:
         """Consistent non-negative low-order tables from all that was measured."""
         return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains)
 
-    def table(self, names: Attributes) -> Array:
+    def table(self, names: AttributeSet) -> Array:
         return self.model.coarse_marginal(names)
 
-    def of(self, sets: Sequence[Attributes]) -> Believed:
+    def of(self, sets: Sequence[AttributeSet]) -> Believed:
         return Tables({names: self.model.coarse_marginal(names) for names in sets})
 
     def marginal(self, names: Sequence[str]) -> Array:
@@ -134,13 +138,15 @@ class Grem:
         return told
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[Attributes]) -> GremBelief:  # fmt: skip
+               candidates: Sequence[AttributeSet]) -> GremBelief:  # fmt: skip
         return GremBelief(residuals)
 
-    def precisions(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> dict[Attributes, float]:
+    def precisions(
+        self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
+    ) -> dict[AttributeSet, float]:
         return dict(residuals.precisions)
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[Attributes]) -> list[Attributes]:
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
         changed = [set(kept) for kept, value in after.values.items() if value is not before.values.get(kept)]
         return [names for names in candidates if any(kept <= set(names) for kept in changed)]
 
@@ -151,10 +157,10 @@ class GremBelief:
 
     residuals: Residuals
 
-    def table(self, names: Attributes) -> Array:
+    def table(self, names: AttributeSet) -> Array:
         return self.residuals.marginal(names)
 
-    def of(self, sets: Sequence[Attributes]) -> Believed:
+    def of(self, sets: Sequence[AttributeSet]) -> Believed:
         return self.residuals.within(sets)
 
     def marginal(self, names: Sequence[str]) -> Array:

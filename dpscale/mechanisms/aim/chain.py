@@ -19,12 +19,12 @@ from dpscale.mechanisms.aim.evidence import Adaptive
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
+from dpscale.names import AttributeSet
 from dpscale.plans.figures import figure
 from dpscale.plans.planfile import write_content
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.workload import Workload
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 
@@ -52,17 +52,17 @@ class Chosen:
         return self.workload.domain
 
     @property
-    def candidates(self) -> tuple[Attributes, ...]:
+    def candidates(self) -> tuple[AttributeSet, ...]:
         return self.setting.candidates
 
     @property
-    def counted(self) -> tuple[Attributes, ...]:
+    def counted(self) -> tuple[AttributeSet, ...]:
         """The sets whose exact counts are needed: 1-ways first."""
         ones = [(name,) for name in self.setting.names]
         return tuple(dict.fromkeys([*ones, *self.setting.candidates]))
 
     @property
-    def largest(self) -> Attributes:
+    def largest(self) -> AttributeSet:
         """The counted set with the most cells."""
         return max(self.counted, key=self.domain.cells)
 
@@ -85,7 +85,7 @@ class Chosen:
         return self
 
     @property
-    def shares(self) -> dict[Attributes, float]:
+    def shares(self) -> dict[AttributeSet, float]:
         return {}
 
     @property
@@ -134,13 +134,13 @@ class Chosen:
     def selection(self, state: State) -> Selection | None:
         return states.next_selection(state)
 
-    def decided(self, state: State, selection: Selection, chosen: Sequence[Attributes]) -> Decision:
+    def decided(self, state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
         return states.decided(state, selection, chosen)
 
     def advanced(self, state: State, decision: Decision, values: Sequence[Array]) -> State:
         return states.advanced(state, decision, list(values))
 
-    def touched(self, before: State, after: State) -> list[Attributes]:
+    def touched(self, before: State, after: State) -> list[AttributeSet]:
         return states.touched(before, after)
 
     def trace(self, state: State) -> list[dict[str, Any]]:

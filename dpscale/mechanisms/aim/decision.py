@@ -14,9 +14,9 @@ from typing import Any
 
 from dpscale.mechanisms.aim.orders import ResidualOrder, strategy_of
 from dpscale.mechanisms.aim.setting import Setting
+from dpscale.names import AttributeSet
 from dpscale.privacy.draws import restored_gaussian
 from dpscale.residual.groups import Groups, every_cell
-from dpscale.workload.parts import Attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Decision:
     """
 
     round: int
-    chosen: tuple[Attributes, ...]
+    chosen: tuple[AttributeSet, ...]
     rho: Fraction
     step: Fraction
     groups: Mapping[str, Groups]
@@ -80,7 +80,7 @@ def _order(
     setting: Setting,
     number: int,
     groups: Mapping[str, Groups],
-    chosen: tuple[Attributes, ...],
+    chosen: tuple[AttributeSet, ...],
     rank: int,
     names: list[str],
     multiplier: str,
@@ -90,7 +90,7 @@ def _order(
         raise ValueError("an order outside what was chosen")
     inside, by_cell = tuple(groups[name] for name in names), number == 0
     block = strategy_of(tuple(names), inside, by_cell)
-    draw = restored_gaussian(int(multiplier), int(variance), block.sensitivity, setting.rows_per_unit)
+    draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
     return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell)
 
 

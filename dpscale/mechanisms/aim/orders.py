@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.mechanisms.aim.conditional import shares
-from dpscale.plans.lattice import center_factor, identity_factor
-from dpscale.plans.plan import Block
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
+from dpscale.plans.factor import center_factor, identity_factor
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.residual import center, subsets
 from dpscale.residual.groups import Groups
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
@@ -41,8 +41,8 @@ class ResidualOrder:
 
     round: int
     rank: int
-    source: Attributes
-    names: Attributes
+    source: AttributeSet
+    names: AttributeSet
     groups: tuple[Groups, ...]
     draw: GaussianDraw
     by_cell: bool = False
@@ -81,7 +81,7 @@ class ResidualOrder:
         return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
 
 
-def strategy_of(names: Attributes, groups: Sequence[Groups], by_cell: bool) -> Block:
+def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool) -> Block:
     """The integer strategy of an order: the cells themselves, or the centred marginal made whole."""
     make = identity_factor if by_cell else center_factor
     return Block(names, tuple(make(own.count) for own in groups), 1.0)
@@ -90,14 +90,14 @@ def strategy_of(names: Attributes, groups: Sequence[Groups], by_cell: bool) -> B
 def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> ResidualOrder:
     """A 1-way over its cells at a cost of ρ."""
     block = strategy_of((name,), (groups,), by_cell=True)
-    draw = gaussian_draw(block.sensitivity, 2 * rho, rows_per_unit, name)
+    draw = gaussian_draw(block.squared_l2_sensitivity, 2 * rho, rows_per_unit, name)
     return ResidualOrder(0, rank, (name,), (name,), (groups,), draw, by_cell=True)
 
 
 def residual_orders(
-    names: Attributes,
+    names: AttributeSet,
     groups: Sequence[Groups],
-    had: dict[Attributes, float],
+    had: dict[AttributeSet, float],
     rho: Fraction,
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
@@ -111,6 +111,6 @@ def residual_orders(
             inside = tuple(groups[names.index(name)] for name in kept)
             block = strategy_of(kept, inside, by_cell=False)
             cost = 2 * rho * Fraction(part, sum(parts))
-            draw = gaussian_draw(block.sensitivity, cost, rows_per_unit, ", ".join(kept))
+            draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(kept))
             orders.append(ResidualOrder(*round_and_rank, names, kept, inside, draw))
     return orders

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from dpscale.workload.parts import Attributes
+from dpscale.names import AttributeSet
 
 DEGREE = 2
-Targets = Mapping[Attributes, int]
-Inside = Callable[[Attributes], Iterable[Attributes]]
+Targets = Mapping[AttributeSet, int]
+Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
 
 class Schedule(Protocol):
@@ -34,7 +34,7 @@ class Schedule(Protocol):
     def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
         """ρ of a measurement with its selection in the first round."""
 
-    def weights(self, candidates: Sequence[Attributes], targets: Targets, inside: Inside) -> dict[Attributes, int]:
+    def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """How much each candidate counts, by the weights of the targets. `inside`: the candidates within a target."""
 
     def batch(self, candidates: int) -> int:
@@ -61,7 +61,7 @@ class Published:
     def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
         return self.one_way_cost(rho, attributes, candidates) / (1 - self.selecting)
 
-    def weights(self, candidates: Sequence[Attributes], targets: Targets, inside: Inside) -> dict[Attributes, int]:
+    def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ_π w_π |γ ∩ π| is a sum over γ's attributes."""
         alone: dict[str, int] = {}
         for target, weight in targets.items():
@@ -102,7 +102,7 @@ class Batched:
     def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
         return (rho - attributes * self.one_way_cost(rho, attributes, candidates)) / max(candidates, 1)
 
-    def weights(self, candidates: Sequence[Attributes], targets: Targets, inside: Inside) -> dict[Attributes, int]:
+    def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ w_π over the targets π that hold γ."""
         summed = dict.fromkeys(candidates, 0)
         for target, weight in targets.items():

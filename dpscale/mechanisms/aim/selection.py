@@ -13,9 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpscale.mechanisms.aim.orders import VERSION
+from dpscale.names import AttributeSet
 from dpscale.plans.believed import SCALE
 from dpscale.residual.groups import Groups
-from dpscale.workload.parts import Attributes
 
 NOISE_L1 = math.sqrt(2 / math.pi)
 
@@ -25,8 +25,8 @@ class Selection:
     """`count` distinct candidates, each draw costing `rho`. `step`: ρ of one measurement."""
 
     round: int
-    candidates: tuple[Attributes, ...]
-    weights: Mapping[Attributes, int]
+    candidates: tuple[AttributeSet, ...]
+    weights: Mapping[AttributeSet, int]
     groups: Mapping[str, Groups]
     count: int
     rho: Fraction
@@ -39,15 +39,15 @@ class Selection:
         """How far one unit moves any score."""
         return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates)
 
-    def left(self, chosen: Sequence[Attributes]) -> Sequence[Attributes]:
+    def left(self, chosen: Sequence[AttributeSet]) -> Sequence[AttributeSet]:
         """All that were not chosen yet."""
         taken = set(chosen)
         return [names for names in self.candidates if names not in taken]
 
-    def score(self, names: Attributes, distance: int) -> int:
+    def score(self, names: AttributeSet, distance: int) -> int:
         return self.weights[names] * (distance - self.offset(names))
 
-    def offset(self, names: Attributes) -> int:
+    def offset(self, names: AttributeSet) -> int:
         """The penalty in units of 1/SCALE."""
         cells = math.prod(self.groups[name].count for name in names)
         return round(SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit) * cells)

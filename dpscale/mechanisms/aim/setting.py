@@ -11,7 +11,7 @@ from itertools import chain, combinations, islice
 from dpscale.errors import PlanError
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, Schedule
-from dpscale.workload.parts import Attributes
+from dpscale.names import AttributeSet
 
 MOST_CANDIDATES = 10**5
 OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
@@ -26,7 +26,7 @@ class Setting:
     """
 
     sizes: Mapping[str, int]
-    targets: tuple[Attributes, ...]
+    targets: tuple[AttributeSet, ...]
     rho: Fraction
     rows_per_unit: int = 1
     schedule: Schedule = OWN_SCHEDULE
@@ -44,15 +44,15 @@ class Setting:
             raise PlanError("privacy", f"a budget of {self.rho}", "an exact fraction above 0", "give more budget")
 
     @cached_property
-    def names(self) -> Attributes:
+    def names(self) -> AttributeSet:
         """The attributes that any target uses, in the order of `sizes`."""
         used = {name for names in self.targets for name in names}
         return tuple(name for name in self.sizes if name in used)
 
     @cached_property
-    def candidates(self) -> tuple[Attributes, ...]:
+    def candidates(self) -> tuple[AttributeSet, ...]:
         """What may be selected: the targets' subsets of the schedule's sizes, smallest first, else in order of `sizes`."""
-        inside: set[Attributes] = set()
+        inside: set[AttributeSet] = set()
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
             if len(inside) > MOST_CANDIDATES:
@@ -61,14 +61,14 @@ class Setting:
         position = {name: index for index, name in enumerate(self.sizes)}
         return tuple(sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept])))
 
-    def inside(self, target: Sequence[str]) -> Iterator[Attributes]:
+    def inside(self, target: Sequence[str]) -> Iterator[AttributeSet]:
         """The subsets of a target that have the size of a candidate."""
         least, most = self.schedule.sizes(len(self.names))
         ordered = self.ordered(target)
         return chain.from_iterable(combinations(ordered, size) for size in range(least, most + 1))
 
     @cached_property
-    def weights(self) -> dict[Attributes, int]:
+    def weights(self) -> dict[AttributeSet, int]:
         """What each candidate counts for all targets."""
         each = self.target_weights or (1,) * len(self.targets)
         targets = dict(zip(self.targets, each, strict=True))
@@ -89,5 +89,5 @@ class Setting:
         """Measurements a round."""
         return min(self.schedule.batch(len(self.candidates)), len(self.candidates))
 
-    def ordered(self, names: Sequence[str]) -> Attributes:
+    def ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.sizes if name in names)

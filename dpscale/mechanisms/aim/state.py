@@ -19,11 +19,11 @@ from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.orders import ResidualOrder, one_way_order, residual_orders
 from dpscale.mechanisms.aim.selection import NOISE_L1, Selection, deviation
 from dpscale.mechanisms.aim.setting import Setting
+from dpscale.names import AttributeSet
 from dpscale.plans.planned import Believed
 from dpscale.reconstruct.one_way import NoisyCounts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, every_cell
-from dpscale.workload.parts import Attributes
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Round:
     `step`: ρ of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
     """
 
-    chosen: tuple[Attributes, ...]
+    chosen: tuple[AttributeSet, ...]
     step: Fraction
     moved: tuple[float, ...]
     expected_noise: tuple[float, ...]
@@ -66,7 +66,7 @@ class State:
         setting = self.setting
         return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates)
 
-    def believed(self, sets: Sequence[Attributes]) -> Believed:
+    def believed(self, sets: Sequence[AttributeSet]) -> Believed:
         """What is believed of candidates, to be sent to where they are held against exact counts."""
         return self.belief.of(sets)
 
@@ -122,7 +122,7 @@ def _afforded(state: State) -> tuple[int, Fraction]:
     return count, state.left / count
 
 
-def decided(state: State, selection: Selection, chosen: Sequence[Attributes]) -> Decision:
+def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
     """The measurements of a round, after its selections."""
     had = state.setting.beliefs.precisions(state.counts, state.groups, state.residuals)
     orders: list[ResidualOrder] = []
@@ -161,6 +161,6 @@ def _noted(state: State, note: Round, step: Fraction) -> State:
     return noted
 
 
-def touched(before: State, after: State) -> list[Attributes]:
+def touched(before: State, after: State) -> list[AttributeSet]:
     """The candidates whose estimates a round may have moved."""
     return after.setting.beliefs.touched(before.residuals, after.residuals, after.setting.candidates)

@@ -1,37 +1,27 @@
-"""Strategies on an integer lattice: what is measured is K·marginal + integer noise, K an integer matrix.
+"""Factor: an integer strategy K on one axis or on several at once; what is measured is K·marginal + integer noise.
 
-The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
-rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
-at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
-space, K is a whole combination of integer rows that span the same. Sensitivity and covariance are those of K itself.
+Sensitivities are those of K itself, exactly: the largest L1 or squared L2 norm of a column, which is how far one record
+moves what is measured. The estimate K⁺·measured has covariance (KᵀK)⁺ at unit noise variance.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import PlanError
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.allocation import LAPLACE
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 KINDS = ("center", "identity", "matrix", "full")
 LARGEST_ENTRY = 1 << 60
-TOTAL_BITS = 75
-LARGEST_BITS = 25
-TRIES = 8
-TRIED_CELLS = 200
-BASIS_BITS = 36
 SPAN_TOLERANCE = 1e-7
-LOST = 1e-3  # of a query: no rounding error, but another span
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +75,7 @@ class Factor:
         return self.kind != "full"
 
     @cached_property
-    def sensitivity(self) -> int:
+    def squared_l2_sensitivity(self) -> int:
         """Largest squared L2 norm of a column of K, exactly."""
         if self.matrix is None:
             return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
@@ -94,15 +84,15 @@ class Factor:
         return max(sum(int(value) ** 2 for value in column) for column in self.matrix.T)
 
     @cached_property
-    def reach_of_cell(self) -> int:
+    def l1_sensitivity(self) -> int:
         """Largest L1 norm of a column of K, exactly: how far one record moves the measured numbers in all."""
         if self.matrix is None:
             return 1 if self.kind == "identity" else 2 * (self.cells - 1)
         return _largest_column_sum(np.abs(self.matrix))
 
-    def squared_reach(self, noise: str) -> int:
+    def squared_sensitivity(self, noise: str) -> int:
         """Δ²: how far one record moves the measured numbers, squared, in the norm that the noise goes by."""
-        return self.reach_of_cell**2 if noise == LAPLACE else self.sensitivity
+        return self.l1_sensitivity**2 if noise == LAPLACE else self.squared_l2_sensitivity
 
     @cached_property
     def largest(self) -> int:
@@ -112,7 +102,7 @@ class Factor:
         return 1 if self.kind == "identity" else self.cells - 1
 
     @cached_property
-    def reach(self) -> int:
+    def largest_row_sum(self) -> int:
         """Largest sum of absolute entries in a row of K: how far it can enlarge a number."""
         if self.matrix is not None:
             return int(np.abs(self.matrix).sum(axis=1).max())
@@ -168,68 +158,3 @@ def center_factor(size: int) -> Factor:
 def identity_factor(size: int) -> Factor:
     """Every cell once: for measurements of a marginal itself."""
     return Factor("identity", (size,))
-
-
-def worth(factor: Factor, rows: Array, noise: str = GAUSSIAN) -> float:
-    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
-    try:
-        return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_reach(noise)
-    except np.linalg.LinAlgError:
-        return np.inf
-
-
-def round_strategy(rows: Array, root: Array, shape: tuple[int, ...], bits: int, basis: Array | None = None) -> Factor:
-    """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
-
-    With an integer `basis` of the span, K is made of whole multiples of its rows, so that it spans the same space.
-    """
-    tries = TRIES if root.shape[1] <= TRIED_CELLS else 1
-    scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
-    make = _centred(shape) if basis is None else _combined(basis, shape, len(root))
-    best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
-    if not worth(best, rows) < np.inf:
-        size = " × ".join(map(str, shape))
-        raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
-    if not best.spans(rows, LOST):
-        raise PlanError("workload.weights", "weights so far apart that some of them count for nothing",
-                        "weights within twelve orders of magnitude", "give 0 to what should not count")  # fmt: skip
-    return best
-
-
-def _centred(shape: tuple[int, ...]) -> Callable[[Array], Factor]:
-    """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
-
-    def rounded(scaled: Array) -> Factor:
-        whole = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
-        for axis in range(1, whole.ndim):
-            rest = whole.take(range(1, whole.shape[axis]), axis)
-            whole = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
-        return Factor("matrix", shape, whole.reshape(len(scaled), -1))
-
-    return rounded
-
-
-def _combined(basis: Array, shape: tuple[int, ...], rank: int) -> Callable[[Array], Factor]:
-    """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
-    from scipy.linalg import qr
-
-    _, _, order = qr(basis.T, mode="economic", pivoting=True)
-    chosen = basis[np.sort(order[:rank])]
-    inverse = np.linalg.pinv(chosen)
-
-    def rounded(scaled: Array) -> Factor:
-        mixed = np.rint(scaled @ inverse).astype(np.int64)
-        return Factor("matrix", shape, mixed @ chosen.astype(np.int64))
-
-    return rounded
-
-
-def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
-    """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
-    whole = np.rint(np.ldexp(root, bits)).astype(np.int64)
-    return Factor("full", shape, np.ascontiguousarray(whole[np.abs(whole).max(axis=1) > 0]))
-
-
-def bits_for(matrices: int) -> int:
-    """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range."""
-    return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1))

@@ -1,0 +1,67 @@
+"""Block: one measurement of a plan, an integer strategy on a marginal with its share of the privacy cost.
+
+It measures K·marginal, K = ⊗ K_i; at privacy cost 1 with Gaussian noise of variance Δ² / share, Δ² the largest squared
+L2 norm of a column of K, or with Laplace noise of scale Δ / share, Δ the largest L1 norm. Over axes the norms multiply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from dpscale.names import AttributeSet
+from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.factor import Factor
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One measurement: an integer strategy on the marginal of `attributes`.
+
+    `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
+    of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
+    the others see only the residual of exactly `attributes`. `noise`: "gaussian", or "laplace" for pure ε.
+    """
+
+    attributes: AttributeSet
+    factors: tuple[Factor, ...]
+    share: float
+    whole: bool = False
+    noise: str = GAUSSIAN
+
+    @property
+    def joint(self) -> bool:
+        return len(self.factors) == 1 and len(self.attributes) > 1
+
+    @property
+    def squared_l2_sensitivity(self) -> int:
+        """Largest squared L2 norm of a column of the strategy, exactly."""
+        return math.prod(factor.squared_l2_sensitivity for factor in self.factors)
+
+    @property
+    def l1_sensitivity(self) -> int:
+        """Largest L1 norm of a column of the strategy, exactly."""
+        return math.prod(factor.l1_sensitivity for factor in self.factors)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether its estimates of different residuals are independent."""
+        return all(factor.commutes for factor in self.factors)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the integer strategy."""
+        return hashlib.sha256("".join(factor.digest for factor in self.factors).encode()).hexdigest()
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(factor.rows for factor in self.factors)
+
+    @property
+    def unit_variance(self) -> float:
+        """Noise variance of one measured number at privacy cost 1, in lattice units."""
+        if self.noise == LAPLACE:
+            return 2 * (self.l1_sensitivity / self.share) ** 2
+        return self.squared_l2_sensitivity / self.share

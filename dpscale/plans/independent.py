@@ -1,0 +1,126 @@
+"""Accuracy where every block's estimates of different residuals are independent.
+
+Then a query's variance is the sum over its pieces: for a product query q = ⊗ q_i
+    Σ_τ scale_τ · Π over τ of q_iᵀ (K_iᵀK_i)⁺ q_i · Π outside τ of (mean of q_i)²,
+an outer product over the axes for all queries of a family at once, unless the strategy is joint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.quadratic import joint_quadratic
+from dpscale.plans.residual_estimator import ResidualEstimator
+from dpscale.plans.told import Accuracy, SpannedQuery
+from dpscale.residual import kron, piece, subsets
+from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
+
+Array = NDArray[np.float64]
+Quadratics = dict[tuple[tuple[str, ...], Factor], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentResiduals(Accuracy):
+    """Variances that add over the residuals; quadratic forms of joint strategies are kept from set to set."""
+
+    _quadratics: Quadratics = field(default_factory=dict, init=False, repr=False)
+
+    def variance_of(self, query: SpannedQuery) -> float:
+        return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
+
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+        if not isinstance(part, ProductPart):
+            return self._array_variances(part, attributes)
+        families = dict(zip(attributes, part.families(attributes), strict=True))
+        total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
+        for estimator in self._inside(attributes):
+            total += self._product_variances(families, estimator)
+        return total
+
+    def part_error(self, part: Part, attributes: AttributeSet) -> float:
+        if not isinstance(part, ProductPart):
+            return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
+        families = dict(zip(attributes, part.families(attributes), strict=True))
+        return math.fsum(self._product_error(families, estimator) for estimator in self._inside(attributes))
+
+    def _spread(self, block: Block, kept: AttributeSet) -> float:
+        return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
+
+    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+        if block.joint:
+            return block.factors
+        own = dict(zip(block.attributes, block.factors, strict=True))
+        return tuple(own[name] for name in kept)
+
+    def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
+        """The residuals of a set that were measured; one that no query needs counts as known."""
+        return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
+
+    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
+        queries = part.queries(attributes)
+        total = np.zeros(len(queries))
+        for estimator in self._inside(attributes):
+            axes = [attributes.index(name) for name in estimator.attributes]
+            total += estimator.variances(piece(queries, axes, lead=1))
+        return total
+
+    def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Array:
+        """What one residual adds for every product query: an outer product unless the strategy is joint."""
+        means = {name: family.means(self.domain[name].size) ** 2 for name, family in families.items()}
+        if estimator.joint:
+            return self._joint_variances(families, means, estimator)
+        own = zip(estimator.attributes, estimator.factors, strict=True)
+        vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in own}
+        return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
+
+    def _joint_variances(
+        self, families: dict[str, Family], means: dict[str, Array], estimator: ResidualEstimator
+    ) -> Array:
+        kept = estimator.attributes
+        total = estimator.scale * self._quadratic(tuple(families[name] for name in kept), estimator.factors[0])
+        for axis, name in enumerate(families):
+            if name not in kept:
+                total = np.expand_dims(total, axis) * means[name].reshape([-1, *[1] * (total.ndim - axis)])
+        return total
+
+    def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Array:
+        """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
+        key = (tuple(family.name for family in families), factor)
+        if key not in self._quadratics:
+            self._quadratics[key] = joint_quadratic(families, factor.covariance, factor.shape)
+        return self._quadratics[key]
+
+    def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
+        """What one residual adds to the sum over all product queries: traces of Grams times covariances."""
+        kept = estimator.attributes
+        outside = [
+            _mean_square(family, self.domain[name].size) for name, family in families.items() if name not in kept
+        ]
+        return estimator.scale * math.prod(outside) * _trace(tuple(families[name] for name in kept), estimator)
+
+
+def _trace(families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
+    """tr(WᵀW ⊗ (KᵀK)⁺) on a residual's axes."""
+    if estimator.joint:
+        grams = [family.gram(n) for family, n in zip(families, estimator.factors[0].shape, strict=True)]
+        return float((kron(grams) * estimator.factors[0].covariance).sum())
+    return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _axis_trace(family: Family, factor: Factor) -> float:
+    return float((family.gram(factor.cells) * factor.covariance).sum())
+
+
+@lru_cache(maxsize=4096)
+def _mean_square(family: Family, size: int) -> float:
+    """|W1|² / n²: what is left of a family's queries where the axis is averaged away."""
+    return float((family.means(size) ** 2).sum())

@@ -1,0 +1,107 @@
+"""How a residual is estimated: the average of what the blocks tell of it, and the variance that this leaves.
+
+Block b tells of residual τ with variance σ_b² s_bτ, where the spread s_bτ comes from the axes that are summed away. The
+weights are those of the plan, w_bτ ∝ 1 / (σ_b² s_bτ) at the *planned* noise, inverse variances that sum to 1; noise of
+variances v_b then leaves Σ_b w_bτ² v_b s_bτ, whether it is the planned noise or what was really drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.residual import subsets
+
+Array = NDArray[np.float64]
+Spread = Callable[[Block, AttributeSet], float]
+FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """That a block tells of a residual: with `weight` in the average, by summing its other axes."""
+
+    block: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class ResidualEstimator:
+    """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺."""
+
+    attributes: AttributeSet
+    sources: tuple[Source, ...]
+    scale: float
+    factors: tuple[Factor, ...]
+
+    @property
+    def joint(self) -> bool:
+        return len(self.factors) < len(self.attributes)
+
+    @property
+    def spans_all(self) -> bool:
+        """Whether every piece can be told, and so every cell of the residual."""
+        return all(factor.spans_all for factor in self.factors)
+
+    def variance(self, query_piece: Array) -> float:
+        """Variance of a query's piece on this residual."""
+        return float(self.variances(query_piece[None])[0])
+
+    def variances(self, pieces: Array) -> Array:
+        """The same for a batch of pieces, shape (m, sizes…)."""
+        if self.joint:
+            turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
+            return np.asarray(self.scale * (turned**2).sum(axis=1))
+        turned = pieces
+        for factor in self.factors:  # each axis goes to the end, so after all of them they stand as they did
+            turned = np.tensordot(turned, factor.covariance, axes=(1, 0))
+        flat = pieces.reshape(len(pieces), -1)
+        return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
+
+    def spans(self, query_piece: Array) -> bool:
+        """Whether a query's piece can be told from the sources."""
+        if self.joint or len(self.factors) == 1:
+            return self.factors[0].spans(query_piece.reshape(1, -1))
+        return self.spans_all
+
+
+def estimators(
+    blocks: Sequence[Block], variances: Sequence[float], spread: Spread, factors_of: FactorsOf
+) -> dict[AttributeSet, ResidualEstimator]:
+    """The estimator of every residual that the blocks tell of, under noise of these variances."""
+    return {
+        kept: _estimator(kept, _shares(blocks, told), variances, factors_of(blocks[next(iter(told))], kept))
+        for kept, told in _told(blocks, spread).items()
+    }
+
+
+Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
+
+
+def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
+    """The residuals that are told of, and by which blocks."""
+    told: dict[AttributeSet, Spreads] = {}
+    for index, block in enumerate(blocks):
+        for kept in subsets(block.attributes) if block.whole else [block.attributes]:
+            told.setdefault(kept, {})[index] = spread(block, kept)
+    return told
+
+
+def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[Source, float]]:
+    """The sources of a residual, weighted by the planned inverse variances, each with its spread."""
+    inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in told.items()}
+    precision = sum(inverse.values())
+    return [(Source(index, inverse[index] / precision), spread) for index, spread in told.items()]
+
+
+def _estimator(
+    kept: AttributeSet, shares: list[tuple[Source, float]], variances: Sequence[float], factors: tuple[Factor, ...]
+) -> ResidualEstimator:
+    scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
+    return ResidualEstimator(kept, tuple(source for source, _ in shares), scale, factors)
