@@ -212,19 +212,22 @@ def test_workers_that_do_not_see_the_run_directory_are_told_at_submit(tmp_path, 
 
 
 def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(cluster, client, tmp_path):
-    job, mounts = write(tmp_path), tmp_path / "mounts"
-    mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
+    job = write(tmp_path)
 
-    def seen(path):
+    def seen(mounts):
+        import importlib
+
         from dpscale.privacy import ledgerplace
 
-        ledgerplace.MOUNTS = path
+        importlib.reload(ledgerplace)
+        if mounts:
+            ledgerplace.mounts = lambda: mounts
 
-    client.run(seen, mounts)
+    client.run(seen, [("/", "ext4"), (str(tmp_path), "nfs4")])
     try:
         code, _, told = cli("submit", job, "--run-dir", tmp_path / "run", "--scheduler", address(cluster))
     finally:
-        client.run(seen, type(mounts)("/proc/mounts"))
+        client.run(seen, None)
     assert code == 2
     assert told.startswith("dpscale: privacy.ledger: ")
     assert "(nfs4) at worker tls://" in told
