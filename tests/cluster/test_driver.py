@@ -278,9 +278,9 @@ def test_a_lost_driver_that_lives_on_writes_no_more_and_stops(driven, monkeypatc
     signs.change(driven, lambda _: True, driver="old", state="running")
     with driver.Heart(driven, "old") as old:
         old("count", 1, 2)
-        assert eventually(lambda: signs.read(driven)["working"] == {"tasks": "count", "done": 1, "total": 2}, 10)
+        assert eventually(lambda: signs.read(driven)["working"] == {"tasks": "count", "done": 1, "total": 2})
         signs.change(driven, lambda _: True, driver="new", working=None)
-        assert eventually(lambda: old._taken, 10)
+        assert eventually(lambda: old._taken)
         with pytest.raises(TransientError, match="another driver took over"):
             old("count", 2, 2)
     driver._end(driven, lambda found: found["driver"] == "old", TransientError("x", "y"))
@@ -295,5 +295,5 @@ def test_silence_is_by_the_clock_of_who_listens(driven, monkeypatch):
     signs.change(driven, lambda _: True, driver="d", state="running")
     with driver.Heart(driven, "d"):
         monkeypatch.setattr(signs, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
-        assert not signs.told(driven)["silent"]
+        assert eventually(lambda: not signs.told(driven)["silent"]), "heard, if not in the first few beats"
     assert signs.told(driven)["silent"]

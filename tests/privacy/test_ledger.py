@@ -545,12 +545,12 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
         status = in_child(act, None if at_step else chance.uniform(0.001, 0.03))
         assert os.WIFSIGNALED(status) or not at_step
         assert_whole(path)
-        partial += 0 < len(rows(path)) < len(RELEASES)
+        partial += at_step and 0 < len(rows(path)) < len(RELEASES)
         with Ledger.open(path) as ledger:
             walk(ledger)
         assert_whole(path)
         assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)
-    assert partial >= kills / 10  # or the kills came too early or too late to show anything
+    assert partial >= kills / 10  # or the kills at steps came too early or too late to show anything
 
 
 def test_a_killed_job_leaves_a_whole_ledger_and_resumes(tmp_path: Path) -> None:
