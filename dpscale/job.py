@@ -1,4 +1,4 @@
-"""The job file: read, checked, and turned into a domain, a workload and a privacy cost (see the contract)."""
+"""The job file: read, checked, and turned into a domain, a workload and a privacy cost."""
 
 from __future__ import annotations
 

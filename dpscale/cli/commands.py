@@ -1,4 +1,4 @@
-"""The command line: `dpscale run JOB.toml` and its kin (see the contract).
+"""The command line: `dpscale run JOB.toml` and its kin.
 
 Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 75 try again. With --json a command prints
 one JSON object on stdout and nothing else there; progress goes to stderr.
