@@ -9,6 +9,7 @@ comparison with the truth); counting is left out. Real tables are in ../shared/d
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
         --errors               how often estimate ± 1.96 standard errors holds the truth, and nothing else
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), by a Python that has it, at ε = 1
+        --save                 keep the errors in results/
         --plot FILE            error by ε of every mechanism, as a picture
 
 For settings use seeds that no default was chosen on (--first-seed; the defaults of `Options` saw 0 to 20).
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 from marginal_tables import DATA, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
@@ -244,7 +246,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
-    for flag in ("tried", "large", "errors"):
+    for flag in ("tried", "large", "errors", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     asked = parser.parse_args()
     if asked.large:
@@ -263,6 +265,10 @@ def main() -> None:
         found[table.name] = compare(table, asked.epsilons, seeds, Rows(asked.tried))
         if asked.peer_python:
             against_peer(table, asked.peer_python, asked.peer_limit, asked.first_seed, asked.data)
+    if asked.save:
+        kept = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
+                for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()}  # fmt: skip
+        results.save("adaptive", {", ".join(key): error for key, error in kept.items()})
     if asked.plot and found:
         plot(found, asked.plot)
 

@@ -4,7 +4,7 @@ Every contender runs in a process of its own, held to the same cores, twice (the
 from outside. Slow ones count a sample of rows or sets and are scaled; they are marked with ~. Below stand the limits of
 the machine: reading every code once from memory, and one increment a row and set into a small table.
 
-    python benchmarks/counting.py [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling]
+    python benchmarks/counting.py [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling] [--save]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import results
 
 HERE = Path(__file__).resolve()
 DEGREE = 3
@@ -190,15 +191,16 @@ def per_count(found: Result, rows: int, cores: int = 1) -> float:
     return found["wall"] * found["scale"] * cores / rows / found["sets"] * 1e9
 
 
-def race(place: Path, title: str, names: Sequence[str]) -> None:
+def race(place: Path, title: str, names: Sequence[str]) -> Result:
+    """Prints the table; nanoseconds a row and set of all that ran, as ratios to our own but for that."""
     rows, size = table_rows(place)
-    results = {name: watched(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
-    own = results["dpscale"]
+    every = {name: watched(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
+    own = every["dpscale"]
     print(
         f"{title}: {rows:,} rows, {own['sets']:,} sets, one core; dpscale and Dask from Parquet, the others from memory"
     )
     print(f"  {'':14} {'seconds':>10} {'ns/row/set':>11} {'to dpscale':>11} {'peak GiB':>9} {'bytes read':>12}")
-    for name, found in results.items():
+    for name, found in every.items():
         if not found:
             print(f"  {name:14} failed or is not installed")
             continue
@@ -207,9 +209,12 @@ def race(place: Path, title: str, names: Sequence[str]) -> None:
         whole, each = found["wall"] * found["scale"], per_count(found, rows)
         against = each / per_count(own, rows)
         print(f"  {name:14}{mark}{whole:10.2f} {each:11.4f} {against:11.1f} {found['peak']:9.2f} {read:>12}")
-    limits(len(place_names(place)), int(own["sets"]))
+    increment = limits(len(place_names(place)), int(own["sets"]))
     print(f"  CPU seconds of dpscale {own['busy']:.2f} (more wall than that: others had the core)")
     print(f"  joints counted {own['joints']:.0f}, sets by bit planes {own['planes']:.0f}, passes {own['passes']:.0f}")
+    base = per_count(own, rows)
+    others = {name: per_count(found, rows) / base for name, found in every.items() if found and name != "dpscale"}
+    return {"ns": base, "increment ns": increment, **others}
 
 
 def place_names(place: Path) -> tuple[str, ...]:
@@ -218,8 +223,8 @@ def place_names(place: Path) -> tuple[str, ...]:
     return Domain.read(place / "domain.toml").names
 
 
-def limits(attributes: int, sets: int) -> None:
-    """The lines of the machine: codes once through memory, and one increment a row and set."""
+def limits(attributes: int, sets: int) -> float:
+    """The lines of the machine: codes once through memory, and an increment a row and set; nanoseconds of that one."""
     from numba import njit
 
     @njit(nogil=True)  # type: ignore[misc]
@@ -234,6 +239,7 @@ def limits(attributes: int, sets: int) -> None:
     step = best(lambda: [increments(codes, counters) for _ in range(16)]) / (16 * len(codes))
     print(f"  {'limits':14} codes once through memory {1e9 * read * attributes / sets:.5f} ({1e-9 / read:.1f} GB/s); "
           f"an increment a row and set {1e9 * step:.3f} ns/row/set")  # fmt: skip
+    return 1e9 * step
 
 
 def best(work: Callable[[], Any]) -> float:
@@ -273,6 +279,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000, help="100000000 for the full figures")
     parser.add_argument("--only", choices=[*TABLES, "acs", "memory", "scaling"])
     parser.add_argument("--peers", default=",".join(CONTENDERS))
+    parser.add_argument("--save", action="store_true", help="keep the figures of the mixed table in results/")
     for name in ("--child", "--place"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     for name in ("--cores", "--repeats", "--memory"):
@@ -283,19 +290,25 @@ def main() -> None:
         return
     wanted = [given.only] if given.only else [*TABLES, "acs", "scaling", "memory"]
     with tempfile.TemporaryDirectory(dir=given.place) as folder:
-        run(Path(folder), wanted, given.rows, given.peers.split(","))
+        found = run(Path(folder), wanted, given.rows, given.peers.split(","))
+    if given.save:
+        results.save("counting", found)
 
 
-def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> None:
+def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> Result:
+    """What was measured on the mixed table."""
+    found: dict[str, Result] = {}
     for name, sizes in TABLES.items():
         if name in wanted:
-            race(generated(place, name, rows, 20, sizes), f"sizes {sizes}", peers if name == "mixed" else peers[:2])
+            made = generated(place, name, rows, 20, sizes)
+            found[name] = race(made, f"sizes {sizes}", peers if name == "mixed" else peers[:2])
     if "scaling" in wanted:
         scaling(generated(place, "scaling", rows, 20, TABLES["mixed"]), "scaling, mixed sizes")
     if "acs" in wanted:
         acs_row(generated(place, *ACS))
     if "memory" in wanted:
         memory_rows(generated(place, *MEMORY))
+    return found.get("mixed", {})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def burn(folder: str, number: int) -> int:
     return number
 
 
-def death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+def death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> dict[str, float]:
     """A map and a counting pass of which one of two workers dies at a third."""
     from dpscale.engine import ClusterEngine
 
@@ -36,7 +36,7 @@ def death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
     begun = len(list(marks.iterdir()))
     engine.progress = Killer(client, calls // 3)
     lost = timed(lambda: engine.map(burn, [(str(marks), i) for i in range(calls)], "burn")) - whole
-    again = (len(list(marks.iterdir())) - begun - calls) * 0.2
+    called = again = (len(list(marks.iterdir())) - begun - calls) * 0.2
     running = engine.progress.running
     print(f"{'death of 1 of 2 in a map':32} {again:.1f} s of calls were made again, of a task of about a second "
           f"({again / 1.2:.2f} of the aim); {lost:.1f} s later, {running} tasks were its own")  # fmt: skip
@@ -50,6 +50,7 @@ def death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
     again, own = sum(map(computing, stream)) - sum(last.values()), max(last.values())
     print(f"{'death of 1 of 2 in counting':32} {again:.1f} s of ended tasks done again of {sum(last.values()):.1f}; "
           f"the longest {own:.1f} s; {hit - plain:.1f} s later, {hit / plain:.2f} of an undisturbed pass")  # fmt: skip
+    return {"death, map seconds again": called, "death, counting seconds again": again}
 
 
 class Killer:

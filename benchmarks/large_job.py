@@ -3,7 +3,7 @@
 All 1-way ranges, 2-way affine and 3-way prefix queries (QuerySmasher, table 7) on a generated table. Planning,
 measuring and answering run in processes of their own, watched from outside; beside the figures stand those aimed at.
 
-    python benchmarks/large_job.py [--size 40] [--attributes 40] [--rows 1000000] [--memory 4GiB]
+    python benchmarks/large_job.py [--size 40] [--attributes 40] [--rows 1000000] [--memory 4GiB] [--save]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import results
 
 HERE = Path(__file__).resolve()
 QUERIES = 1000
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--attributes", type=int, default=40)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--memory", default="4GiB")
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.answer:
@@ -91,17 +93,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder).resolve()
         write_inputs(place, given)
-        cli = [sys.executable, "-m", "dpscale"]
+        cli, kept = [sys.executable, "-m", "dpscale"], dict[str, float | str](memory=given.memory)
         for stage, command in {"plan": ("plan", place / "job.toml"), "measure": ("measure", place / "run")}.items():
             options = ["--run-dir", place / "run"] if stage == "plan" else []
             took, peak, _ = watched(*cli, *command, *options)
+            kept |= {f"{stage}, seconds": took, f"{stage}, GiB": peak}
             most, gib = AIMS[stage]
             print(
                 f"{stage:8} {took:8.1f} s ({took / most:.2f} of the aim)  {peak:6.2f} GiB ({peak / gib:.2f} of the aim)"
             )
         took, peak, out = watched(sys.executable, HERE, "--answer", place)
+        kept["answer, ms"] = json.loads(out)["median"]
         figures = "  ".join(f"{name} {value:.2f} ms" for name, value in json.loads(out).items())
         print(f"answers  {QUERIES} random queries: {figures} (aim: 5 ms)  {peak:.2f} GiB")
+    if given.save:
+        results.save("large_job", kept)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Every contender runs in a process of its own, twice (the first warms caches), an
 of Python and its peak memory. The private job plans, counts, charges, draws, writes every measurement, and then answers
 all queries with errors as Parquet; the others only count and hold the counts in memory.
 
-    python benchmarks/main_job.py [--adult FOLDER]
+    python benchmarks/main_job.py [--adult FOLDER] [--save]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
+import results
 
 PARTITIONS = 8
 DEGREE = 3
@@ -117,6 +118,7 @@ def only(name: str, place: Path, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--adult", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "adult")
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
     parser.add_argument("--only", choices=CONTENDERS)
     parser.add_argument("--place", type=Path)
     parser.add_argument("--repeats", type=int, default=2)
@@ -127,23 +129,34 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_inputs(arguments.adult, place)
-        results = {name: measured(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
-    report(results)
+        found = {name: measured(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
+    report(found)
+    if arguments.save:
+        results.save("main_job", figures(found))
 
 
-def report(results: dict[str, dict[str, float]]) -> None:
-    base, job = results["bincount"]["wall"], results["private_job"]
+def figures(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Wall seconds over those of bincount."""
+    walls = {name: own["wall"] for name, own in found.items()}
+    walls["measured"] = found["private_job"]["plan"] + found["private_job"]["measure"]
+    names = {"bincount": "bincount", "plan to measurements": "measured", "bincount written": "bincount_answers",
+             "whole job": "private_job", "dask groupby": "groupby"}  # fmt: skip
+    return {label: walls[name] / walls["bincount"] for label, name in names.items()}
+
+
+def report(found: dict[str, dict[str, float]]) -> None:
+    base, job = found["bincount"]["wall"], found["private_job"]
     private = job["plan"] + job["measure"]
-    print(f"Adult, all {results['bincount']['sets']} {DEGREE}-way marginals; wall seconds, peak GiB, ratio to bincount")
-    print(f"  numpy.bincount in a loop            {base:8.2f} {results['bincount']['peak']:6.2f} {1:8.2f}")
+    print(f"Adult, all {found['bincount']['sets']} {DEGREE}-way marginals; wall seconds, peak GiB, ratio to bincount")
+    print(f"  numpy.bincount in a loop            {base:8.2f} {found['bincount']['peak']:6.2f} {1:8.2f}")
     print(f"  dpscale, plan to measurements       {private:8.2f} {'':6} {private / base:8.2f}")
     for label, name in (
         ("dpscale, whole job with answers", "private_job"),
         ("bincount, counts written as Parquet", "bincount_answers"),
         ("dask.dataframe groupby-count", "groupby"),
     ):
-        found = results[name]
-        print(f"  {label:<35} {found['wall']:8.2f} {found['peak']:6.2f} {found['wall'] / base:8.2f}")
+        own = found[name]
+        print(f"  {label:<35} {own['wall']:8.2f} {own['peak']:6.2f} {own['wall'] / base:8.2f}")
     stages = ", ".join(f"{name} {job[name]:.2f}" for name in ("plan", "measure", "reconstruct", "report"))
     print(f"  stages of the job: {stages}")
 

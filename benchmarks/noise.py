@@ -1,6 +1,6 @@
 """Draws per second on one core: dpscale's exact noise, OpenDP's exact noise, and numpy's float normal for scale.
 
-    python benchmarks/noise.py [--quick]
+    python benchmarks/noise.py [--quick] [--save]
 
 Pinned to one core where the system can; each rate is the best of three runs, after one that warms up. The last lines
 are the cost of one draw at a variance not met before, set-up included. Float noise does not protect as exact noise does
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+import results
 
 from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -83,9 +84,11 @@ def new_variance_seconds(sigma: int, count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the draws")
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    given = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    share = 10 if parser.parse_args().quick else 1
+    share = 10 if given.quick else 1
     rates = dpscale_rates(10**7 // share) | numpy_rates(10**7 // share) | opendp_rates(200_000 // share)
     base = rates["dpscale Gaussian, sigma 2^30"]
     print(f"{'draws per second on one core':<44}{'million/s':>12}{'of dpscale Gaussian 2^30':>28}")
@@ -95,6 +98,14 @@ def main() -> None:
         print(
             f"one draw at a new variance, sigma {name:<10}{1e3 * new_variance_seconds(scale, 500 // share):>12.3f} ms"
         )
+    if given.save:
+        kept = {
+            "sigma 2^30": "dpscale Gaussian, sigma 2^30",
+            "sigma 100": "dpscale Gaussian, sigma 100",
+            "numpy": "numpy float normal (not exact)",
+            "opendp": "opendp Gaussian on a vector, sigma 2^30",
+        }
+        results.save("noise", {label: rates[name] / base for label, name in kept.items()})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def overhead(client: Any) -> float:
     return timed(lambda: engine.keep(abs, [(i,) for i in range(EMPTY)], "empty")) / EMPTY
 
 
-def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> dict[str, float]:
     """Overhead at 10,700 sets, and the simulation, whose costs come from the same runs."""
     each = min(overhead(clients[1]) for _ in range(3))
     asked = "".join(f'[[workload]]\nfamily = "{family}"\ndegree = {degree}\n'
@@ -42,13 +42,16 @@ def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> No
     share = each * len(stream) / took[1]
     print(f"{'overhead of a task':32} {each * 1e3:.2f} ms; at 10,700 sets of [{given.size}]^40 {len(stream)} tasks: "
           f"{share:.2%} of the stage on one worker ({share / OVERHEAD:.2f} of the aim)")  # fmt: skip
-    tell("measuring 10,700 sets", took)
+    efficiency = tell("measuring 10,700 sets", took)
     costs = costs_of(stream, took[1], each, bandwidth(clients[2]))
     told = {workers: simulated(costs, workers) for workers in (1, 2)}
     errors = ", ".join(f"{told[workers] / took[workers] - 1:+.1%} at {workers}" for workers in told)
     print(f"{'model':32} its error: {errors} (1 is fitted, 2 is told); the driver's share of one worker's run: "
           f"{costs.driver / took[1]:.0%}")  # fmt: skip
-    extrapolate(costs, shards_of(job))
+    faster = extrapolate(costs, shards_of(job))
+    return {"measuring": efficiency, "measuring, driver": costs.driver / took[1], "overhead, seconds a task": each,
+            "overhead, share": share, "model's error": told[2] / took[2] - 1,
+            **{f"simulated, {workers}": times for workers, times in faster.items()}}  # fmt: skip
 
 
 def shards_of(job: Path) -> Callable[[int], int]:
@@ -89,10 +92,12 @@ def bandwidth(client: Any) -> float:
     return (1 << 26) / timed(lambda: client.submit(len, made, workers=[target], pure=False).result())
 
 
-def extrapolate(costs: Costs, shards: Callable[[int], int]) -> None:
-    """The same sets on a table a thousand times as long, and on this one."""
-    for times in (1, 1000):
-        longer = costs.longer(times)
+def extrapolate(costs: Costs, shards: Callable[[int], int]) -> dict[int, float]:
+    """The same sets on this table and on one a thousand times as long; the speed-up of the latter by workers."""
+    for length in (1, 1000):
+        longer = costs.longer(length)
         one = simulated(longer, 1)
-        told = ", ".join(f"{n:,}: {one / simulated(longer.cut(shards(n)), n):,.1f}" for n in (2, 10, 100, 1000))
-        print(f"{'simulated speed-up':32} table × {times:,}, workers {told}")
+        found = {n: one / simulated(longer.cut(shards(n)), n) for n in (2, 10, 100, 1000)}
+        told = ", ".join(f"{n:,}: {times:,.1f}" for n, times in found.items())
+        print(f"{'simulated speed-up':32} table × {length:,}, workers {told}")
+    return found

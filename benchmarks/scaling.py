@@ -5,7 +5,8 @@ each figure is the best of some turns. Beside the speed-up of counting stands th
 is what the machine has to give. A model of a list scheduler gets its times from the run on one worker, is held against
 the run on two, and then says what 10, 100 and 1,000 workers would come to.
 
-    python benchmarks/scaling.py [--rows 4000000] [--turns 3] [--size 8] [--only counting|planning|rounds|large|death]
+    python benchmarks/scaling.py [--rows 4000000] [--turns 3] [--size 8] [--save]
+        --only PART            machine, counting, planning, rounds, large or death
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import results
 from clocks import best, computing, count_on, counting_work, generated, job_of, measure_on, streamed, tell, timed
 from death import death
 from overhead import large
@@ -52,13 +54,17 @@ def spin(steps: int) -> int:
     return sum(step * step for step in range(steps))
 
 
-def machine(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+Figures = dict[str, float]
+
+
+def machine(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> Figures:
     """What two cores of this machine give to work in registers."""
     bare = {workers: Bare(workers) for workers in (1, 2)}
-    tell("two cores", best(bare, given.turns, lambda pool: pool.run(spin, [(5_000_000,)] * 2)), "; bare processes")
+    took = best(bare, given.turns, lambda pool: pool.run(spin, [(5_000_000,)] * 2))
+    return {"registers": tell("two cores", took, "; bare processes")}
 
 
-def counting(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+def counting(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> Figures:
     table, one = counting_work(generated(place, "mixed", given.rows, 20, "2,4,10,50", 32))
     sides = {**clients, -1: Bare(1), -2: Bare(2)}
     every = best(sides, given.turns, lambda side: side.count(table, one) if isinstance(side, Bare)
@@ -68,12 +74,13 @@ def counting(clients: dict[int, Any], place: Path, given: argparse.Namespace) ->
     ours = tell("counting", took, f"; bare processes: {of_limit:.3f}")
     print(f"{'':32} of what bare processes reach: {ours / of_limit:.3f}; one worker to one bare process: "
           f"{took[1] / limit[1]:.3f}")  # fmt: skip
+    return {"counting": ours, "counting, bare": of_limit}
 
 
 # Planning and rounds
 
 
-def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> Figures:
     """1-way ranges and 2-way prefixes of attributes that all differ in size: many problems, none known before."""
     import dpscale as dp
     from dpscale.engine import ClusterEngine
@@ -93,10 +100,11 @@ def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) ->
 
     spent: list[float] = []  # by each call
     whole = timed(lambda: choose(workload, "query-smasher", Setting(solves, {}, None, "gaussian", 1 << 40)))
-    tell("planning", best(clients, given.turns, plan), f"; of it tasks in one process: {sum(spent) / whole:.0%}")
+    note = f"; of it tasks in one process: {sum(spent) / whole:.0%}"
+    return {"planning": tell("planning", best(clients, given.turns, plan), note)}
 
 
-def rounds(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> None:
+def rounds(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> Figures:
     """A whole adaptive measure stage: its tasks count, pack, score and measure; the driver updates estimates alone."""
     made = generated(place, "rounds", given.rows // 4, 16, "2,4,10,20", 16)
     job = job_of(made, "rounds", '[[workload]]\nfamily = "marginal"\ndegree = 3\n', "aim-grem")
@@ -107,8 +115,9 @@ def rounds(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> N
     _, stream = streamed(clients[1], lambda: measure_on(job, clients[1]))
     least = {workers: min(seconds) for workers, seconds in took.items()}
     share = sum(map(computing, stream)) / least[1]
-    tell("adaptive rounds", least, f"; tasks are {share:.0%} of the run on one")
+    efficiency = tell("adaptive rounds", least, f"; tasks are {share:.0%} of the run on one")
     print(f"{'':32} limit by the share of tasks: {1 / (2 * (1 - share / 2)):.3f}")
+    return {"rounds": efficiency, "rounds, seconds": least[1], "rounds, driver": 1 - share}
 
 
 PARTS = {
@@ -128,6 +137,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=1, help="turns of the long job")
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--only", choices=list(PARTS))
+    parser.add_argument("--save", action="store_true", help="keep the figures of all parts in results/")
     given = parser.parse_args()
     os.environ["DPSCALE_STORE"] = "off"
     import dask
@@ -140,14 +150,17 @@ def main() -> None:
             n: LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address=None, silence_logs=50) for n in (1, 2)
         }
         clients = {n: Client(cluster, set_as_default=False) for n, cluster in made.items()}
+        kept: Figures = {}
         print(f"load at the start: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}")
         for name, part in PARTS.items():
             if given.only in (None, name):
                 (Path(folder) / name).mkdir()
-                part(clients, Path(folder).resolve() / name, given)
+                kept |= part(clients, Path(folder).resolve() / name, given)
         for n, client in clients.items():
             client.close()
             made[n].close()
+    if given.save:
+        results.save("scaling", kept)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dpscale.errors import DomainError
 from dpscale.names import nearest
 from dpscale.storage.files import place, read_text
 
+EXAMPLE = 'kind = "coded" and size = 4'
 KINDS = {
     "integer": {"low", "high"},
     "categories": {"values"},
@@ -117,7 +118,7 @@ class Domain:
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
-        """Read a domain file (TOML; see the contract)."""
+        """Read a domain file (TOML)."""
         try:
             content = tomllib.loads(read_text(place(path)))
         except OSError as error:
@@ -133,7 +134,9 @@ class Domain:
         _only(content, {"attributes"}, "domain file")
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
-            raise DomainError("attributes", "not a table", "tables [attributes.NAME]", "see the contract's example")
+            raise DomainError(
+                "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
+            )
         return cls([_attribute(name, table) for name, table in tables.items()])
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,7 +203,7 @@ def _coded(name: str, size: Any) -> Attribute:
 
 def _attribute(name: str, table: Any) -> Attribute:
     if not isinstance(table, Mapping):
-        raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", "see the contract's example")
+        raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise DomainError(f"attributes.{name}.kind", f"{kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))

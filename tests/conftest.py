@@ -1,6 +1,14 @@
-"""Every test run has a plan store of its own: nothing that was solved before can hide a fault."""
+"""What holds for every test.
+
+Each run has a plan store of its own: nothing that was solved before can hide a fault. Hypothesis has no deadline: how
+long a thing takes is for benchmarks to say, not for tests.
+"""
 
 import os
 import tempfile
 
+from hypothesis import settings
+
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
+settings.register_profile("dpscale", deadline=None)
+settings.load_profile("dpscale")

@@ -83,7 +83,7 @@ def test_the_generator_is_seeded_and_chunked(tmp_path):
 
 
 def test_documents_link_to_what_exists():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/*.md"), *ROOT.glob("docs/*/*.md")]:
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
             assert not target.startswith("http"), f"{page}: {target}"
             assert (page.parent / target.split("#")[0]).exists(), f"{page}: {target}"

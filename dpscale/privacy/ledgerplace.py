@@ -7,11 +7,11 @@ each admit what only one may spend, so such a place is refused before anything i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from dpscale.errors import JobError
 
-MOUNTS = Path("/proc/mounts")
 NETWORK = (
     "nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs", "glusterfs", "ocfs2", "gfs2",
     "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "davfs", "ncpfs", "coda", "acfs",
@@ -32,27 +32,25 @@ def refused(ledger: str, kind: str, where: str) -> JobError:
 
 
 def network_kind(ledger: str) -> str:
-    """The kind of network file system that the file is on, or would be; empty where its disk is local."""
-    try:
-        mounts = MOUNTS.read_text(errors="surrogateescape")
-    except OSError:  # no Linux: nothing is known
-        return ""
-    kind = kind_of(mounts, os.path.realpath(ledger))
+    """The kind of network file system that the file is on, or would be; empty where its disk is local or unknown."""
+    kind = kind_of(mounts(), os.path.realpath(ledger))
     return kind if kind.startswith(NETWORK) else ""
 
 
-def kind_of(mounts: str, path: str) -> str:
-    """The kind of the file system that holds an absolute path, by the text of /proc/mounts: the last, longest match."""
+def mounts() -> list[tuple[str, str]]:
+    """Every mount point of this machine and its file system, in the order of mounting; empty where nobody tells."""
+    import psutil
+
+    try:
+        return [(one.mountpoint, one.fstype) for one in psutil.disk_partitions(all=True)]
+    except (OSError, psutil.Error):
+        return []
+
+
+def kind_of(mounted: Iterable[tuple[str, str]], path: str) -> str:
+    """The kind of the file system that holds an absolute path: of the longest mount points above it the last."""
     best, kind = "", ""
-    for line in mounts.splitlines():
-        _, place, found, *_ = [*line.split(" "), "", "", ""]
-        place = _unescaped(place)
+    for place, found in mounted:
         if len(place) >= len(best) and (path + "/").startswith(place.rstrip("/") + "/"):
             best, kind = place, found
     return "" if best == "/" and kind == "9p" else kind  # the disk of a sandbox
-
-
-def _unescaped(place: str) -> str:
-    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        place = place.replace(code, letter)
-    return place

@@ -1,6 +1,6 @@
 """Seeded runs whose draws and answers are frozen: from a stored plan, under a fixed release id, on a table of CSV text.
 
-python -m tests.golden.runs      makes all stored files anew: only where an issue changes what is drawn, and says so
+`python -m tests.golden.runs` makes all stored files anew: only where an issue changes what is drawn, and says so.
 """
 
 from __future__ import annotations

@@ -4,14 +4,11 @@ AIRFLOW_CONSTRAINTS names a constraints file (its publishers' are on a host that
 registry's newest versions are taken. DPSCALE_AIRFLOW names an environment that has Airflow already.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -69,13 +66,12 @@ def sample(tmp_path_factory):
     return place
 
 
-def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample):
+def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample, tmp_path):
     """Another process works in the run directory when the stage begins: exit code 75, and a retry after a second."""
     job, run_dir = sample / "pipelines/adaptive.toml", sample / "retried"
-    held = threading.Thread(target=hold_until_refused, args=(run_dir,))
-    held.start()
-    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
-    held.join()
+    command = holding(run_dir, tmp_path)
+    asked = json.dumps({"job": str(job), "run_dir": str(run_dir)})
+    code, output = airflow("dags", "test", "dpscale", "-c", asked, DPSCALE=str(command))
     assert code == 0, output[-4000:]
     assert "another process works in" in output
     manifest = json.loads((run_dir / "manifest.json").read_text())
@@ -87,13 +83,21 @@ def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample):
     assert (row["release"], row["state"]) == (manifest["release"], "released")
 
 
-def hold_until_refused(run_dir):
-    """Lock the run directory once it is planned, for as long as a try takes."""
-    while not (run_dir / "plan/plan.json").exists():
-        time.sleep(0.02)
-    with open(run_dir / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        time.sleep(12)
+def holding(run_dir, folder):
+    """A command in dpscale's place that holds the lock of the run directory for as long as the first measure takes."""
+    command = folder / "dpscale"
+    command.write_text(f"""#!{sys.executable}
+import fcntl, os, subprocess, sys
+own = [{str(Path(sys.executable).with_name("dpscale"))!r}, *sys.argv[1:]]
+if sys.argv[1] != "measure" or os.path.exists({str(folder / "held")!r}):
+    os.execv(own[0], own)
+open({str(folder / "held")!r}, "w").close()
+with open({str(run_dir / ".lock")!r}, "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    sys.exit(subprocess.run(own).returncode)
+""")
+    command.chmod(0o755)
+    return command
 
 
 def test_a_command_that_is_killed_is_retried(airflow, sample, tmp_path):

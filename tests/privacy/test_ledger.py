@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -273,7 +274,8 @@ def test_the_summary_is_json_and_adds_up(ledger: Ledger) -> None:
     assert Cost.from_dict(adult["spent"]["cost"]) == total
     assert Cost.from_dict(adult["reserved"]["cost"]) == Cost(zcdp="1/1000", pure="1/100")
     assert adult["spent"]["epsilon"] == total.epsilon(DELTA)
-    assert adult["spent"]["squared_mu"] == float(total.gaussian)
+    told = adult["spent"]["squared_mu"]  # rounded up, by less than a step of a float
+    assert math.nextafter(told, 0) < total.gaussian <= told
     assert list(ledger.summary("pure")["datasets"]) == ["pure"]
     with pytest.raises(BudgetError, match="no-such"):
         ledger.summary("no-such")
@@ -545,12 +547,12 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
         status = in_child(act, None if at_step else chance.uniform(0.001, 0.03))
         assert os.WIFSIGNALED(status) or not at_step
         assert_whole(path)
-        partial += 0 < len(rows(path)) < len(RELEASES)
+        partial += at_step and 0 < len(rows(path)) < len(RELEASES)
         with Ledger.open(path) as ledger:
             walk(ledger)
         assert_whole(path)
         assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)
-    assert partial >= kills / 10  # or the kills came too early or too late to show anything
+    assert partial >= kills / 10  # or the kills at steps came too early or too late to show anything
 
 
 def test_a_killed_job_leaves_a_whole_ledger_and_resumes(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.mechanisms import convex
+from dpscale.solve import convex
 from dpscale.solve.symmetry import Block, Blocks, split
 from dpscale.workload import axis_of
 from dpscale.workload.factors import compressed

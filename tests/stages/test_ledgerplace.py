@@ -1,5 +1,8 @@
-"""Where a ledger may be, by the text of /proc/mounts."""
+"""Where a ledger may be, by the mounts that the machine tells."""
 
+from unittest import mock
+
+import psutil
 import pytest
 
 import dpscale as dp
@@ -7,13 +10,9 @@ from dpscale.privacy import ledgerplace
 from dpscale.privacy.ledgerplace import kind_of
 from tests.audit.small import write
 
-MOUNTS = """\
-/dev/vda / ext4 rw 0 0
-server:/home /home nfs4 rw 0 0
-/dev/vdb /home/local xfs rw 0 0
-//nas/share /mnt/my\\040share cifs rw 0 0
-rclone: /mnt/bucket fuse.rclone rw 0 0
-"""
+MOUNTS = [
+    ("/", "ext4"), ("/home", "nfs4"), ("/home/local", "xfs"), ("/mnt/my share", "cifs"), ("/mnt/bucket", "fuse.rclone"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -26,17 +25,17 @@ def test_the_file_system_of_a_path(path, kind):
 
 
 def test_the_last_of_two_mounts_at_one_place_counts():
-    assert kind_of("a / rootfs rw\nb / overlay rw\n", "/l") == "overlay"
-    assert kind_of("none / 9p rw\n", "/l") == ""
-    assert kind_of("none / ext4 rw\nC: /mnt/c 9p rw\n", "/mnt/c/l") == "9p"
-    assert kind_of("garbled\n\n", "/l") == ""
+    assert kind_of([("/", "rootfs"), ("/", "overlay")], "/l") == "overlay"
+    assert kind_of([("/x", "nfs4"), ("/x", "ext4")], "/x/l") == "ext4"
+    assert kind_of([("/", "9p")], "/l") == ""
+    assert kind_of([("/", "ext4"), ("/mnt/c", "9p")], "/mnt/c/l") == "9p"
+    assert kind_of([], "/l") == ""
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "ceph", "beegfs", "gpfs"])
 def test_a_job_whose_ledger_is_on_a_network_is_refused_before_it_is_planned(tmp_path, monkeypatch, kind):
     job = write(tmp_path)
-    (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
-    monkeypatch.setattr(ledgerplace, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(ledgerplace, "mounts", lambda: [("/", "ext4"), (str(tmp_path), kind)])
     with pytest.raises(dp.JobError, match=f"{kind}.*local disk of the machine where the driver runs") as caught:
         dp.run(job, tmp_path / "run")
     assert (caught.value.field, caught.value.exit_code) == ("privacy.ledger", 2)
@@ -44,7 +43,15 @@ def test_a_job_whose_ledger_is_on_a_network_is_refused_before_it_is_planned(tmp_
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_local_disk_is_fine_and_so_is_a_system_without_mounts(tmp_path, monkeypatch):
+def test_a_local_disk_is_fine_and_so_is_a_system_that_tells_no_mounts(tmp_path, monkeypatch):
     assert ledgerplace.network_kind(str(tmp_path)) == ""
-    monkeypatch.setattr(ledgerplace, "MOUNTS", tmp_path / "absent")
-    assert ledgerplace.network_kind(str(tmp_path)) == ""
+    for silent in (OSError("no such file"), psutil.AccessDenied()):
+        monkeypatch.setattr(psutil, "disk_partitions", mock.Mock(side_effect=silent))
+        assert ledgerplace.mounts() == []
+        assert ledgerplace.network_kind(str(tmp_path)) == ""
+
+
+def test_the_mounts_are_those_of_this_machine():
+    told = dict(ledgerplace.mounts())
+    assert told["/"]
+    assert all(isinstance(kind, str) for kind in told.values())

@@ -13,11 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli import driver, lock, making, signs
+from dpscale.cli import driver, signs
 from dpscale.cli.commands import main
 from dpscale.job import Job
+from dpscale.runs import making
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
+from dpscale.storage import lock
+from tests.cluster.waiting import eventually
 from tests.stages.disks import filled, needs_mounts, read_only, small_disk
 from tests.stages.small import job as content
 from tests.stages.small import table, write_job, write_table
@@ -252,10 +255,12 @@ def test_damaged_signs(damaged, text):
 def test_damaged_signs_do_not_end_a_driver_at_work(damaged, monkeypatch):
     monkeypatch.setattr(signs, "BEAT_SECONDS", 0.02)
     signs.change(damaged, lambda _: True, driver="d", state="running")
+    (damaged / "driver.json").write_text("[1]")
+    (damaged / driver.STOP).write_text("s")
+    beats, change = [], signs.change
+    monkeypatch.setattr(signs, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
     with driver.Heart(damaged, "d") as heart:
-        (damaged / "driver.json").write_text("[1]")
-        (damaged / driver.STOP).write_text("s")
-        heart._ended.wait(0.2)
+        assert eventually(lambda: len(beats) >= 3 or not heart._thread.is_alive())
         heart("count", 1, 2)
         assert heart._thread.is_alive()
     assert driver._end(damaged, lambda _: True, None) == 0

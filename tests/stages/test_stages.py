@@ -3,9 +3,9 @@
 import json
 import multiprocessing
 import shutil
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -174,7 +174,7 @@ def test_status_tells_a_killed_run_from_one_at_work(place):
         return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]
 
     parent, child = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=hang, args=(run, child))
+    process = multiprocessing.get_context("fork").Process(target=hang, args=(run, child), daemon=True)
     process.start()
     parent.recv()
     assert states() == {"plan": "running"}
@@ -189,7 +189,7 @@ def test_status_tells_a_killed_run_from_one_at_work(place):
 def hang(run, pipe):
     with run.locked(), run.stage("plan", "plan"):
         pipe.send("begun")
-        time.sleep(60)
+        signal.pause()
 
 
 def test_what_was_removed_is_made_again(place):

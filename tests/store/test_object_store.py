@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from typing import ClassVar
@@ -131,7 +132,9 @@ def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch)
     run = Run.create(Job.read(write(tmp_path)), prefix)
     with run.locked():
         (run.path / ".lock").write_bytes(other := lock._sign("another"))
-        time.sleep(0.5)
+        [beat] = [thread for thread in threading.enumerate() if "_beat" in thread.name]
+        beat.join(60)
+        assert not beat.is_alive()
         assert (run.path / ".lock").read_bytes() == other
     assert (run.path / ".lock").read_bytes() == other
     with pytest.raises(dp.TransientError, match="another process works in"), run.locked():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +141,7 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     assert counted(tmp_path, names=("a", "b")) == whole
 
 
-def test_thousands_of_small_partitions_are_bearable(tmp_path):
+def test_thousands_of_small_partitions_are_opened_without_reading_one(tmp_path, monkeypatch):
     template = tmp_path / "template.parquet"
     write(template, {"a": [1, 2]})
     content = template.read_bytes()
@@ -151,13 +150,13 @@ def test_thousands_of_small_partitions_are_bearable(tmp_path):
         folder.mkdir(parents=True)
         for number in range(50):
             (folder / f"{number}.parquet").write_bytes(content)
-    begin = time.perf_counter()
-    opened = dp.Table.open(tmp_path / "t", AB).split()
-    assert time.perf_counter() - begin < 1
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "read_metadata", None)
+        patch.setattr(table, "open_source", None)
+        opened = dp.Table.open(tmp_path / "t", AB).split()
     assert len(opened.partitions) == 2000
     assert dp.count_marginals(opened, [("a", "b")])["a", "b"].sum() == 4000
     assert len(snapshot(opened)) == 64
-    assert time.perf_counter() - begin < 20
 
 
 def test_opening_reads_no_file_and_counting_reads_each_footer_once(tmp_path, monkeypatch):

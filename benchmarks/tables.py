@@ -1,0 +1,224 @@
+"""The README's figures, made from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
+
+    python benchmarks/tables.py            writes README.md anew
+    python benchmarks/tables.py --check    exit code 1 where it would change
+
+A test holds the README to it. How a figure is rounded is said here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from results import load
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Figures = dict[str, Any]
+
+
+# ---- rounding --------------------------------------------------------------------------------------------------------
+
+
+def significant(value: float, digits: int) -> str:
+    """So many digits, zeros at the end too, never an exponent; whole numbers from a thousand on with a comma."""
+    if value == 1:
+        return "1"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def ratio(value: float) -> str:
+    """How many times: two digits, three from a hundred on."""
+    return significant(value, 3 if value >= 100 else 2)
+
+
+def fine(value: float) -> str:
+    """Three decimals, and three digits from five on."""
+    return f"{value:.3f}" if value < 5 else significant(value, 3)
+
+
+def share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def table(head: Sequence[str], *rows: Sequence[str]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def main_job(found: Figures) -> str:
+    rows = {
+        "`numpy.bincount` in a loop, counts in memory": "bincount",
+        "dpscale, from plan to measurements on disk": "plan to measurements",
+        "`numpy.bincount`, its counts written as Parquet": "bincount written",
+        "dpscale, whole job: every cell answered with its error as Parquet, and a report": "whole job",
+        "`dask.dataframe` groupby-count, counts in memory": "dask groupby",
+    }
+    head = ("`benchmarks/main_job.py`: Adult, all 364 3-way marginals (20 million cells)", "ratio")
+    return table(head, *([label, significant(found[key], 3)] for label, key in rows.items()))
+
+
+def counting(found: Figures) -> str:
+    own = (
+        f"dpscale ({significant(found['ns'], 2)} ns a row, marginal and core; "
+        f"one increment in memory would be {significant(found['increment ns'], 2)})"
+    )
+    what = "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, from Parquet"
+    head = (f"`benchmarks/counting.py`: {what}", "ratio")
+    return table(head, [own, "1"], ["`numpy.bincount`", ratio(found["bincount"])], ["DuckDB", ratio(found["duckdb"])])
+
+
+def noise(found: Figures) -> str:
+    rows = {
+        "dpscale, σ = 2³⁰ (the usual case: a fine lattice)": significant(found["sigma 2^30"], 2),
+        "dpscale, σ = 100": significant(found["sigma 100"], 2),
+        "numpy's float normal (not exact)": significant(found["numpy"], 2),
+        "OpenDP's discrete Gaussian, on a vector": significant(found["opendp"], 1),
+    }
+    return table(
+        ("`benchmarks/noise.py`: exact discrete Gaussian noise, draws a second and core", "ratio"), *rows.items()
+    )
+
+
+def query_smasher(found: Figures) -> str:
+    rows = {
+        "[40]⁴⁰, 1-way range + 2-way affine + 3-way prefix: 632 million queries, 10,701 subworkloads": "mixed 40 40",
+        "[40]¹⁰, the same families": "mixed 40 10",
+        "[30]⁴⁰, the same families": "mixed 30 40",
+        "[50]⁴⁰, 1-way prefix + 2-way affine": "cube 50 40 affine",
+        "Adult, hybrid, up to 3-way": "hybrid Adult 0",
+    }
+    head = (
+        "`benchmarks/query_smasher.py`: planning, ours beside QuerySmasher's paper (128-core server)",
+        "paper's time / ours", "paper's RMSE / ours",
+    )  # fmt: skip
+    shown = (
+        [label, times(found, f"{key}, time"), fine(found[f"{key}, RMSE"]) if f"{key}, RMSE" in found else ""]
+        for label, key in rows.items()
+    )
+    above = found["rows above the paper"]
+    under = "at or under its error to the printed digits" if not above else f"{above} of them above its error"
+    every = f"Every row of that paper's tables is at a certified gap below {gap(found)}, and {under}."
+    return f"{table(head, *shown)}\n\n{every}"
+
+
+def times(found: Figures, key: str) -> str:
+    return f"{found[key]:,.0f}" if key in found else ""
+
+
+def gap(found: Figures) -> str:
+    """The next number of one digit: 4·10⁻⁷ for 3.2e-07."""
+    exponent = math.floor(math.log10(found["largest gap"]))
+    digit = math.ceil(round(found["largest gap"] / 10**exponent, 6))
+    return f"{digit}·10⁻{str(-exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def hdmm(found: Figures) -> str:
+    rows = {
+        "Adult, 0- to 3-way marginals": "Adult W1",
+        "Adult, 2-way, prefix on five attributes": "Adult W2",
+        "Loans, sets of at most 5,000 cells, prefix on four attributes": "Loans W2",
+        "CPS, all sets of three, prefixes on two attributes": "CPS W2",
+    }
+    head = (
+        "`benchmarks/hdmm.py`: expected RMSE, HDMM's paper over ours",
+        "Laplace, ε = 1", "Gaussian, ε = 1, δ = 10⁻⁶",
+    )  # fmt: skip
+    kinds = ("laplace", "gaussian")
+    return table(head, *([label, *(f"{found[f'{key}, {kind}']:.3f}" for kind in kinds)] for label, key in rows.items()))
+
+
+def adaptive(found: Figures) -> str:
+    rows = {
+        "`aim-grem`": "ours",
+        "product of 1-ways, all budget on them": "product of 1-ways",
+        "`residual-planner` with `maxent`": "ResidualPlanner, maxent",
+        "AIM+GReM as published": "AIM+GReM as published",
+        "`residual-planner`": "ResidualPlanner",
+    }
+    columns = ("adult, 0.1", "adult, 1", "adult, 10", "acs, 1", "salary, 1", "titanic, 1")
+    head = (
+        "`benchmarks/adaptive.py`: all 3-way marginals, mean L1 error / N, δ = 10⁻⁹, 3 seeds",
+        "Adult, ε = 0.1", "ε = 1", "ε = 10", "ACS, ε = 1", "salary, ε = 1", "titanic, ε = 1",
+    )  # fmt: skip
+    shown = ([label, *(fine(found[f"{key}, {column}"]) for column in columns)] for label, key in rows.items())
+    elsewhere = "(Elsewhere, on Adult: AIM with Private-PGM 0.345 in 133 s at ε = 0.1 and 0.166 in 349 s at ε = 1.)"
+    return f"{table(head, *shown)}\n\n{elsewhere}"
+
+
+def scaling(found: Figures) -> str:
+    rows = {
+        "work in registers, bare processes: what the machine gave": "registers",
+        "counting by bare processes, sums not brought together": "counting, bare",
+        "counting": "counting",
+        "planning": "planning",
+        f"measuring 10,700 sets ({share(found['measuring, driver'])} of it the driver's)": "measuring",
+        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({share(found['rounds, driver'])} of it the "
+        "driver's)": "rounds",
+    }
+    head = (
+        "`benchmarks/scaling.py`: a Dask cluster of 1 and of 2 worker processes on two cores",
+        "seconds on 1 / (2 × seconds on 2)",
+    )
+    shown = table(head, *([label, f"{found[key]:.2f}"] for label, key in rows.items()))
+    lost = found["death, counting seconds again"]
+    ended = (
+        "no task of a counting pass that had ended" if lost < 0.05 else f"{lost:.1f} s of a counting pass's ended tasks"
+    )
+    error = found["model's error"]
+    side = "low" if error < 0 else "high"
+    return f"""{shown}
+
+In the same run the scheduler's overhead was {significant(1e3 * found["overhead, seconds a task"], 2)} ms a task, \
+{100 * found["overhead, share"]:.1f} % of measuring 10,700 sets; a death of one of two workers made
+{found["death, map seconds again"]:.1f} s of a map's calls go again, and {ended}. \
+A list scheduler with the times of one worker tells
+the two workers' time {share(abs(error))} too {side}; for the same sets on a table a thousand \
+times as long (10⁹ rows) it tells {found["simulated, 10"]:.0f} times the
+speed on 10 workers, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \
+where the driver's share and the scheduler hold it."""
+
+
+def large_job(found: Figures) -> str:
+    return f"""\
+`benchmarks/large_job.py`: the [40]⁴⁰ job above on a million rows with `memory = "{found["memory"]}"` plans in \
+{found["plan, seconds"]:.0f} s, counts and
+measures all 10,701 residuals in {found["measure, seconds"]:.0f} s with {found["measure, GiB"]:.2f} GiB at its peak, \
+and then answers a random query over three attributes in about
+{found["answer, ms"]:.0f} ms (on a day when the host was slow: it varies by two)."""
+
+
+BLOCKS: dict[str, Callable[[Figures], str]] = {
+    make.__name__: make
+    for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, scaling, large_job)
+}  # fmt: skip
+
+
+def filled(text: str) -> str:
+    """A text with every block made anew."""
+    return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](load(found[2]))}\n{found[3]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    given, text = parser.parse_args(), README.read_text()
+    if filled(text) == text:
+        return
+    if given.check:
+        sys.exit("README.md is not what benchmarks/tables.py makes of benchmarks/results")
+    README.write_text(filled(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The README's figures: each is made from a file under benchmarks/results, and none is written by hand."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """The generator, with the tracked figures in a folder of the test's own."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import tables
+
+    return tables
+
+
+@pytest.fixture
+def figures(tables, tmp_path, monkeypatch):
+    """The tracked figures, in a folder of the test's own."""
+    import results
+
+    monkeypatch.setattr(results, "FOLDER", shutil.copytree(results.FOLDER, tmp_path / "results"))
+    return results
+
+
+def test_the_readme_is_what_the_generator_makes_of_the_results(tables):
+    assert tables.filled(README.read_text()) == README.read_text()
+
+
+def test_every_benchmark_has_one_block_and_every_result_a_block(tables):
+    blocks = [name for _, name, _ in tables.BLOCK.findall(README.read_text())]
+    kept = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert sorted(blocks) == sorted(kept) == sorted(tables.BLOCKS)
+    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in kept)
+
+
+def test_what_is_measured_has_no_figure_by_hand(tables):
+    section = README.read_text().split("\n## Measured\n")[1].split("\n## ")[0]
+    assert not re.search(r"\d", tables.BLOCK.sub("", section))
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
+def test_another_figure_makes_another_readme(tables, figures, name):
+    content = json.loads(figures.path_of(name).read_text())
+    assert content["run"]
+    for key, value in content["figures"].items():
+        other = "3GiB" if isinstance(value, str) else 3.3 * value + 2
+        if (name, key) in {("main_job", "bincount"), ("noise", "sigma 2^30")}:  # 1 by their meaning
+            continue
+        changed = content | {"figures": content["figures"] | {key: other}}
+        figures.path_of(name).write_text(json.dumps(changed))
+        assert tables.filled(README.read_text()) != README.read_text(), key
+
+
+def test_a_run_is_saved_whole_or_not_at_all(figures):
+    found = figures.load("noise")
+    with pytest.raises(SystemExit, match="no figure for numpy"):
+        figures.save("noise", {key: value for key, value in found.items() if key != "numpy"})
+    assert figures.load("noise") == found
+    figures.save("noise", found | {"numpy": 0.123456789, "more": 2.0})
+    assert figures.load("noise") == found | {"numpy": 0.123457, "more": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(14.69, 3, "14.7"), (413.2, 3, "413"), (1002.4, 4, "1,002"), (14.0, 3, "14.0"), (0.0009, 1, "0.0009"),
+     (1.0, 3, "1")],
+)  # fmt: skip
+def test_rounding(tables, value, digits, text):
+    assert tables.significant(value, digits) == text
