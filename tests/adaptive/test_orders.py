@@ -3,10 +3,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpscale.adaptive.orders import residual_orders
+from dpscale.mechanisms.aim.orders import residual_orders
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual import center, residual_of
 from dpscale.residual.groups import Groups, every_cell
+from tests.adaptive.small import measure
 
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))
 
@@ -43,7 +44,7 @@ def test_values_are_the_centred_residual_and_its_noise_the_projector():
     counts = rng.poisson(20, size=(6, 4))
     order = orders(Fraction(1, 2))[-1]
     true = residual_of(np.add.reduceat(counts, (0, 2, 5), axis=0).astype(float), (0, 1))
-    drawn = np.array([order.measure(counts, seeded_secret(s), order.record()) for s in range(600)]) - true
+    drawn = np.array([measure(order, lambda names: counts, seeded_secret(s), order.label) for s in range(600)]) - true
     np.testing.assert_allclose(drawn.sum(axis=1), 0, atol=1e-9)
     projector = np.kron(*(center(np.eye(own.count), [0]) for own in order.groups))
     found = np.cov(drawn.reshape(600, -1).T) / order.variance
@@ -52,6 +53,6 @@ def test_values_are_the_centred_residual_and_its_noise_the_projector():
 
 
 def test_records_differ_where_measurements_differ_and_nowhere_else():
-    one, other = [o.record() for o in orders()], [o.record() for o in orders(Fraction(1, 31))]
+    one, other = [o.label for o in orders()], [o.label for o in orders(Fraction(1, 31))]
     assert len({repr(record) for record in one + other}) == len(one) + len(other)
-    assert one == [o.record() for o in orders()]
+    assert one == [o.label for o in orders()]

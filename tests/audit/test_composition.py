@@ -12,7 +12,6 @@ from dpscale.audit.releases import MECHANISMS
 from dpscale.measure.store import record_digest, write_values
 from dpscale.privacy.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.stages.measure import measured
 from tests.audit.small import write
 
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
@@ -65,13 +64,20 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
+def first_drawn(run):
+    """The record of a run's first measurement, and its value."""
+    released = Run(run).released
+    first = released.planned.first()
+    return released.record(first.orders[0]), released.values(first)[0]
+
+
 def test_a_planted_uncharged_draw_is_found(tmp_path):
     run, ledger = a_run(tmp_path)
-    found = measured(Run(run))
+    record, value = first_drawn(run)
     for change, fault in (({"release": "another"}, "not charged"), ({"strategy": "0" * 64}, "not in the plan")):
-        record = found.record(0) | change
-        path = run / "measurements" / f"{record_digest(record)}.parquet"
-        write_values(path, found.read(0), record)
+        changed = record | change
+        path = run / "measurements" / f"{record_digest(changed)}.parquet"
+        write_values(path, value, changed)
         assert any(fault in text for text in audit_run(run, ledger).faults)
         path.unlink()
     assert audit_run(run, ledger).sound
@@ -80,7 +86,7 @@ def test_a_planted_uncharged_draw_is_found(tmp_path):
 def test_a_planted_second_draw_is_found(tmp_path):
     """The same measurement once more under another noise: in the plan and of this release, but paid for once."""
     run, ledger = a_run(tmp_path)
-    found = measured(Run(run))
-    record = found.record(0) | {"round": 1}
-    write_values(run / "measurements" / f"{record_digest(record)}.parquet", found.read(0), record)
+    record, value = first_drawn(run)
+    record |= {"round": 1}
+    write_values(run / "measurements" / f"{record_digest(record)}.parquet", value, record)
     assert not audit_run(run, ledger).sound

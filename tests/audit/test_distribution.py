@@ -15,7 +15,6 @@ from dpscale.audit.laws import faults, low_bits_p, scale_p, shape_p
 from dpscale.audit.planted import noise_on_floats, noise_scaled
 from dpscale.audit.releases import MECHANISMS, applied, case_of
 from dpscale.audit.selftest import noise_of
-from dpscale.stages.measure import measured
 from dpscale.tables import Table
 from dpscale.tables.count import count_marginals
 from tests.audit.small import write
@@ -46,13 +45,14 @@ def noise_of_run(place, mechanism, noise):
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
     release = dp.run(path, place / f"run-{mechanism}-{noise}")
     table = Table.open(place / "data", release.domain)
-    found = measured(release._run)
-    parts = []
-    for index, (block, draw) in enumerate(zip(found.plan.blocks, found.schedule.draws, strict=True)):
+    released = release._run.released
+    first, parts = released.planned.first(), []
+    for order, value in zip(first.orders, released.values(first), strict=True):
+        block, draw = order.block, order.draw
         counts = count_marginals(table, [block.attributes])[block.attributes]
         exact = applied(block.factors, counts) * draw.multiplier
-        parts.append(found.read(index).reshape(-1) * draw.multiplier - exact)
-    return parts, [math.sqrt(draw.variance) for draw in found.schedule.draws]
+        parts.append(value.reshape(-1) * draw.multiplier - exact)
+    return parts, [math.sqrt(order.draw.variance) for order in first.orders]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])

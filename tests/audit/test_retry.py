@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,12 @@ from dpscale import BudgetError, DataError, JobError
 from dpscale.audit.composition import audit_run, record_of
 from dpscale.engine import resolve
 from dpscale.job import Job
-from dpscale.measure import carry_out, make_orders
+from dpscale.measure import carry_out
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import make_secret
 from dpscale.runs.run import Run
-from dpscale.stages.measure import measured, run_measure, run_plan
-from dpscale.stages.running import run_stages
+from dpscale.stages import STAGES, reading
+from dpscale.stages.running import run_stage, run_stages
 from dpscale.tables import Table
 from dpscale.tables.count import Layout, count
 from tests.audit.small import frame, measurements, write
@@ -30,12 +31,12 @@ PRIVATE = {"scheduler": "synchronous"}
 def begun(place, name="run", **changes):
     """A planned run directory."""
     run = Run.create(Job.read(write(place, **changes)), place / name)
-    run_plan(run, resolve(scheduler="synchronous"))
+    run_stage(STAGES["plan"], run, resolve(scheduler="synchronous"))
     return run
 
 
 def measure(run, scheduler="synchronous"):
-    run_measure(run, resolve(scheduler=scheduler))
+    run_stage(STAGES["measure"], run, resolve(scheduler=scheduler))
 
 
 def charges(place):
@@ -52,15 +53,21 @@ def crashing(monkeypatch, name):
     monkeypatch.setattr(f"dpscale.stages.{name}", crash)
 
 
+def every_measurement(released):
+    """All of the first decision, whether there is a file or not."""
+    elsewhere = replace(released, folder=released.folder / "none")
+    return [replace(one, path=released.folder / one.path.name) for one in elsewhere.missing(released.planned.first())]
+
+
 def test_a_task_run_again_changes_no_file(tmp_path):
     run = begun(tmp_path)
     measure(run)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     make_secret(run.secret_path, run.job.engine.seed)
-    found = measured(run)
-    orders = make_orders(found, range(len(found.plan.blocks)))
+    released = run.released
+    orders = every_measurement(released)
     table = Table.open(run.job.data.path, run.domain)
-    layout = Layout(run.domain, found.plan.counted)
+    layout = Layout(run.domain, released.planned.counted)
     carry_out(layout, orders, run.secret_path, count(layout, table.partitions))
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     assert len(charges(tmp_path)) == 1
@@ -243,7 +250,7 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
-    found = dp.jobs.reading._dropped
+    found = reading._dropped
 
     def meanwhile(*arguments):
         dropped = found(*arguments)
@@ -291,9 +298,9 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
 
 def die_once(victim):
     """On a worker: whoever writes a measurement first writes its process id into `victim` and kills itself."""
-    from dpscale.measure import orders
+    from dpscale.measure import measurement
 
-    write_values = orders.write_values
+    write_values = measurement.write_values
 
     def deadly(path, values, record, opened):
         write_values(path, values, record)
@@ -301,7 +308,7 @@ def die_once(victim):
             print(os.getpid(), file=file, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    orders.write_values = deadly
+    measurement.write_values = deadly
 
 
 def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from dpscale import Domain, Workload, plan
 from dpscale.measure.block import measure_block
 from dpscale.plans.schedule import make_schedule
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct import Estimates
 from dpscale.reconstruct.chains import Links
+from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order

@@ -10,12 +10,12 @@ from itertools import combinations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from dpscale.measure.rounds import Rounds
-from dpscale.stages.methods import plan_of
 
 import dpscale as dp
-from dpscale.adaptive import Setting, run
+from dpscale.adaptive import run
 from dpscale.job import Job
+from dpscale.measure import Released
+from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
@@ -61,9 +61,9 @@ def test_a_job_draws_what_the_plain_loop_draws(reference):
     """No Dask, no files: the same marginals, bit by bit."""
     place, _, _ = reference
     directory = Run(place / "whole")
-    setting, manifest = plan_of(directory.job, directory.domain).setting, directory.manifest
+    manifest = directory.manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
-    state = run(setting, exact, seeded_secret(5), head)
+    state = run(directory.planned, exact, seeded_secret(5), head)
     released = dp.Release.open(place / "whole")
     assert len(state.rounds) >= 2
     for names in (("a", "b", "c"), ("b", "c"), ("a",)):
@@ -129,9 +129,9 @@ def crash_at(monkeypatch, times, name):
 
 @pytest.mark.parametrize(
     ("name", "times"),
-    [("dpscale.measure.orders.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.measure.rounds.create", n) for n in (0, 1, 2)]
-    + [("dpscale.stages.adapting.draw_chosen", 1), ("dpscale.stages.measure.publish", 0)],
+    [("dpscale.measure.measurement.write_values", n) for n in (0, 1, 4, 6)]
+    + [("dpscale.measure.released.create", n) for n in (0, 1, 2)]
+    + [("dpscale.stages.measure.draw_chosen", 1), ("dpscale.stages.measure.publish", 0)],
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
     place, changes, expected = reference
@@ -154,7 +154,7 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     """A directory copied in the middle of a run, or robbed of its decision, on a machine whose floats differ."""
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
-        crash_at(patch, len(SIZES), "dpscale.measure.orders.write_values")
+        crash_at(patch, len(SIZES), "dpscale.measure.measurement.write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "other")
@@ -163,10 +163,10 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     if way == "a copy":
         dp.run(job, tmp_path / "run")
     before = measurements(tmp_path / "other")
-    real = Rounds.decide
+    real = Released.decide
     with monkeypatch.context() as patch:
-        patch.setattr(Rounds, "decide", lambda rounds, own: real(
-            rounds, own if own.round == 0 else replace(own, chosen=own.chosen[::-1], orders=())
+        patch.setattr(Released, "decide", lambda rounds, own: real(
+            rounds, replace(own, chosen=own.chosen[::-1], orders=())
         ))  # fmt: skip
         with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
             dp.run(job, tmp_path / "other")
@@ -191,7 +191,7 @@ def finer(told):
 def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch, edit):
     job = write(tmp_path, **OWN)
     with monkeypatch.context() as patch:
-        crash_at(patch, 4, "dpscale.measure.orders.write_values")
+        crash_at(patch, 4, "dpscale.measure.measurement.write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
@@ -207,7 +207,7 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = Rounds.decide
+    real = Released.decide
 
     def late(rounds, decision):
         if decision.round == 1:  # the other driver was here meanwhile
@@ -216,13 +216,13 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
             decision = replace(decision, chosen=(("b", "c"),))
         return real(rounds, decision)
 
-    monkeypatch.setattr(Rounds, "decide", late)
+    monkeypatch.setattr(Released, "decide", late)
     assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
 
 
 def other_groups(patch):
     """As a machine would choose them whose floats differ."""
-    patch.setattr("dpscale.adaptive.state._grouped", lambda setting, counts: {
+    patch.setattr("dpscale.mechanisms.aim.state._grouped", lambda setting, counts: {
         name: by_mass(np.arange(1.0, 1 + len(own.values)), 4.0) for name, own in counts.items()
     })  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
     (place / "ledger.sqlite").unlink(missing_ok=True)
     job = write(place, "again.toml", **changes)
     with monkeypatch.context() as patch:
-        crash_at(patch, len(SIZES) + 1, "dpscale.measure.orders.write_values")
+        crash_at(patch, len(SIZES) + 1, "dpscale.measure.measurement.write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     assert (tmp_path / "run/measurements/round-001.json").exists()
@@ -245,7 +245,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = Rounds.decide
+    real = Released.decide
 
     def late(rounds, decision):
         if decision.round == 1:
@@ -253,7 +253,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
         return real(rounds, decision)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rounds, "decide", late)
+        patch.setattr(Released, "decide", late)
         other_groups(patch)
         with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
             dp.run(job, tmp_path / "second")

@@ -5,9 +5,12 @@ import pytest
 from scipy import stats
 
 from dpscale import Domain, Workload, plan
-from dpscale.measure import Measurements, carry_out, make_orders, make_schedule
+from dpscale.measure import Released, carry_out
+from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.matrix import Settled
+from dpscale.privacy.budget import Budget
 from dpscale.privacy.secret import make_secret
-from dpscale.reconstruct import Estimates
+from dpscale.reconstruct.estimates import Estimates
 from dpscale.tables.count import Layout
 from tests.oracles import explicit_strategy, explicit_workload
 
@@ -17,17 +20,17 @@ LEVEL = 1e-4
 COUNTS = np.random.default_rng(3).poisson(40, DOMAIN.shape(DOMAIN.names))
 
 
-def one_run(folder, made, schedule, seed) -> np.ndarray:
+def one_run(folder, settled, seed) -> np.ndarray:
     """Errors of all queries in one seeded measurement, by the path that a job takes."""
     folder.mkdir()
-    measurements = Measurements(folder, f"seed{seed}", "snapshot", made, schedule)
+    released = Released(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
-    orders = make_orders(measurements, measurements.missing())
+    orders = released.missing(settled.first())
     layout = Layout(DOMAIN, tuple(dict.fromkeys(order.source for order in orders)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
     carry_out(layout, orders, folder / "secret.key", flat)
-    estimates = Estimates(made, measurements.variances, measurements.read)
+    estimates, made = released.evidence().least_squares(), settled.plan
     found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found) - explicit_workload(made.workload)[0] @ COUNTS.reshape(-1)
 
@@ -43,8 +46,8 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, family, mechanism)
     else:
         workload = Workload(DOMAIN).add(family, degree=2)
     made = plan(workload, mechanism)
-    schedule = make_schedule(made, 0.5)
-    variances = [draw.lattice_variance for draw in schedule.draws]
+    settled = Settled(made, Question(workload, Budget("gaussian", 0.5)))
+    variances = [draw.lattice_variance for draw in settled.schedule.draws]
     strategy = explicit_strategy(made, variances)
     covariance = explicit_workload(workload)[0] @ np.linalg.pinv(strategy.T @ strategy, hermitian=True)
     covariance = covariance @ explicit_workload(workload)[0].T
@@ -53,7 +56,7 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, family, mechanism)
     values, vectors = np.linalg.eigh(covariance)
     kept = values > values[-1] * 1e-7
     whiten = vectors[:, kept] / np.sqrt(values[kept])
-    errors = np.array([one_run(tmp_path / str(seed), made, schedule, seed) for seed in range(RUNS)])
+    errors = np.array([one_run(tmp_path / str(seed), settled, seed) for seed in range(RUNS)])
     z = errors @ whiten
     freedom = z.size
     assert freedom >= 30 * RUNS

@@ -16,7 +16,8 @@ from dpscale.engine import LocalEngine
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.stages.measure import run_measure, run_plan
+from dpscale.stages import STAGES
+from dpscale.stages.running import run_stage
 from tests.stages.small import table, write_job, write_table
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
@@ -68,8 +69,8 @@ def test_the_number_of_workers_changes_no_byte(place, workers):
     dp.run(path, place / "one", scheduler="synchronous")
     run = Run.create(Job.read(path), place / "two")
     engine = LocalEngine("threads", workers=workers)
-    run_plan(run, engine)
-    run_measure(run, engine)
+    for name in ("plan", "measure"):
+        run_stage(STAGES[name], run, engine)
     assert bytes_of(place / "one") == bytes_of(place / "two")
 
 
@@ -187,7 +188,7 @@ def test_status_tells_a_killed_run_from_one_at_work(place):
 
 
 def hang(run, pipe):
-    with run.locked(), run.stage("plan", "plan"):
+    with run.locked(), run.during(STAGES["plan"]):
         pipe.send("begun")
         signal.pause()
 
