@@ -1,4 +1,4 @@
-"""A dpscale job as an Airflow 3 DAG: one task a stage.
+"""A dpscale job as an Airflow 3 DAG: one task a stage, as `dpscale stages` lists them.
 
 Tasks hand over the run directory and the hash of what the stage before left, as its manifest notes it; that the files
 still have that hash is for dpscale to see, as each stage begins. Nothing of the data passes through XCom. A stage that
@@ -55,6 +55,22 @@ def stage(name: str, before: dict[str, str]) -> dict[str, str]:
     return {"run_dir": run_dir, "stage": name, "sha256": dpscale(name, run_dir)["sha256"]}
 
 
+def later() -> list[str]:
+    """The stages after the first, in their order."""
+    listed = subprocess.run([COMMAND, "stages", "--json"], check=True, capture_output=True, text=True)
+    return [one["name"] for one in json.loads(listed.stdout)["stages"]][1:]
+
+
+def task_of(name: str) -> Any:
+    """The task of a stage."""
+
+    @task(task_id=name)
+    def carry_out(before: dict[str, str]) -> dict[str, str]:
+        return stage(name, before)
+
+    return carry_out
+
+
 @dag(
     dag_id="dpscale",
     schedule=None,
@@ -72,19 +88,9 @@ def release() -> None:
         dpscale("plan", job, "--run-dir", run_dir)
         return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}
 
-    @task
-    def measure(before: dict[str, str]) -> dict[str, str]:
-        return stage("measure", before)
-
-    @task
-    def reconstruct(before: dict[str, str]) -> dict[str, str]:
-        return stage("reconstruct", before)
-
-    @task
-    def report(before: dict[str, str]) -> dict[str, str]:
-        return stage("report", before)
-
-    report(reconstruct(measure(plan())))
+    left = plan()
+    for name in later():
+        left = task_of(name)(left)
 
 
 release()

@@ -1,4 +1,4 @@
-"""A job as a DAG in plain Python, for those without Airflow: plan, measure, reconstruct, report.
+"""A job as a DAG in plain Python, for those without Airflow: one step a stage, as `dpscale stages` lists them.
 
 Every step is a process of its own that knows the run directory and nothing else. It may be run again: what is done
 stays done, and nothing is spent twice. A transient failure (exit code 75), or a process that a signal ended (the kernel
@@ -9,6 +9,7 @@ for want of memory), is tried again; any other failure ends the DAG.
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -39,9 +40,16 @@ def signal_of(code: int) -> str | None:
     return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
+def stages() -> list[str]:
+    """The stages of a run, in their order."""
+    listed = subprocess.run([sys.executable, "-m", "dpscale", "stages", "--json"], check=True, capture_output=True)
+    return [stage["name"] for stage in json.loads(listed.stdout)["stages"]]
+
+
 def main(job: str, run_dir: str) -> None:
-    step("plan", job, "--run-dir", run_dir)
-    for stage in ("measure", "reconstruct", "report"):
+    first, *later = stages()
+    step(first, job, "--run-dir", run_dir)
+    for stage in later:
         step(stage, run_dir)
 
 

@@ -38,7 +38,7 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     run = Path(run_dir)
     manifest, job = json.loads((run / "manifest.json").read_text()), tomllib.loads((run / "job.toml").read_text())
     bound = job["data"].get("max_rows_per_unit") or 1
-    if (run / "measurements" / "round-000.json").exists():
+    if "blocks" not in json.loads((run / "plan" / "plan.json").read_text()):
         return _audit_rounds(run, manifest["release"], bound, ledger)
     sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
     drawn, faults = Fraction(0), []
@@ -55,23 +55,33 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
 
 
 def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Audit:
-    """An adaptive run: its choices by the rounds' files, which the ledger knows; its draws by their own records."""
+    """An adaptive run: its choices by the rounds' files, which the ledger knows; its draws by their own records.
+
+    The first round, of 1-ways, follows from the plan and has no file; no draw of it may be there twice.
+    """
     paid, decided = _paid(ledger), _decided(ledger, release)
     rounds = [json.loads(path.read_text()) for path in sorted((run / "measurements").glob("round-*.json"))]
     drawn = sum((Fraction(one["rho"]) * len(one["chosen"]) for one in rounds), Fraction(0))
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
+    drawn_already: set[tuple[int, int, tuple[str, ...]]] = set()
     faults = [f"round {one['round']}: not what the ledger knows" for one in rounds if _digest(one) not in decided]
     for path in sorted((run / "measurements").glob("*.parquet")):
         record = record_of(path)
         if record["release"] != release or release not in paid:
             faults.append(f"{path.name}: a draw under a release that was not charged")
-        if (record["round"], record["rank"], tuple(record["residual"])) not in ordered:
-            faults.append(f"{path.name}: a draw that no round decided")
+        decision = (record["round"], record["rank"], tuple(record["residual"]))
+        if decision in drawn_already or not (decision in ordered or _is_one_way(record)):
+            faults.append(f"{path.name}: a draw that no round decided, or a second one")
+        drawn_already.add(decision)
         squared = 1
         for _, *starts in record["groups"]:
             squared *= 1 if record["whole"] else len(starts) * (len(starts) - 1)
         drawn += _cost(record, (squared, 0), bound) / 2
     return Audit(drawn, paid.get(release, Fraction(0)), tuple(faults))
+
+
+def _is_one_way(record: dict[str, Any]) -> bool:
+    return bool(record["round"] == 0 and record["whole"] and len(record["residual"]) == 1)
 
 
 def _cost(record: dict[str, Any], reach: tuple[int, int], rows: int) -> Fraction:

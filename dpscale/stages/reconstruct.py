@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,9 @@ from dpscale.workload import ExplicitPart, Part, ProductPart
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 TASKS_PER_WORKER = 8
+MOST_OPEN = 4
+Opened = tuple[Run, Estimates]
+_open: dict[tuple[str, str], Opened] = {}
 RESERVED = ("estimate", "std_error", "low", "high")
 
 
@@ -35,6 +37,7 @@ def perform(run: Run, engine: Engine) -> None:
     engine.check_sight(run.path)
     keep_model(run, engine.each("model"))
     items, known = [], _known(run)
+    _kept(str(run.path), known, run)  # threads of this process need not open it again
     for number, part in enumerate(run.workload.parts):
         size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
         items += [(str(run.path), known, number, start, start + size) for start in range(0, len(part.sets), size)]
@@ -48,11 +51,16 @@ def _known(run: Run) -> str:
     return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
 
 
-@lru_cache(maxsize=4)
-def _opened(path: str, known: str) -> tuple[Run, Estimates]:
-    """A run that a worker answers from, kept from task to task."""
-    run = Run(path)
-    return run, estimates_of(run)
+def _opened(path: str, known: str) -> Opened:
+    """A run that tasks answer from, kept in the process from one to the next."""
+    return _open.get((path, known)) or _kept(path, known, Run(path))
+
+
+def _kept(path: str, known: str, run: Run) -> Opened:
+    _open[path, known] = opened = run, estimates_of(run)
+    while len(_open) > MOST_OPEN:
+        _open.pop(next(iter(_open)))
+    return opened
 
 
 def write_answers(path: str, known: str, number: int, start: int, end: int) -> list[dict[str, Any]]:

@@ -1,0 +1,38 @@
+"""The command's frame: exit codes, one sentence on stderr, and the options that commands share.
+
+Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 75 try again. With --json a command prints
+one JSON object on stdout and nothing else there; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dpscale.errors import DpscaleError, TransientError
+
+
+class _Group(click.Group):
+    """Turns dpscale's errors into one sentence on stderr and their exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except DpscaleError as error:
+            click.echo(f"dpscale: {error}", err=True)
+            context.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("dpscale: stopped; the same command goes on where it left, and spends nothing twice", err=True)
+            context.exit(TransientError.exit_code)
+
+
+scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+@click.group(cls=_Group)
+@click.version_option(package_name="dpscale")
+def main() -> None:
+    """Differentially private answers to very large workloads, on Dask."""

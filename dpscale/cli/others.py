@@ -1,0 +1,107 @@
+"""Commands beside a run: the ledger, domain and job files, the self-test, the demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
+from dpscale.cli.progress import Bars
+
+
+@main.group()
+def ledger() -> None:
+    """What was spent, and the caps."""
+
+
+@ledger.command("show")
+@click.argument("path")
+@json_option
+def ledger_show(path: str, as_json: bool) -> None:
+    """Show spent, reserved and remaining budget, per release and in total."""
+    from dpscale.cli.ledgertext import ledger_text
+    from dpscale.privacy.ledger import Ledger
+
+    with Ledger.open(path, create=False) as opened:
+        summary = opened.summary()
+    click.echo(json.dumps(summary) if as_json else ledger_text(summary))
+
+
+@ledger.command("cap")
+@click.argument("path")
+@click.option("--dataset", required=True)
+@click.option("--epsilon", type=float, required=True)
+@click.option("--delta", type=float, required=True)
+def ledger_cap(path: str, dataset: str, epsilon: float, delta: float) -> None:
+    """Cap what all releases of a dataset may cost together."""
+    from dpscale.privacy.ledger import Ledger
+
+    with Ledger.open(path) as opened:
+        click.echo(str(opened.set_cap(dataset, epsilon, delta)))
+
+
+@main.group()
+def domain() -> None:
+    """Domain files."""
+
+
+@domain.command("sketch")
+@click.argument("data")
+def domain_sketch(data: str) -> None:
+    """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
+    from dpscale.tables.sketch import WARNING, sketch
+
+    click.echo(WARNING, err=True)
+    click.echo(sketch(data))
+
+
+@main.command()
+@json_option
+def selftest(as_json: bool) -> None:
+    """Audit this installation: noise, stability, and what an attacker can learn, each with planted violations."""
+    from dpscale.audit import selftest as audit
+
+    results = audit()
+    if as_json:
+        click.echo(json.dumps([{"name": name, "passed": passed, "detail": detail} for name, passed, detail in results]))
+    else:
+        for name, passed, detail in results:
+            click.echo(f"{'ok' if passed else 'FAILED':<6} {name}: {detail}")
+    if not all(passed for _, passed, _ in results):
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.option("--folder", default="dpscale-demo", show_default=True, help="Where the demo is kept.")
+@scheduler_option
+@quiet_option
+def demo(folder: str, scheduler: str | None, quiet: bool) -> None:
+    """The main job on sample data: the RAND health insurance experiment."""
+    from dpscale.cli.demo import run_demo
+
+    with Bars(quiet) as progress:
+        text = run_demo(Path(folder), scheduler, progress)
+    click.echo(text)
+
+
+@main.group()
+def job() -> None:
+    """Job files."""
+
+
+@job.command("schema")
+def job_schema() -> None:
+    """Print the JSON Schema of a job file, by which editors complete and check it."""
+    from dpscale.cli.schema import schema
+
+    click.echo(json.dumps(schema(), indent=1))
+
+
+@job.command("options")
+def job_options() -> None:
+    """Print the options of every mechanism and reconstruction as a table (Markdown)."""
+    from dpscale.cli.schema import options_table
+
+    click.echo(options_table())

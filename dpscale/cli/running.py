@@ -1,0 +1,135 @@
+"""`run`, `plan` and a command for every other stage, by the table of stages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
+from dpscale.cli.progress import Bars
+from dpscale.stages import STAGES
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept (default: runs/ and the job's digest).")
+@scheduler_option
+@quiet_option
+@json_option
+def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Run all stages of a job; a run that was begun goes on where it left."""
+    from dpscale.job import Job
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
+
+    directory = Run.create(Job.read(job), run_dir)
+    with Bars(quiet) as progress:
+        run_stages(directory, scheduler=scheduler, progress=progress)
+    _tell_run(directory.path, directory.manifest, as_json)
+
+
+def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
+    report = path / "report.html"
+    told = {
+        "run_dir": str(path),
+        "report": str(report),
+        "release": manifest["release"],
+        "private": manifest["private"],
+        "privacy": manifest["privacy"],
+        "stages": manifest["stages"],
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    if not manifest["private"]:
+        click.echo("dpscale: this run has a seed and is not private", err=True)
+    click.echo(f"report: {report}")
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
+@scheduler_option
+@quiet_option
+@json_option
+def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Plan a job: reads no data, spends nothing."""
+    from dpscale.engine import resolve
+    from dpscale.engine.counting import effort
+    from dpscale.job import Job
+    from dpscale.runs.run import Run
+    from dpscale.stages.plan import make_plan
+    from dpscale.stages.running import run_stages
+
+    read = Job.read(job)
+    with Bars(quiet) as progress:
+        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+        if run_dir is not None:
+            directory = Run.create(read, run_dir)
+            run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
+            planned = directory.planned
+        else:
+            domain = read.read_domain()
+            planned = make_plan(read, read.question(read.build_workload(domain)), engine)
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    engine.close()
+    _tell_plan(planned, read.privacy.budget, needs, as_json)
+
+
+def _tell_plan(planned: Any, budget: Any, needs: Any, as_json: bool) -> None:
+    told = {
+        "mechanism": planned.mechanism,
+        "queries": planned.workload.query_count,
+        "counted_sets": len(planned.counted),
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "noise": planned.noise,
+        **planned.summary(budget),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "notes": list(planned.notes),
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for key, value in told.items():
+        click.echo(f"{key.replace('_', ' '):>16}: {value}")
+
+
+def _stage_command(name: str, doc: str) -> None:
+    @main.command(name, help=doc)
+    @click.argument("run_dir")
+    @scheduler_option
+    @quiet_option
+    @json_option
+    def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+        from dpscale.runs.run import Run
+        from dpscale.stages.running import run_stages
+
+        directory = Run(run_dir)
+        with Bars(quiet) as progress:
+            run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+        stage = {"stage": name, **directory.manifest["stages"][name]}
+        click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+for _stage in STAGES.values():
+    if _stage.needs:  # the first one is `plan`, which takes a job
+        _stage_command(_stage.name, _stage.help)
+
+
+@main.command()
+@json_option
+def stages(as_json: bool) -> None:
+    """List the stages of a run in their order: what each needs, and whether it spends."""
+    table = [stage.to_dict() for stage in STAGES.values()]
+    if as_json:
+        click.echo(json.dumps({"stages": table}))
+        return
+    for stage in table:
+        click.echo(f"{stage['name']:>12}: {stage['help']}")

@@ -1,0 +1,63 @@
+"""The JSON Schema of a job file, and the table of options: both from the models that check a job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpscale.faults import Settings, rows_of
+from dpscale.job import Job
+from dpscale.mechanisms import MECHANISMS, mechanism
+from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction
+from dpscale.sections import MechanismTable, ReconstructTable
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Of the whole job file. What is named by `name` or `method` decides which other keys its table takes."""
+    content = Job.model_json_schema()
+    kinds = {name: mechanism(name).Options for name in MECHANISMS}
+    ways = {name: reconstruction(name).Options for name in RECONSTRUCTIONS}
+    content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
+    content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
+    return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
+
+
+def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -> dict[str, Any]:
+    """A table whose other keys are the options of what `key` names; None: any options."""
+    return {"type": "object", "oneOf": [_kind(key, name, model, name == default) for name, model in kinds.items()]}
+
+
+def _kind(key: str, name: str, model: type[Settings] | None, default: bool) -> dict[str, Any]:
+    properties = {} if model is None else model.model_json_schema()["properties"]
+    for option in properties.values():
+        if isinstance(option.get("default"), float) and math.isinf(option["default"]):
+            del option["default"]  # JSON has no infinity
+    required = {} if default else {"required": [key]}
+    return {"properties": {key: {"const": name}, **properties}, "additionalProperties": model is None, **required}
+
+
+def options_table() -> str:
+    """Markdown: of every mechanism and reconstruction its options, what each takes, means and is by default."""
+    lines = ["| in | option | takes | meaning | default |", "| --- | --- | --- | --- | --- |"]
+    for name in MECHANISMS:
+        lines += _lines(f'`mechanism.name = "{name}"`', mechanism(name).Options)
+    for name in RECONSTRUCTIONS:
+        lines += _lines(f'`reconstruct.method = "{name}"`', reconstruction(name).Options)
+    return "\n".join(lines)
+
+
+def _lines(where: str, model: type[Settings]) -> list[str]:
+    rows = [
+        f"| {where} | `{name}` | {takes} | {meaning} | {_shown(value)} |"
+        for name, takes, meaning, value in rows_of(model)
+    ]
+    return rows or [f"| {where} | | | no options | |"]
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {} or value == math.inf:
+        return ""
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else f"{value}"

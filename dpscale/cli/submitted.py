@@ -1,0 +1,76 @@
+"""Runs whose driver is on a cluster: `submit`, `status`, `wait`, `cancel`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dpscale.cli.group import json_option, main
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
+@click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
+@json_option
+def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None:
+    """Run all stages of a job on a cluster, its driver too, and come back at once."""
+    from dpscale.cli import driver
+    from dpscale.engine.connect import connected
+    from dpscale.job import Job
+    from dpscale.runs.run import Run
+
+    directory = Run.create(Job.read(job), run_dir)
+    with connected(scheduler) as client:
+        found = driver.submit(directory, client)
+    told = {"run_dir": str(directory.path), **found}
+    click.echo(json.dumps(told) if as_json else f"{found['state']}: dpscale wait {directory.path}")
+
+
+@main.command()
+@click.argument("run_dir")
+@json_option
+def status(run_dir: str, as_json: bool) -> None:
+    """Tell which stages of a run are done, and how its driver on the cluster is."""
+    from dpscale.cli import signs
+    from dpscale.runs.run import Run
+
+    run = Run(run_dir)
+    driven = signs.told(run.path)
+    states = run.states(signs.at_work(driven))
+    if as_json:
+        click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
+        return
+    for name, state in states.items():
+        click.echo(f"{name:>12}: {state}{', run the job again to go on' if state == 'stopped' else ''}")
+    if driven:
+        working = driven.get("working")
+        tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""
+        click.echo(f"{'driver':>12}: {'silent' if driven['silent'] else driven['state']}{tasks}")
+
+
+@main.command()
+@click.argument("run_dir")
+@click.option("--seconds", type=float, help="Give up after so long (exit code 75); the run goes on.")
+def wait(run_dir: str, seconds: float | None) -> None:
+    """Wait for a submitted run; ends with its exit code."""
+    from dpscale.cli import driver
+    from dpscale.runs.run import Run
+
+    run = Run(run_dir)
+    ended = driver.wait(run.path, seconds)
+    if ended["exit_code"]:
+        click.echo(f"dpscale: {ended['error']}", err=True)
+        raise click.exceptions.Exit(ended["exit_code"])
+    click.echo(f"report: {run.path / 'report.html'}")
+
+
+@main.command()
+@click.argument("run_dir")
+def cancel(run_dir: str) -> None:
+    """Stop a submitted run at its next task; a later submit goes on from there."""
+    from dpscale.cli import driver
+    from dpscale.runs.run import Run
+
+    driver.cancel(Run(run_dir).path)
