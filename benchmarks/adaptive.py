@@ -36,12 +36,17 @@ import results
 from marginal_tables import DATA, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
-from dpscale.adaptive import Options, Setting, State, run
+from dpscale.adaptive import run
 from dpscale.measure.block import measure_block
+from dpscale.mechanisms.aim.state import State
+from dpscale.mechanisms.aim_grem import Options
+from dpscale.mechanisms.aim_grem import plan as plan_adaptively
+from dpscale.mechanisms.contract import Question
 from dpscale.plans.schedule import make_schedule
 from dpscale.privacy import zcdp_rho
+from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct import Estimates
+from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.simulated import CONTAINS, simulated
 from dpscale.tables import ExactMarginal
@@ -51,10 +56,10 @@ Answers = Callable[[Names], np.ndarray]
 KNOWN = {("adult", 0.1): "AIM+Private-PGM 0.345, 133 s", ("adult", 1.0): "AIM+Private-PGM 0.166, 349 s"}
 TRIED: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "1-ways 1/5": {"ones": Fraction(1, 5)},
-    "1-ways 2/5": {"ones": Fraction(2, 5)},
-    "selecting 1/20": {"selecting": Fraction(1, 20)},
-    "selecting 1/5": {"selecting": Fraction(1, 5)},
+    "1-ways 1/5": {"ones": 0.2},
+    "1-ways 2/5": {"ones": 0.4},
+    "selecting 1/20": {"selecting": 0.05},
+    "selecting 1/5": {"selecting": 0.2},
     "every cell a group": {"grain": 0.0},
     "grain 0.2": {"grain": 0.2},
     "grain 0.8": {"grain": 0.8},
@@ -77,7 +82,10 @@ def rho_of(epsilon: float) -> Fraction:
 def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> State:
     """`alone`: 1-ways and nothing else."""
     asked = tuple((name,) for name in table.names) if alone else table.targets
-    return run(Setting(table.sizes, asked, rho_of(epsilon), options=options), table.counts, seeded_secret(seed))
+    workload, rho = Workload(Domain(dict(table.sizes))).add("marginal", attributes=asked), rho_of(epsilon)
+    question = Question(workload, Budget(GAUSSIAN, float(2 * rho), rho))
+    state: State = run(plan_adaptively(question, options), table.counts, seeded_secret(seed))
+    return state
 
 
 def planned(table: Table, epsilon: float, seed: int) -> Estimates:
@@ -170,7 +178,7 @@ def errors(table: Table, epsilon: float, seed: int, sets: int = 40, queries: int
     """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree."""
     state, random = adaptive(table, epsilon, seed, Options()), np.random.default_rng(seed)
     setting = state.setting
-    told = simulated(state.model, state.counts, state.residuals, setting.candidates, setting.options.chains)
+    told = simulated(state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains)
     print(f"{table.name}, epsilon {epsilon:g}: widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
     for degree in (1, 2, 3):
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)

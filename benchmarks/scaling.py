@@ -84,13 +84,13 @@ def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) ->
     """1-way ranges and 2-way prefixes of attributes that all differ in size: many problems, none known before."""
     import dpscale as dp
     from dpscale.engine import ClusterEngine
-    from dpscale.mechanisms import Setting, choose
 
+    os.environ["DPSCALE_STORE"] = "off"  # nothing is known before
     workload = dp.Workload(dp.Domain({f"x{i:02d}": 150 + 7 * i for i in range(24)}))
     workload = workload.add("range", degree=1).add("prefix", degree=2)
 
     def plan(client: Any) -> None:
-        choose(workload, "query-smasher", Setting(ClusterEngine(client).each("solve"), {}, None, "gaussian", 1 << 40))
+        dp.plan(workload, each=ClusterEngine(client).each("solve"), most_cells=1 << 40)
 
     def solves(function: Callable[..., Any], items: Any) -> list[Any]:
         begin = time.perf_counter()
@@ -99,7 +99,7 @@ def planning(clients: dict[int, Any], place: Path, given: argparse.Namespace) ->
         return found
 
     spent: list[float] = []  # by each call
-    whole = timed(lambda: choose(workload, "query-smasher", Setting(solves, {}, None, "gaussian", 1 << 40)))
+    whole = timed(lambda: dp.plan(workload, each=solves, most_cells=1 << 40))
     note = f"; of it tasks in one process: {sum(spent) / whole:.0%}"
     return {"planning": tell("planning", best(clients, given.turns, plan), note)}
 

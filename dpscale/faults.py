@@ -30,7 +30,7 @@ def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
 
 def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: str) -> Any:
     """The settings of a table; JobError for the first that is wrong. `whose`: what they are settings of."""
-    known = sorted(model.model_fields)
+    known = list(model.model_fields)
     for name in given:
         if name not in known:
             takes = ", ".join(known) or "no options"

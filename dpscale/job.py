@@ -84,8 +84,12 @@ class Job(Settings):
         asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
         if asked != "auto" and asked not in has:
             raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
-                           " or ".join(["auto", *has]), "leave it out")  # fmt: skip
+                           " or ".join(["auto", *has]), self._remedy(asked))  # fmt: skip
         return reconstruction(has[0] if asked == "auto" else asked)
+
+    def _remedy(self, asked: str) -> str:
+        setting = self.method.otherwise.get(asked)
+        return f"leave it out, or set {setting}" if setting else "leave it out"
 
     @cached_property
     def estimating(self) -> Settings:

@@ -139,4 +139,5 @@ def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
     return tuple(1 if exact else max(1, round(16 * weight / least)) for weight in targets.values())
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, reconstructions, beforehand=False)
+OTHERWISE = {"grem": "mechanism.published = true"}
+MECHANISM = Mechanism(NAME, Options, plan, read, reconstructions, beforehand=False, otherwise=OTHERWISE)

@@ -53,7 +53,8 @@ class Mechanism:
 
     plan: question, options and tools to what is planned; JobError or PlanError for what it does not take.
     read: what was planned, from the folder that it was written into; JobError for another.
-    reconstructions: names of the ways to estimates that options leave, best first; `same`: other names for them.
+    reconstructions: names of the ways to estimates that options leave, best first; `same`: other names for them;
+        `otherwise`: those that other options would leave, and which.
     """
 
     name: str
@@ -63,3 +64,4 @@ class Mechanism:
     reconstructions: Callable[[Any], Sequence[str]]
     beforehand: bool = True
     same: Mapping[str, str] = field(default_factory=dict)
+    otherwise: Mapping[str, str] = field(default_factory=dict)

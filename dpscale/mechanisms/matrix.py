@@ -214,8 +214,8 @@ class Settled:
     def touched(self, before: None, after: None) -> Iterable[AttributeSet]:
         return ()
 
-    def trace(self, state: None) -> list[dict[str, Any]]:
-        return []
+    def trace(self, state: None) -> None:
+        """Nothing is chosen."""
 
     def evidence(self, taken: Sequence[tuple[Everything, Sequence[Array]]]) -> Linear:
         """Blocks, the variances that were drawn, and values, read one by one as they are needed."""

@@ -173,8 +173,8 @@ class Planned(Protocol):
     def touched(self, before: Any, after: Any) -> Iterable[AttributeSet]:
         """The candidates of which another is believed than before."""
 
-    def trace(self, state: Any) -> list[dict[str, Any]]:
-        """What was chosen when, for people."""
+    def trace(self, state: Any) -> list[dict[str, Any]] | None:
+        """What was chosen when, for people; None where nothing ever is."""
 
     def evidence(self, taken: Sequence[tuple[Any, Sequence[Array]]]) -> Any:
         """All decisions with their values, as reconstructions take them."""

@@ -19,9 +19,9 @@ def limit_files() -> None:
 
 
 def kill_at_measuring() -> None:
-    from dpscale.measure import orders
+    from dpscale.measure import measurement
 
-    orders.write_values = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    measurement.write_values = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_out_of_memory() -> None:
@@ -32,7 +32,7 @@ def run_out_of_memory() -> None:
         rows = 31_000 + 337  # not a literal: a traceback shows the line of code, not what it comes to
         raise MemoryError(f"Unable to allocate 60.5 KiB for an array with shape (2, {rows}) and data type uint8")
 
-    counting.count = fail
+    counting.count_by = fail
 
 
 TROUBLES = {"disk": limit_files, "killed": kill_at_measuring, "memory": run_out_of_memory}

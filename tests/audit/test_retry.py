@@ -126,7 +126,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "measure._measure_pass")
+        crashing(patch, "measure.carry_out")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -149,7 +149,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
 def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "measure._measure_pass")
+        crashing(patch, "measure.carry_out")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")

@@ -4,11 +4,11 @@ import os
 import time
 
 from dpscale.engine import counting
-from dpscale.measure import orders
+from dpscale.measure import measurement
 
 STORING = float(os.environ.get("DPSCALE_TEST_STORING", "0.5"))
 COUNTING = float(os.environ.get("DPSCALE_TEST_COUNTING", "0"))
-write_values, count = orders.write_values, counting.count
+write_values, count = measurement.write_values, counting.count_by
 
 
 def slowly(*arguments: object) -> None:
@@ -21,4 +21,4 @@ def counted(*arguments: object) -> object:
     return count(*arguments)
 
 
-orders.write_values, counting.count = slowly, counted
+measurement.write_values, counting.count_by = slowly, counted

@@ -13,8 +13,8 @@ def die(*_: object, **__: object) -> None:
 
 
 PLACES = {
-    "counting": ("dpscale.engine.counting", "count"),
-    "measuring": ("dpscale.measure.orders", "write_values"),
+    "counting": ("dpscale.engine.counting", "count_by"),
+    "measuring": ("dpscale.measure.measurement", "write_values"),
     "reconstruction": ("dpscale.stages.reconstruct", "_answer_set"),
 }
 ROUNDS = {  # of an adaptive job
@@ -62,7 +62,7 @@ def hungry() -> None:
     """On a worker: counting takes more memory than there is."""
     from dpscale.engine import counting
 
-    counting.count = grow
+    counting.count_by = grow
 
 
 def squared(value: int) -> int:

@@ -89,15 +89,14 @@ def test_the_charge_is_rho_exactly_and_before_the_first_draw(reference):
     [row] = spent(place)
     assert (Fraction(row["cost"]["zcdp"]), row["state"]) == (Fraction(1, 2), "released")
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
-    assert sum(len(one["chosen"]) * (Fraction(one["rho"]) + Fraction(one["step"])) for one in decisions) == Fraction(
-        1, 2
-    )
+    chosen = sum(len(one["chosen"]) * (Fraction(one["rho"]) + Fraction(one["step"])) for one in decisions)
+    assert chosen + Run(place / "whole").planned.first().spent == Fraction(1, 2)
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
 def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
     job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
-    rho = Job.read(job).privacy.zcdp
+    rho = Job.read(job).privacy.budget.rho
     epsilon, delta = (
         cost.get("epsilon", dp.privacy.epsilon_of_rho(float(rho), 1e-6) * (1 + 1e-9)),
         cost.get("delta", 1e-6),
@@ -130,7 +129,7 @@ def crash_at(monkeypatch, times, name):
 @pytest.mark.parametrize(
     ("name", "times"),
     [("dpscale.measure.measurement.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.measure.released.create", n) for n in (0, 1, 2)]
+    + [("dpscale.measure.released.create", n) for n in (0, 1)]
     + [("dpscale.stages.measure.draw_chosen", 1), ("dpscale.stages.measure.publish", 0)],
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
@@ -368,9 +367,9 @@ def test_one_attribute_and_a_budget_for_nothing(tmp_path):
         ({"reconstruct": {"method": "least-squares"}}, ["reconstruct.method", "maxent"]),
         ({"reconstruct": {"method": "grem"}}, ["reconstruct.method", "published"]),
         ({"reconstruct": {"errors": "simulated"}} | PUBLISHED, ["reconstruct.errors", "maxent"]),
-        ({"reconstruct": {"agree": True}} | PUBLISHED, ["reconstruct.agree", "grem"]),
+        ({"reconstruct": {"agree": True}} | PUBLISHED, ["reconstruct.agree", "maxent"]),
         ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
-        ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload", "weighs"]),
+        ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload.weight", "above 0"]),
     ],
 )
 def test_wrong_jobs_are_told_in_one_sentence_and_spend_nothing(tmp_path, changes, parts):
