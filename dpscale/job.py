@@ -18,7 +18,7 @@ from dpscale.faults import Settings, checked, message_of
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import nearest
-from dpscale.reconstruct import reconstruction
+from dpscale.reconstruct import reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
 from dpscale.sections import Data, EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable
 from dpscale.storage.files import is_local, place, read_text
@@ -80,7 +80,7 @@ class Job(Settings):
     @cached_property
     def reconstruction(self) -> Reconstruction:
         """How estimates are made: as asked, or the best that the mechanism has. JobError for what it lacks."""
-        has = self.method.reconstructions(self.options)
+        has = taking(self.method.forms(self.options))
         asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
         if asked != "auto" and asked not in has:
             raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",

@@ -103,7 +103,7 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Ch
                     options.beliefs(), whole_weights(targets))  # fmt: skip
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     entropy = replace(asked, schedule=Batched(), beliefs=MaximumEntropy()) if options.published else asked
-    return Chosen(workload, NAME, asked, entropy, kind, options.exact(), reconstructions(options))
+    return Chosen(workload, NAME, asked, entropy, kind, options.exact())
 
 
 def read(folder: Path, question: Question, options: Options) -> Chosen:
@@ -113,8 +113,8 @@ def read(folder: Path, question: Question, options: Options) -> Chosen:
     return planned
 
 
-def reconstructions(options: Options) -> tuple[str, ...]:
-    return ("grem", "maxent") if options.published else ("maxent",)
+def forms(options: Options) -> tuple[str, ...]:
+    return ("residuals", "low_order") if options.published else ("low_order",)
 
 
 def targets_of(workload: Workload) -> dict[AttributeSet, float]:
@@ -140,4 +140,4 @@ def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
 
 
 OTHERWISE = {"grem": "mechanism.published = true"}
-MECHANISM = Mechanism(NAME, Options, plan, read, reconstructions, beforehand=False, otherwise=OTHERWISE)
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, beforehand=False, otherwise=OTHERWISE)

@@ -53,15 +53,15 @@ class Mechanism:
 
     plan: question, options and tools to what is planned; JobError or PlanError for what it does not take.
     read: what was planned, from the folder that it was written into; JobError for another.
-    reconstructions: names of the ways to estimates that options leave, best first; `same`: other names for them;
-        `otherwise`: those that other options would leave, and which.
+    forms: the forms of evidence that options leave (methods of `reconstruct.evidence.Evidence`), best first.
+    same: reconstructions that come to another one here; otherwise: those that other options would allow, and which.
     """
 
     name: str
     Options: type[Settings]
     plan: Callable[[Question, Any, Tools], Planned]
     read: Callable[[Path, Question, Any], Planned]
-    reconstructions: Callable[[Any], Sequence[str]]
+    forms: Callable[[Any], Sequence[str]]
     beforehand: bool = True
     same: Mapping[str, str] = field(default_factory=dict)
     otherwise: Mapping[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from dpscale.workload import Workload
 Array = NDArray[np.float64]
 RECORD_VERSION = 1
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
-RECONSTRUCTIONS = ("least-squares", "maxent")
+FORMS = ("least_squares", "low_order")
 
 
 def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:
@@ -43,7 +43,7 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
         options,
         lambda question, given, tools: Settled(plan(question, given, tools), question),
         lambda folder, question, given: Settled(read_plan(folder, question.workload), question),
-        lambda given: RECONSTRUCTIONS,
+        lambda given: FORMS,
         same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
     )
 
@@ -89,7 +89,6 @@ class Settled:
     plan: Plan
     question: Question
     candidates: tuple[AttributeSet, ...] = ()
-    reconstructions: tuple[str, ...] = RECONSTRUCTIONS
     redraws: bool = False
 
     @property

@@ -108,7 +108,7 @@ class Planned(Protocol):
     """A planned release. `counted`: the sets whose exact counts the first decision and the candidates need.
 
     `candidates`: what may be selected (none: all is settled beforehand); `redraws`: whether errors can be simulated by
-    drawing its noise anew; `reconstructions`: the ways to estimates, best first.
+    drawing its noise anew.
     """
 
     @property
@@ -129,8 +129,6 @@ class Planned(Protocol):
     def candidates(self) -> Sequence[AttributeSet]: ...
     @property
     def cost(self) -> Cost: ...
-    @property
-    def reconstructions(self) -> Sequence[str]: ...
     @property
     def redraws(self) -> bool: ...
     @property

@@ -7,6 +7,7 @@ The table names each reconstruction as the job file does, and its module, which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,12 @@ RECONSTRUCTIONS = {
     "grem": "dpscale.reconstruct.grem_estimates",
     "maxent": "dpscale.reconstruct.local_entropy",
 }
+
+
+def taking(forms: Sequence[str]) -> list[str]:
+    """The names of those that take one of some forms of evidence, in the order of the forms."""
+    named = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
+    return [name for form in forms for name, own in named.items() if own == form]
 
 
 def reconstruction(name: str) -> Any:

@@ -35,4 +35,4 @@ def explains(options: Options) -> str:
     return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction("grem", Options, explains, estimates)
+RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explains, estimates)

@@ -13,4 +13,4 @@ def estimates(evidence: Evidence, options: Plain, folder: Path) -> Estimates:
     return evidence.least_squares()
 
 
-RECONSTRUCTION = Reconstruction("least-squares", Plain, lambda options: "", estimates)
+RECONSTRUCTION = Reconstruction("least-squares", Plain, "least_squares", lambda options: "", estimates)

@@ -113,4 +113,4 @@ def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[n
         return agreeing({names: model.marginal(names) for names in largest})
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, explains, estimates, check, keep, differing)
+RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explains, estimates, check, keep, differing)

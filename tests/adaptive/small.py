@@ -50,7 +50,7 @@ def setting(options=OWN, rho=Fraction(1, 20), targets=TRIPLES, **more):
 def chain(asked):
     """A setting as what is planned."""
     workload = Workload(Domain(dict(asked.sizes))).add("marginal", attributes=asked.targets)
-    return Chosen(workload, "aim-grem", asked, asked, "", {}, ())
+    return Chosen(workload, "aim-grem", asked, asked, "", {})
 
 
 def run(asked, counts_of, secret, release=None):

@@ -43,7 +43,6 @@ class Chosen:
     estimating: Setting
     kind: str
     options: Mapping[str, str]
-    reconstructions: tuple[str, ...]
     redraws: bool = True
     noise: str = GAUSSIAN
 

@@ -1,0 +1,26 @@
+"""A reconstruction: least squares with what is below zero cut off, and no errors told."""
+
+import numpy as np
+
+from dpscale.reconstruct.contract import Plain, Reconstruction
+from dpscale.reconstruct.modelled import Modelled
+
+
+class Cut:
+    """Marginals of least squares, cut at zero."""
+
+    def __init__(self, estimates):
+        self.estimates = estimates
+
+    def marginal(self, names):
+        return np.maximum(self.estimates.marginal(names), 0)
+
+
+def estimates(evidence, options, folder):
+    cut = Cut(evidence.least_squares())
+    return Modelled(evidence.workload, cut, evidence.workload.domain.names, evidence.noise)
+
+
+RECONSTRUCTION = Reconstruction(
+    "cut-at-zero", Plain, "least_squares", lambda options: "Estimates are cut at zero.", estimates
+)

@@ -1,0 +1,28 @@
+"""A matrix mechanism: every asked attribute by itself, cell by cell, at equal shares."""
+
+from dpscale.faults import Settings, setting
+from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.whole import whole_plan
+from dpscale.plans.block import Block
+from dpscale.plans.factor import identity_factor
+
+NAME = "one-ways"
+
+
+class Options(Settings):
+    """What share of the budget is used."""
+
+    used: float = setting(1.0, "a share above 0, up to 1", "the share of the budget that is used", gt=0, le=1)
+
+
+def plan(question, options, tools):
+    """One block an attribute."""
+    workload = question.workload
+    names = [name for name in workload.domain.names if any(name in asked for asked in workload.sets)]
+    share = options.used * (1 - 1e-15) / len(names)
+    factors = {name: (identity_factor(workload.domain[name].size),) for name in names}
+    blocks = [Block((name,), factors[name], share, True, question.noise) for name in names]
+    return whole_plan(workload, NAME, blocks, 0.0)
+
+
+MECHANISM = matrix_mechanism(NAME, Options, plan)

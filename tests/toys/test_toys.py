@@ -1,0 +1,99 @@
+"""A toy mechanism, reconstruction and stage run end to end, on threads and on a cluster, and give the same bytes."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.audit.composition import audit_run
+from dpscale.cli.commands import main
+from dpscale.runs.run import Run
+from tests.audit.small import answers, measurements, write
+from tests.toys import forget, register
+
+PAIRS = [{"family": "marginal", "degree": 2}]
+ONES = [{"family": "marginal", "degree": 1}]
+JOBS = {
+    "one-ways": {"mechanism": {"name": "one-ways", "used": 0.5}, "workload": ONES,
+                 "reconstruct": {"method": "cut-at-zero"}},
+    "tree": {"mechanism": {"name": "tree"}, "workload": PAIRS},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    register()
+    yield
+    forget()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        client.run(register)
+        yield client
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_toy_runs_on_threads_and_on_a_cluster_with_the_same_bytes(tmp_path, name, cluster):
+    path = write(tmp_path, **JOBS[name])
+    release = dp.run(path, tmp_path / "threads", scheduler="threads")
+    assert audit_run(release.path, tmp_path / "ledger.sqlite").sound
+    assert [stage["state"] for stage in release.manifest["stages"].values()] == ["done"] * 5
+    totals = json.loads((release.path / "totals/totals.json").read_text())
+    assert all(abs(total - 400) < 100 for total in totals.values())
+    assert (release.path / "report.html").exists()
+    dp.run(path, tmp_path / "cluster", client=cluster)
+    for what in (measurements, answers):
+        assert what(tmp_path / "threads") == what(tmp_path / "cluster")
+
+
+def test_the_toys_options_and_refusals_come_with_it(tmp_path):
+    with pytest.raises(dp.JobError, match=r"mechanism.used: 2.0; it takes a share above 0, up to 1; mend it"):
+        dp.run(write(tmp_path, mechanism={"name": "one-ways", "used": 2.0}), tmp_path / "run")
+    with pytest.raises(dp.JobError, match=r"mechanism.usd: given for one-ways; it takes used; did you mean 'used'"):
+        dp.run(write(tmp_path, mechanism={"name": "one-ways", "usd": 2.0}), tmp_path / "run")
+    with pytest.raises(dp.JobError, match=r"reconstruct.method: 'cut-at-zero' for tree"):
+        dp.run(write(tmp_path, mechanism={"name": "tree"}, reconstruct={"method": "cut-at-zero"}), tmp_path / "run")
+
+
+def test_the_toy_reconstruction_is_its_own(tmp_path):
+    release = dp.run(write(tmp_path, **JOBS["one-ways"]), tmp_path / "run")
+    assert (release.marginal(("a",)) >= 0).all()
+    assert np.isnan(release.answer(("a",), np.ones(4))[1])
+    assert "Estimates are cut at zero." in (release.path / "report.html").read_text()
+
+
+def test_the_selections_hook_leaves_a_spanning_tree(tmp_path):
+    """Three attributes: the two pairs that are chosen hold all of them, and no third is ever a candidate."""
+    for number in range(6):
+        place = tmp_path / str(number)
+        release = dp.run(
+            write(place, **JOBS["tree"], engine={"scheduler": "synchronous", "seed": number}), place / "run"
+        )
+        chosen = json.loads((release.path / "measurements/round-001.json").read_text())["chosen"]
+        assert len(chosen) == 2
+        assert {name for pair in chosen for name in pair} == {"a", "b", "c"}
+
+
+def test_the_toy_stage_is_handed_over_by_hash_and_made_again(tmp_path):
+    """What it needs is what it reads: edited measurements are refused."""
+    release = dp.run(write(tmp_path, **JOBS["one-ways"]), tmp_path / "run")
+    shutil.rmtree(release.path / "totals")
+    path = next((release.path / "measurements").glob("*.parquet"))
+    kept = path.read_bytes()
+    path.write_bytes(kept + b"\n")
+    done = CliRunner().invoke(main, ["run", str(tmp_path / "job.toml"), "--run-dir", str(release.path), "--quiet"])
+    assert done.exit_code == 2
+    assert "files that stage measure left" in done.stderr
+    path.write_bytes(kept)
+    dp.run(tmp_path / "job.toml", release.path)
+    assert Run(release.path).done("totals")

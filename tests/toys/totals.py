@@ -1,0 +1,12 @@
+"""A stage: the estimated total of every asked set, as a file."""
+
+import json
+
+from dpscale.runs.estimates import estimates_of
+from dpscale.storage.files import write_whole
+
+
+def perform(run, engine):
+    estimates = estimates_of(run)
+    totals = {"+".join(names): float(estimates.marginal(names).sum()) for names in run.workload.sets}
+    write_whole(run.path / "totals" / "totals.json", json.dumps(totals).encode())

@@ -1,0 +1,50 @@
+"""An adaptive mechanism: pairs that form a spanning tree, all chosen in one round; otherwise as `aim-grem`."""
+
+from dataclasses import fields
+
+from dpscale.mechanisms import aim_grem
+from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.selection import Selection
+from dpscale.mechanisms.contract import Mechanism, NoOptions
+
+
+class Branches(Selection):
+    """Only pairs that close no circle are left."""
+
+    def left(self, chosen):
+        root = {name: name for names in self.candidates for name in names}
+
+        def root_of(name):
+            return name if root[name] == name else root_of(root[name])
+
+        for one, other in chosen:
+            root[root_of(one)] = root_of(other)
+        return [(one, other) for one, other in self.candidates if root_of(one) != root_of(other)]
+
+
+class Tree(Chosen):
+    """One round takes the whole tree and all that is left of the budget."""
+
+    def selection(self, state):
+        asked = super().selection(state)
+        count = len(self.setting.names) - 1
+        step = state.left / count
+        cost = self.setting.schedule.selecting * step
+        mine = {field.name: getattr(asked, field.name) for field in fields(Selection)} if asked else {}
+        return Branches(**mine | {"count": count, "rho": cost, "step": step - cost}) if asked else None
+
+
+def plan(question, options, tools=None):
+    chosen = aim_grem.plan(question, aim_grem.Options())
+    return Tree(**{field.name: getattr(chosen, field.name) for field in fields(Chosen)} | {"mechanism": "tree"})
+
+
+def read(folder, question, options):
+    return plan(question, options)
+
+
+def forms(options):
+    return ("low_order",)
+
+
+MECHANISM = Mechanism("tree", NoOptions, plan, read, forms, beforehand=False)
