@@ -1,4 +1,4 @@
-"""The command line: `dpscale run JOB.toml` and its kin (docs/contract.md). Each module of this room adds its commands."""
+"""The command line: `dpscale run JOB.toml` and its kin. Each module named here adds its commands."""
 
 from __future__ import annotations
 

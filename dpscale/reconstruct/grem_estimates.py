@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dpscale.blas import one_thread
+from dpscale.each import Each
 from dpscale.faults import setting
+from dpscale.names import AttributeSet
 from dpscale.reconstruct.contract import Estimates, Plain, Reconstruction
 from dpscale.reconstruct.evidence import Evidence
+from dpscale.reconstruct.modelfiles import RESIDUALS, read_residuals, write_residuals
 from dpscale.reconstruct.modelled import NO_ERRORS, Modelled
 from dpscale.residual.grem import non_negative
 
@@ -23,16 +27,28 @@ class Options(Plain):
     )
 
 
+def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+    """Non-negative residuals take a search: once, for the tasks that answer from them."""
+    if options.non_negative and not (folder / RESIDUALS).exists():
+        with one_thread():
+            write_residuals(folder / RESIDUALS, non_negative(evidence.residuals(), _asked(evidence)))
+
+
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     """Of every set that was measured or lies in one; no error is told."""
     residuals = evidence.residuals()
     if options.non_negative:
-        residuals = non_negative(residuals, evidence.workload.sets)
+        kept = (folder / RESIDUALS).exists()
+        residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _asked(evidence))
     return Modelled(evidence.workload, residuals, tuple(residuals.sizes), evidence.noise)
+
+
+def _asked(evidence: Evidence) -> list[AttributeSet]:
+    return [names for names in evidence.workload.sets if names]
 
 
 def explains(options: Options) -> str:
     return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explains, estimates)
+RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explains, estimates, keep=keep)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated
+from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups
 from dpscale.storage.files import reading, write_whole, writing
 
 Array = NDArray[np.float64]
-MODEL, ERRORS, AGREED = "model.npz", "errors.json", "agreed.npz"
+MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
 
 
 def write_model(path: Path, model: LowOrder) -> None:
@@ -63,6 +64,19 @@ def write_agreed(path: Path, tables: Mapping[AttributeSet, Array]) -> None:
 def read_agreed(path: Path) -> dict[AttributeSet, Array]:
     with reading(path) as file, np.load(file, allow_pickle=False) as found:
         return {tuple(names): found[f"t{i}"] for i, names in enumerate(json.loads(str(found["index"]))["sets"])}
+
+
+def write_residuals(path: Path, residuals: Residuals) -> None:
+    """Values over all cells; how precise they are is not kept."""
+    index = {"sizes": dict(residuals.sizes), "sets": [list(names) for names in residuals.values]}
+    _write(path, index, {f"r{i}": values for i, values in enumerate(residuals.values.values())})
+
+
+def read_residuals(path: Path) -> Residuals:
+    with reading(path) as file, np.load(file, allow_pickle=False) as content:
+        index = json.loads(str(content["index"]))
+        values = {tuple(names): content[f"r{i}"] for i, names in enumerate(index["sets"])}
+    return Residuals(index["sizes"], values)
 
 
 def _write(path: Path, index: dict[str, Any], arrays: dict[str, Array]) -> None:

@@ -46,6 +46,6 @@ def _check_memory(planned: Planned, memory: int, workers: int) -> None:
     """PlanError when the largest attribute set does not fit the memory that counting has."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
-        raise PlanError("engine.memory", f"{', '.join(planned.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers",
-                        f"more than the {memory / 2**30:.2f} GiB set",
+        set_needs = f"{', '.join(planned.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers"
+        raise PlanError("engine.memory", set_needs, f"more than the {memory / 2**30:.2f} GiB set",
                         "raise it, use fewer workers, or leave the set out")  # fmt: skip

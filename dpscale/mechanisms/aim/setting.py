@@ -51,7 +51,7 @@ class Setting:
 
     @cached_property
     def candidates(self) -> tuple[AttributeSet, ...]:
-        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, else in order of `sizes`."""
+        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, then as in `sizes`."""
         inside: set[AttributeSet] = set()
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
