@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.errors import DpscaleError, JobError, TransientError
+from dpscale.runs.manifest import left_by
 
-FOLDERS = {"measure": "measurements", "reconstruct": "answers"}  # of runs whose manifest does not tell
 FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
 DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
@@ -58,7 +58,7 @@ def check_left(root: Path, stage: str, entry: Mapping[str, Any]) -> None:
 
     `entry`: the manifest's of that stage; one without a hash has nothing to be held against.
     """
-    left = root / entry.get("folder", FOLDERS.get(stage, stage))
+    left = root / left_by(stage, entry)[0]
     if entry.get("sha256") is not None and digest_left(root, left) != entry["sha256"]:
         raise JobError("run directory", f"files that stage {stage} left in {left} were changed",
                        "the files as that stage left them", "restore them, or start a new run")  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import uuid
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from dpscale.storage.files import is_local, read_bytes, write_whole
 MANIFEST = "manifest.json"
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
 VERSION = 1
+LEFT = {  # by stages of runs whose manifest does not tell: folder, and what is there when it is whole
+    "plan": ("plan", "plan/plan.json"),
+    "measure": ("measurements", "measurements"),
+    "reconstruct": ("answers", "answers/index.json"),
+    "report": ("report.html", "report.html"),
+}
 KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 ANY = {"snapshot", "secret", "privacy"}  # null until there is one
 
@@ -47,6 +54,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
     return found
+
+
+def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """What a stage left, by its entry in the manifest: the folder or file that is hashed, and what has to be there."""
+    folder, leaves = LEFT.get(stage, (stage, stage))
+    return str(entry.get("folder", folder)), str(entry.get("leaves", leaves))
 
 
 def _whole(found: dict[str, Any]) -> bool:

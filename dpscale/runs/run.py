@@ -32,11 +32,13 @@ from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, Kept, first_manifest
+from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
+
+SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
 class Run:
@@ -152,7 +154,7 @@ class Run:
     def done(self, stage: str) -> bool:
         """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
         entry = self.manifest["stages"].get(stage, {})
-        return entry.get("state") == "done" and present(self.path / entry.get("leaves", stage))
+        return entry.get("state") == "done" and present(self.path / left_by(stage, entry)[1])
 
     def states(self, driven: bool = False) -> dict[str, str]:
         """The state of every stage begun: running, done, failed, or stopped where its process is gone.
@@ -210,6 +212,7 @@ def job_digest(job: Job, domain: Domain) -> str:
     content = job.to_dict()
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
+    content["reconstruct"] = SPELLED_OUT | content["reconstruct"]
     text = json.dumps([content, domain.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
