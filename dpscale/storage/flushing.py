@@ -18,7 +18,7 @@ from typing import BinaryIO
 from dpscale.storage.files import flush, half_written, is_local, writing
 
 MOST_FILES, MOST_SECONDS = 512, 1.0
-LARGE_BYTES = 1 << 16
+LARGE_BYTES = 1 << 23
 
 
 class Together:
