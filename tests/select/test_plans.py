@@ -183,16 +183,16 @@ def test_marginals_need_no_rounding():
 
 def test_the_gap_of_a_product_form_is_honest():
     """Where a subworkload is too large to be solved whole, the bound is below the whole solution."""
-    from dpscale.mechanisms import residual_split
+    from dpscale.solve import residual_problems
 
     domain = Domain({"a": 6, "b": 7})
     workload = Workload(domain).add("marginal", degree=2).add("prefix", degree=2)
     whole = plan(workload)
-    limit, residual_split.JOINT_CELLS = residual_split.JOINT_CELLS, 1
+    limit, residual_problems.JOINT_CELLS = residual_problems.JOINT_CELLS, 1
     try:
         product = plan(workload)
     finally:
-        residual_split.JOINT_CELLS = limit
+        residual_problems.JOINT_CELLS = limit
     assert product.bound <= whole.error
     assert product.error >= whole.error * (1 - 1e-6)
     assert product.optimality_gap > whole.optimality_gap
