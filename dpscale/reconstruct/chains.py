@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.maxent import LowOrder, product_of
+from dpscale.reconstruct.entropy import LowOrder, product_of
 
 Array = NDArray[np.float64]
 MOST_MIDDLES = 12

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.plans.plan import Plan
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.grem import Residuals
 from dpscale.workload import Workload

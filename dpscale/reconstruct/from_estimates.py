@@ -1,7 +1,7 @@
 """Local maximum entropy from the measurements of any plan that tells whole residuals: query-smasher, residual-planner…
 
 Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
-measurements, with their variances, give consistent non-negative estimates by `low_order` and `maxent`: biased, and for
+measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased, and for
 marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
 """
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.plan import Plan
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import Estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups

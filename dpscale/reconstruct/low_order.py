@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links, independent
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import Margin, proportional_fit
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.shrink import NoisyTable, learn, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import Groups

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.groups import Groups
 from dpscale.storage.files import reading, write_whole, writing

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.agreement import margin
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
 from dpscale.workload import Part, ProductPart, Workload
 

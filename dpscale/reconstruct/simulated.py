@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct import unmeasured
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals

@@ -15,8 +15,8 @@ from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State, absorbed, begun
 from dpscale.privacy.budget import GAUSSIAN
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import Estimates
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated, simulated
 from dpscale.residual.grem import Residuals
 from dpscale.workload import Workload
