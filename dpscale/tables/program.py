@@ -1,4 +1,4 @@
-"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+"""A cover as the compiled loops take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
 
 Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
 """

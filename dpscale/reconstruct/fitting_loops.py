@@ -11,7 +11,7 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.privacy.kernels import compiled
+from dpscale.privacy.sampling_loops import compiled
 
 Array = NDArray[np.float64]
 FARTHEST, LEAST = -60.0, 1e-9
