@@ -17,7 +17,7 @@ from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
@@ -27,7 +27,9 @@ Array = NDArray[np.float64]
 GRAIN, DEGREE, CHAINS = 0.3, 2, 1
 
 
-def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS) -> LowOrder:
+def from_estimates(
+    estimates: LeastSquaresEstimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS
+) -> LowOrder:
     """Low-order tables from all residuals of up to `degree` attributes that the plan tells whole.
 
     `grain`: groups hold √(grain · σ · N) counts at least, σ the noise of a pair's typical cell; 0: every cell alone.
@@ -54,14 +56,14 @@ def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     return told, names
 
 
-def _counts(estimates: Estimates, name: str) -> NoisyCounts:
+def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
     size = estimates.plan.domain[name].size
     variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) / size**2
     return NoisyCounts(estimates.marginal((name,)), variance)
 
 
 def _groups(
-    estimates: Estimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
+    estimates: LeastSquaresEstimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
         return {name: every_cell(len(own)) for name, own in ones.items()}
@@ -70,13 +72,13 @@ def _groups(
     return {name: by_mass(own, least) for name, own in ones.items()}
 
 
-def _residual(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
+def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
     own = [groups[name] for name in kept]
     values = center(coarsened(estimates.residual(kept), own), range(len(kept)))
     return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
 
 
-def _variance(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
     """The mean variance of a residual's entries, over groups where such are given."""
     estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:

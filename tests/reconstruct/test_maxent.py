@@ -11,7 +11,7 @@ from dpscale.plans.schedule import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder, product_of
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
@@ -254,7 +254,7 @@ def measured_counts(made, cost, seed):
         block, draw = made.blocks[index], schedule.draws[index]
         return measure_block(block, draw, marginal, seeded_secret(seed), {"block": index}) / draw.multiplier
 
-    return Estimates(made, [draw.lattice_variance for draw in schedule.draws], read), counts
+    return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], read), counts
 
 
 @pytest.mark.parametrize(("cost", "share"), [(0.01, 1.02), (0.0005, 0.9)])
