@@ -24,7 +24,7 @@ FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 
 
 @dataclass(frozen=True)
-class Source:
+class BlockShare:
     """That a block tells of a residual: with `weight` in the average, by summing its other axes."""
 
     block: int
@@ -36,7 +36,7 @@ class ResidualEstimator:
     """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺."""
 
     attributes: AttributeSet
-    sources: tuple[Source, ...]
+    sources: tuple[BlockShare, ...]
     scale: float
     factors: tuple[Factor, ...]
 
@@ -93,15 +93,15 @@ def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads
     return told
 
 
-def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[Source, float]]:
+def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[BlockShare, float]]:
     """The sources of a residual, weighted by the planned inverse variances, each with its spread."""
     inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in told.items()}
     precision = sum(inverse.values())
-    return [(Source(index, inverse[index] / precision), spread) for index, spread in told.items()]
+    return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in told.items()]
 
 
 def _estimator(
-    kept: AttributeSet, shares: list[tuple[Source, float]], variances: Sequence[float], factors: tuple[Factor, ...]
+    kept: AttributeSet, shares: list[tuple[BlockShare, float]], variances: Sequence[float], factors: tuple[Factor, ...]
 ) -> ResidualEstimator:
     scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
     return ResidualEstimator(kept, tuple(source for source, _ in shares), scale, factors)

@@ -14,7 +14,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.solve.symmetry import Blocks
+from dpscale.solve.symmetry import SymmetryBlocks
 
 Array = NDArray[np.float64]
 NEWTON_STEPS = 60
@@ -29,7 +29,7 @@ MIXED = 1e-6
 class Point:
     """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio that certifies it."""
 
-    def __init__(self, blocks: Blocks, weights: Array) -> None:
+    def __init__(self, blocks: SymmetryBlocks, weights: Array) -> None:
         self.blocks, self.weights = blocks, weights
         self.turned: list[Array] = []
         self.values: list[Array] = []

@@ -23,7 +23,7 @@ from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
-from dpscale.solve.marginal_newton import polish, state_of
+from dpscale.solve.marginal_newton import certified, polish
 from dpscale.solve.opt_explicit import Noise, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
 
@@ -122,7 +122,7 @@ def _gaussian(traces: Array, sizes: tuple[float, ...]) -> tuple[Array, float]:
     if ideal.min() >= -NEGLIGIBLE * ideal.max():
         u = np.maximum(ideal, 0.0)
         u /= u.sum()
-        return u, state_of(traces, u, sizes).least
+        return u, certified(traces, u, sizes).least
     start = np.maximum(ideal, 0.0) / np.maximum(ideal, 0.0).sum() + 0.1 / ideal.size
     found = _descend(traces, np.sqrt(start), sizes, 2.0)
     state = polish(traces, found**2, sizes, GAP)
@@ -156,7 +156,7 @@ def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callabl
 
     def function(flat: Array) -> tuple[float, Array]:
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
-        state = state_of(traces, theta**2, sizes)
+        state = certified(traces, theta**2, sizes)
         total = float((theta**power).sum())
         own = 2 * theta ** (power - 1) / total
         gradient = np.asarray(own - 2 * theta * state.slopes / state.error)
