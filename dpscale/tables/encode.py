@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.domain import Attribute
+from dpscale.attribute import Attribute
 from dpscale.errors import DataError
 from dpscale.tables.numbers import is_text, numbers
 

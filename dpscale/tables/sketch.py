@@ -11,7 +11,8 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from dpscale.domain import EXACT, LARGEST, OUTSIDE_LABEL, Domain
+from dpscale.attribute import EXACT, LARGEST, OUTSIDE_LABEL
+from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.tables.numbers import Numbers, is_text, numbers
 from dpscale.tables.table import Table
