@@ -76,8 +76,8 @@ def estimators(
 ) -> dict[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
     return {
-        kept: _estimator(kept, _shares(blocks, told), variances, factors_of(blocks[next(iter(told))], kept))
-        for kept, told in _told(blocks, spread).items()
+        kept: _estimator(kept, _shares(blocks, spreads), variances, factors_of(blocks[next(iter(spreads))], kept))
+        for kept, spreads in _told(blocks, spread).items()
     }
 
 
@@ -86,18 +86,18 @@ Spreads = dict[int, float]  # by block: how much larger a residual's variance is
 
 def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
     """The residuals that are told of, and by which blocks."""
-    told: dict[AttributeSet, Spreads] = {}
+    by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
         for kept in subsets(block.attributes) if block.whole else [block.attributes]:
-            told.setdefault(kept, {})[index] = spread(block, kept)
-    return told
+            by_residual.setdefault(kept, {})[index] = spread(block, kept)
+    return by_residual
 
 
-def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[BlockShare, float]]:
+def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockShare, float]]:
     """The sources of a residual, weighted by the planned inverse variances, each with its spread."""
-    inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in told.items()}
+    inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in spreads.items()}
     precision = sum(inverse.values())
-    return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in told.items()]
+    return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
 
 
 def _estimator(
