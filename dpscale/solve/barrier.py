@@ -77,9 +77,9 @@ def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
         point = Point(start.blocks, weights)
         chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
         orbits = np.flatnonzero(chosen)
-        found = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
+        optimum = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
         weights = np.zeros(len(weights))
-        weights[orbits] = found.weights
+        weights[orbits] = optimum.weights
         point = Point(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:

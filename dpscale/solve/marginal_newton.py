@@ -86,8 +86,8 @@ def _interior_point(traces: Array, start: Array, sizes: tuple[float, ...], chose
         if float(u.sum()) * float(steep.max()) / state.error - 1 <= gap / 2:
             break
         target = 0.2 * float(u @ slack) / len(u)
-        own = scale * u
-        matrix = 2 * np.outer(own, own) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
+        scaled = scale * u
+        matrix = 2 * np.outer(scaled, scaled) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
         matrix[np.diag_indices(len(u))] += slack * u
         relative = np.linalg.solve(matrix, target - u * (1 - steep))
         slack_step = target / u - slack * relative - slack

@@ -54,22 +54,22 @@ def split(rows: Array, shape: tuple[int, ...]) -> SymmetryBlocks:
     representative = np.stack([cells for cells, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
     characters = product((1, -1), repeat=len(group[0][1]))
-    found = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
-    return SymmetryBlocks(tuple(block for block in found if block is not None), orbit.astype(np.int64))
+    blocks = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
+    return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbit.astype(np.int64))
 
 
 def _candidates(shape: tuple[int, ...]) -> list[Cells]:
     """Involutions of the cells that commute: reverse all axes, swap pairs of axes of one size."""
     cells = np.arange(int(np.prod(shape))).reshape(shape)
-    found = [np.flip(cells).reshape(-1)]
+    involutions = [np.flip(cells).reshape(-1)]
     free = list(range(len(shape)))
     while len(free) > 1:
         first = free.pop(0)
         partner = next((axis for axis in free if shape[axis] == shape[first]), None)
         if partner is not None:
             free.remove(partner)
-            found.append(np.swapaxes(cells, first, partner).reshape(-1))
-    return found
+            involutions.append(np.swapaxes(cells, first, partner).reshape(-1))
+    return involutions
 
 
 def _leaves(rows: Array, turn: Cells) -> bool:
