@@ -44,7 +44,7 @@ class LowOrder:
     @cached_property
     def coarse(self) -> dict[str, Array]:
         """1-way counts over groups."""
-        return {name: coarsened(own, [self.groups[name]]) for name, own in self.ones.items()}
+        return {name: coarsened(counts, [self.groups[name]]) for name, counts in self.ones.items()}
 
     def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Array:
         """The fitted marginal over groups. `names` in the order of `ones`."""
@@ -64,10 +64,10 @@ class LowOrder:
             return np.array(self.total)
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
-            own = self.groups[name]
-            if own.count < own.size:
-                cells, known = cells.take(own.labels, axis=axis), False
-                cells *= along(self.ones[name] / self.coarse[name][own.labels], axis, len(ordered))
+            grouping = self.groups[name]
+            if grouping.count < grouping.size:
+                cells, known = cells.take(grouping.labels, axis=axis), False
+                cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
         return (cells.copy() if known else cells).transpose([ordered.index(name) for name in names])
 
     def cells(self, names: AttributeSet) -> int:
@@ -78,8 +78,8 @@ class LowOrder:
         """The largest tables inside a set, each with the axes of the set that it is over."""
         few = 2 ** len(names) < len(self.tables)
         near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
-        found = [kept for kept in near if kept in self.tables]
-        largest = [kept for kept in found if not any(set(kept) < set(other) for other in found)]
+        held = [kept for kept in near if kept in self.tables]
+        largest = [kept for kept in held if not any(set(kept) < set(other) for other in held)]
         return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
 
     def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
@@ -106,5 +106,5 @@ def along(values: Array, axis: int, dimensions: int) -> Array:
 
 def product_of(ones: Sequence[Array], total: float) -> Array:
     """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
-    scaled = [ones[0], *(own / total for own in ones[1:])]
+    scaled = [ones[0], *(one_way / total for one_way in ones[1:])]
     return np.asarray(reduce(np.multiply.outer, scaled))

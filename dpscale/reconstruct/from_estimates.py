@@ -36,11 +36,11 @@ def from_estimates(
     Raises PlanError where a 1-way of the workload's attributes was not measured.
     """
     plan = estimates.plan
-    told, names = told_whole(plan)
+    sets, names = told_whole(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
-    ones = {name: non_negative_counts(own, total) for name, own in counts.items()}
-    larger = [kept for kept in told if 1 < len(kept) <= degree]
+    ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
+    larger = [kept for kept in sets if 1 < len(kept) <= degree]
     groups = _groups(estimates, ones, larger, grain, total)
     measured = {kept: _residual(estimates, kept, groups) for kept in larger}
     return low_order(ones, groups, measured, chains=chains)
@@ -48,12 +48,12 @@ def from_estimates(
 
 def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
-    told = [kept for kept, own in plan.accuracy.residuals.items() if own.spans_all]
-    names = [name for name in plan.domain.names if any(name in kept for kept in told)]
-    if () not in told or any((name,) not in told for name in names):
+    sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
+    names = [name for name in plan.domain.names if any(name in kept for kept in sets)]
+    if () not in sets or any((name,) not in sets for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
                         "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip
-    return told, names
+    return sets, names
 
 
 def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
@@ -66,15 +66,15 @@ def _groups(
     estimates: LeastSquaresEstimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
-        return {name: every_cell(len(own)) for name, own in ones.items()}
+        return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
     deviation = math.sqrt(float(np.median([_variance(estimates, kept, {}) for kept in sets])))
     least = math.sqrt(grain * deviation * total)
-    return {name: by_mass(own, least) for name, own in ones.items()}
+    return {name: by_mass(one_way, least) for name, one_way in ones.items()}
 
 
 def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
-    own = [groups[name] for name in kept]
-    values = center(coarsened(estimates.residual(kept), own), range(len(kept)))
+    groupings = [groups[name] for name in kept]
+    values = center(coarsened(estimates.residual(kept), groupings), range(len(kept)))
     return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
 
 

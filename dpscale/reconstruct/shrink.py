@@ -86,8 +86,8 @@ def learn(tables: Sequence[NoisyTable]) -> Array:
 def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
     sample, _ = DEPARTURES.likelihoods(*table.sample, table.deviation)
-    own = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
-    means = _means_of(table, own, sample if len(sample) == table.values.size else None)
+    weights = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
+    means = _means_of(table, weights, sample if len(sample) == table.values.size else None)
     return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
 
 
