@@ -156,8 +156,8 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
     words = stream.words(share * candidates)
     done, filled = _decide(table, words, 0, out, filled)
     while done < candidates:
-        own = words[share * done : share * (done + 1)].tolist()
-        value = exact_candidate(table.law, own, stream.continuation(position + share * done))
+        candidate = words[share * done : share * (done + 1)].tolist()
+        value = exact_candidate(table.law, candidate, stream.continuation(position + share * done))
         if value is not None:
             out[..., filled] = value if share < 3 else divmod(value % 2**128, 2**64)
             filled += 1
