@@ -46,7 +46,7 @@ from dpscale.plans.schedule import make_schedule
 from dpscale.privacy import zcdp_rho
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.simulated import CONTAINS, simulated
 from dpscale.tables import ExactMarginal
@@ -88,7 +88,7 @@ def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: b
     return state
 
 
-def planned(table: Table, epsilon: float, seed: int) -> Estimates:
+def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
     """ResidualPlanner on all targets at the same ρ."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
     schedule, secret = make_schedule(made, float(2 * rho_of(epsilon))), seeded_secret(seed)
@@ -96,7 +96,7 @@ def planned(table: Table, epsilon: float, seed: int) -> Estimates:
     for index, (block, draw) in enumerate(zip(made.blocks, schedule.draws, strict=True)):
         exact = ExactMarginal(block.attributes, np.asarray(table.counts(block.attributes), dtype=np.int64))
         values.append(measure_block(block, draw, exact, secret, {"block": index}) / draw.multiplier)
-    return Estimates(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
+    return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
 
 
 class Rows:

@@ -91,15 +91,15 @@ def best_event(statistics: dict[str, tuple[Statistic, Statistic]], delta: float)
 
 def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: float) -> Bound:
     first = len(null) // CHOSEN_ON
-    found = Bound(0.0, 0.0, name)
+    bound = Bound(0.0, 0.0, name)
     for goal in ("mu", "epsilon"):
         sign, threshold = _choose(null[:first], moved[:first], delta, goal)
         hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
         trials = len(null) - first
         p0, p1 = clopper_pearson(hits[0], trials, error)[1], clopper_pearson(hits[1], trials, error)[0]
-        mu = max(found.mu, _mu(p0, p1))
-        found = Bound(mu, max(found.epsilon, _epsilon(p0, p1, delta)), name)
-    return found
+        mu = max(bound.mu, _mu(p0, p1))
+        bound = Bound(mu, max(bound.epsilon, _epsilon(p0, p1, delta)), name)
+    return bound
 
 
 def _choose(null: Statistic, moved: Statistic, delta: float, goal: str) -> tuple[float, float]:

@@ -112,10 +112,10 @@ def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
         return set(db.execute("SELECT round, digest FROM rounds WHERE release = ?", (release,)).fetchall())
 
 
-def _digest(told: dict[str, Any]) -> tuple[int, str]:
-    content = {key: value for key, value in told.items() if key != "seal"}
+def _digest(entry: dict[str, Any]) -> tuple[int, str]:
+    content = {key: value for key, value in entry.items() if key != "seal"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return told["round"], hashlib.sha256(text.encode()).hexdigest()
+    return entry["round"], hashlib.sha256(text.encode()).hexdigest()
 
 
 def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
@@ -123,17 +123,17 @@ def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int,
     plan = json.loads((folder / "plan.json").read_text())
     with np.load(folder / "factors.npz") as matrices:
         factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
-    found = {}
+    sensitivities = {}
     for attributes, keys, *_ in plan["blocks"]:
         digest, squared, absolute = hashlib.sha256(), 1, 1
         for described, matrix in (factors[key] for key in keys):
             content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
-            own = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
-            digest.update(own.hexdigest().encode())
+            factor_digest = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
+            digest.update(factor_digest.hexdigest().encode())
             norms = _largest_column(described, matrix)
             squared, absolute = squared * norms[0], absolute * norms[1]
-        found[tuple(attributes), digest.hexdigest()] = (squared, absolute)
-    return found
+        sensitivities[tuple(attributes), digest.hexdigest()] = (squared, absolute)
+    return sensitivities
 
 
 def _largest_column(described: dict[str, Any], matrix: Any) -> tuple[int, int]:

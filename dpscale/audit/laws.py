@@ -66,5 +66,5 @@ def faults(parts: Sequence[Noise], deviations: Sequence[float], pure: bool = Fal
         "shape": shape_p(noise, scales, pure),
         "not on the integer lattice": low_bits_p(noise[scales < SEEN]),
     }
-    found = [name for name, p in tests.items() if p < LEVEL]
-    return found + (["shared by two measurements"] if shared(parts) else [])
+    failed = [name for name, p in tests.items() if p < LEVEL]
+    return failed + (["shared by two measurements"] if shared(parts) else [])

@@ -100,9 +100,9 @@ def case_of(
     asked = (
         asked.add("prefix", degree=2).add("marginal", degree=1) if len(sizes) > 1 else asked.add("marginal", degree=0)
     )
-    made = plan(asked, mechanism, noise=noise)
-    schedule = make_schedule(made, cost, rows_per_unit)
-    return Case(made, schedule, float(schedule.cost))
+    planned = plan(asked, mechanism, noise=noise)
+    schedule = make_schedule(planned, cost, rows_per_unit)
+    return Case(planned, schedule, float(schedule.cost))
 
 
 def small_table(domain: Domain) -> Counts:

@@ -61,20 +61,20 @@ def worst_pair(case: Case) -> tuple[Counts, Counts]:
     return counts, max((more for _, more in one_more(counts)), key=lambda more: distance(case, counts, more))
 
 
-def told(case: Case, found: Bound) -> tuple[float, float, str]:
+def told(case: Case, bound: Bound) -> tuple[float, float, str]:
     """The bound found, the claim that it is held against, and both in words."""
     if case.pure:
-        return found.epsilon, case.claimed, f"epsilon is at least {found.epsilon:.3f}, claimed {case.claimed:.3f}"
+        return bound.epsilon, case.claimed, f"epsilon is at least {bound.epsilon:.3f}, claimed {case.claimed:.3f}"
     mu = case.claimed**0.5
-    return found.mu, mu, f"mu is at least {found.mu:.3f} by the {found.event}, claimed {mu:.3f}"
+    return bound.mu, mu, f"mu is at least {bound.mu:.3f} by the {bound.event}, claimed {mu:.3f}"
 
 
 def _attack(mechanism: str, noise: str) -> Check:
     case = case_of(mechanism, noise=noise)
-    found, claim, detail = told(
+    bound, claim, detail = told(
         case, attack(case, *worst_pair(case), releases=HONEST, delta=0.0 if case.pure else DELTA)
     )
-    return f"attack on {mechanism}, {noise}", found <= claim, detail
+    return f"attack on {mechanism}, {noise}", bound <= claim, detail
 
 
 def _planted(name: str, case: Case) -> Check:
@@ -83,7 +83,7 @@ def _planted(name: str, case: Case) -> Check:
         one, other = one * 0, one * 0
         other[0, 0] = 1
     delta = 0.0 if case.pure else DELTA
-    found, claim, detail = told(
+    bound, claim, detail = told(
         case, attack(PLANTED[name](case), one, other, releases=PURE if case.pure else NEEDED[name], delta=delta)
     )
-    return f"planted: {name}, {case.plan.noise}", found > claim, detail
+    return f"planted: {name}, {case.plan.noise}", bound > claim, detail

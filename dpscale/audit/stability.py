@@ -57,8 +57,8 @@ def worst_neighbour(case: Case, counts: Counts, neighbours: Tables) -> Fraction 
 
 def without_each(rows: NDArray, units: list[int], count: Callable[[NDArray, list[int]], Counts]) -> list[Counts]:
     """The counts of a table without each of its privacy units in turn."""
-    found = []
+    counts = []
     for gone in dict.fromkeys(units):
         kept = [index for index, unit in enumerate(units) if unit != gone]
-        found.append(count(rows[kept], [units[index] for index in kept]))
-    return found
+        counts.append(count(rows[kept], [units[index] for index in kept]))
+    return counts

@@ -30,9 +30,9 @@ def rows_beyond(
     counted (all of the domain when None): only they are read, and rows that agree on them are alike.
     """
     count = buckets(rows, memory // 2)
-    found: dict[Partition, list[NDArray[np.int64]]] = {}
+    by_partition: dict[Partition, list[NDArray[np.int64]]] = {}
     for bucket in range(count):
         parts = engine.map(unit_rows, [(domain, group, unit, bucket, count, names) for group in groups], "units")
         for part, places in dropped(parts, bound).items():
-            found.setdefault(part, []).append(places)
-    return {part: np.sort(np.concatenate(places)) for part, places in found.items()}
+            by_partition.setdefault(part, []).append(places)
+    return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}

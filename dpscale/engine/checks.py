@@ -33,9 +33,9 @@ def check_versions(client: Any, workers: list[str] | None = None) -> None:
     differing: dict[str, list[str]] = {}
     for name in ("python", *PACKAGES):
         here, there = _here(name), _there(client, name, workers)
-        for worker, found in there.items():
-            if found != here:
-                differing.setdefault(worker, []).append(f"{name} {found} (here {here})")
+        for worker, installed in there.items():
+            if installed != here:
+                differing.setdefault(worker, []).append(f"{name} {installed} (here {here})")
     if differing:
         raise JobError(f"{FIELD}.scheduler", _listed(differing, "has"), "the driver's versions", SAME)
 
@@ -47,11 +47,13 @@ def _here(name: str) -> str:
 def _there(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
     """The version of each worker; workers that are lost meanwhile are left out."""
     if name == "python":
-        found = client.run(platform.python_version, workers=workers, on_error="return")
+        answers = client.run(platform.python_version, workers=workers, on_error="return")
     else:
-        found = client.run(version, name, workers=workers, on_error="return")
-    told = {worker: "missing" if isinstance(one, PackageNotFoundError) else one for worker, one in found.items()}
-    return {worker: _minor(one) if name == "python" else one for worker, one in told.items() if isinstance(one, str)}
+        answers = client.run(version, name, workers=workers, on_error="return")
+    versions = {worker: "missing" if isinstance(one, PackageNotFoundError) else one for worker, one in answers.items()}
+    return {
+        worker: _minor(one) if name == "python" else one for worker, one in versions.items() if isinstance(one, str)
+    }
 
 
 def _minor(text: str) -> str:
@@ -69,13 +71,13 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
         _put(token, content)
         faces = {file: face(file, content) for file in files[:SAMPLE]}
         with dependable(client, "check"):  # and no more: this disk's errors are not the cluster's
-            found = client.run(blind_spot, str(token), content, faces, on_error="return")
+            answers = client.run(blind_spot, str(token), content, faces, on_error="return")
     finally:
         token.unlink(missing_ok=True)
-    blind = {worker: [told] for worker, told in found.items() if isinstance(told, str) and told}
+    blind = {worker: [blindness] for worker, blindness in answers.items() if isinstance(blindness, str) and blindness}
     if blind:
         raise JobError(
-            "data.path" if all(told.startswith(DATA) for [told] in blind.values()) else "run directory",
+            "data.path" if all(blindness.startswith(DATA) for [blindness] in blind.values()) else "run directory",
             _listed(blind, "cannot"),
             "paths that are the same on every machine, for the same user",
             "mount a shared file system, or run workers as this user",
@@ -93,16 +95,16 @@ def _put(token: Path, content: bytes) -> None:
 
 def face(file: str, key: bytes) -> bytes:
     """Size and ends of a file, hashed under a key that is used once; empty where it cannot be read, or is a folder."""
-    told = hashlib.blake2b(key=key)
+    hasher = hashlib.blake2b(key=key)
     try:
         with open(file, "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
-            told.update(b"%d:" % size + opened.read(ENDS))
+            hasher.update(b"%d:" % size + opened.read(ENDS))
             opened.seek(max(size - ENDS, 0))
-            told.update(opened.read(ENDS))
+            hasher.update(opened.read(ENDS))
     except OSError:
         return b""
-    return told.digest()
+    return hasher.digest()
 
 
 def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
@@ -130,9 +132,9 @@ def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
 def check_room(client: Any, needed: int, what: str) -> None:
     """PlanError where so many bytes exceed what the smallest worker has for a thread."""
     rooms = {
-        worker: max(told["memory_limit"] - BASE, 0) // told["nthreads"]
-        for worker, told in _workers(client).items()
-        if told.get("memory_limit")
+        worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
+        for worker, info in _workers(client).items()
+        if info.get("memory_limit")
     }
     if not rooms:
         return
@@ -148,16 +150,16 @@ def check_room(client: Any, needed: int, what: str) -> None:
 
 def declared(client: Any, resource: str) -> int | None:
     """The least of a resource that a worker declares; None where not all do."""
-    found = [told.get("resources", {}).get(resource) for told in _workers(client).values()]
-    return None if not found or None in found else int(min(found))
+    amounts = [info.get("resources", {}).get(resource) for info in _workers(client).values()]
+    return None if not amounts or None in amounts else int(min(amounts))
 
 
 def _workers(client: Any) -> Mapping[str, Any]:
     return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions tell of five workers only
 
 
-def _listed(told: Mapping[str, Sequence[str]], verb: str) -> str:
+def _listed(findings: Mapping[str, Sequence[str]], verb: str) -> str:
     """Some workers, and what each of them has or cannot do."""
-    first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(told.items())[:SHOWN]]
-    more = len(told) - len(first)
+    first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(findings.items())[:SHOWN]]
+    more = len(findings) - len(first)
     return " and ".join([*first, *([f"{more} more workers"] if more else [])])

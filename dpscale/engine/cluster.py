@@ -178,10 +178,10 @@ class ClusterEngine(Engine):
 
     def _check_new(self) -> None:
         """The same of workers that came since: an autoscaled one may be of an older image."""
-        found = set(self._nthreads(anew=True))
-        if new := found - self._known:
+        present = set(self._nthreads(anew=True))
+        if new := present - self._known:
             checks.check_versions(self.client, sorted(new))
-        self._known = found
+        self._known = present
 
     def check_room(self, needed: int, what: str) -> None:
         """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""

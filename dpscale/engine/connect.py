@@ -60,11 +60,11 @@ def await_worker(client: Any) -> None:
 
 def _is_address(address: str) -> bool:
     """Whether Dask can try it: it would try for long what is none, and end with a traceback."""
-    found = ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found["port"]) < 2**16:
+    matched = ADDRESS.fullmatch(address)
+    if matched is None or not 0 < int(matched["port"]) < 2**16:
         return False
     try:
-        IPv6Address(found["v6"]) if found["v6"] else found["host"].encode("idna")
+        IPv6Address(matched["v6"]) if matched["v6"] else matched["host"].encode("idna")
     except ValueError:
         return False
     return True

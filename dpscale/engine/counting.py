@@ -197,8 +197,8 @@ def run_pass(
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
-    told = [(one.shards, group, tuple(checked), _of(dropped, group), program, mine) for group, program, mine in items]
-    return engine.reduce(count_shards, told, len(one.shards), "count", one.bytes, one.whole)
+    tasks = [(one.shards, group, tuple(checked), _of(dropped, group), program, mine) for group, program, mine in items]
+    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, one.whole)
 
 
 Item = tuple[tuple[Partition, ...], Program, tuple[int, int]]
@@ -243,13 +243,13 @@ def count_shards(
 ) -> list[Counts]:
     """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; 0 for the others."""
     flat = count_by(program, shards[0].domain, partitions, checked, dropped)
-    found: list[Counts] = [np.zeros((), dtype=np.int64)] * len(shards)
+    counts: list[Counts] = [np.zeros((), dtype=np.int64)] * len(shards)
     start = 0
     for number in range(*mine):
         end = start + int(shards[number].offsets[-1])
-        found[number] = flat[start:end]
+        counts[number] = flat[start:end]
         start = end
-    return found
+    return counts
 
 
 def _of(dropped: Dropped | None, group: Sequence[Partition]) -> Dropped | None:

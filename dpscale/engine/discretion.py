@@ -30,9 +30,9 @@ class Discreet:
         except DpscaleError:
             raise
         except Exception as error:
-            told = _told(error, self.__name__).with_traceback(error.__traceback__)
+            redacted = _told(error, self.__name__).with_traceback(error.__traceback__)
             error.__traceback__ = None
-        raise told
+        raise redacted
 
     def __repr__(self) -> str:
         return self.__name__

@@ -27,8 +27,8 @@ def resolve(client: Any = None, scheduler: str | None = None, progress: Progress
     if scheduler is not None:
         from dpscale.engine.connect import ADDRESSES, CONNECT_SECONDS, connect
 
-        found = connect(scheduler, CONNECT_SECONDS, takes=f"{', '.join(LOCAL)}, {ADDRESSES}")
-        return _checked(ClusterEngine(found, progress, owned=True, priority=priority))
+        connected = connect(scheduler, CONNECT_SECONDS, takes=f"{', '.join(LOCAL)}, {ADDRESSES}")
+        return _checked(ClusterEngine(connected, progress, owned=True, priority=priority))
     ambient = _ambient_client()
     if ambient is None:
         return LocalEngine(progress=progress)

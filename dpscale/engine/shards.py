@@ -75,7 +75,7 @@ class Shards:
     def _with(self, sets: Sequence[AttributeSet]) -> Iterator[list[Asked]]:
         """Shards with the asked sets that each has: those held first, then one pass after the other."""
         asked = set(sets)
-        held = [(handle, [names for names in sets if names in own]) for handle, own in self._held if own & asked]
+        held = [(handle, [names for names in sets if names in kept]) for handle, kept in self._held if kept & asked]
         if held:
             yield held
         left = [names for names in sets if not self._holds(names)]

@@ -28,11 +28,11 @@ def worker_seconds() -> float:
     import dask
     from dask.utils import parse_timedelta
 
-    told = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
+    configured = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
     try:
-        return float(parse_timedelta(told))
+        return float(parse_timedelta(configured))
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # whichever it meets
-        raise JobError("dpscale.worker-wait", f"{told!r} in Dask's configuration",
+        raise JobError("dpscale.worker-wait", f"{configured!r} in Dask's configuration",
                        "seconds, or a number and a unit such as 90s, 30m or 1h", "mend it") from None  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from dpscale.plans.factor import Factor
-from dpscale.privacy.kernels import compiled
+from dpscale.privacy.sampling_loops import compiled
 
 Integers = NDArray[np.int64]
 Limbs = NDArray[np.int32]

@@ -56,7 +56,11 @@ class CoupledResiduals(Accuracy):
         """The factors that mix residuals and that all blocks of an attribute share."""
         if any(block.joint for block in self.blocks):
             return {}
-        alike = {name: own[0] for name, own in self._factors_by_name().items() if len({f.digest for f in own}) == 1}
+        alike = {
+            name: factors[0]
+            for name, factors in self._factors_by_name().items()
+            if len({f.digest for f in factors}) == 1
+        }
         return {name: factor for name, factor in alike.items() if not factor.commutes}
 
     @cached_property
@@ -101,11 +105,11 @@ class CoupledResiduals(Accuracy):
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
     def _factors_by_name(self) -> dict[str, list[Factor]]:
-        found: dict[str, list[Factor]] = {}
+        by_name: dict[str, list[Factor]] = {}
         for block in self.blocks:
             for name, factor in zip(block.attributes, block.factors, strict=True):
-                found.setdefault(name, []).append(factor)
-        return found
+                by_name.setdefault(name, []).append(factor)
+        return by_name
 
     def _variances(self, attributes: AttributeSet, queries: Array) -> Array:
         """Variances of queries (m, sizes…) on `attributes` in domain order."""
@@ -136,9 +140,10 @@ class CoupledResiduals(Accuracy):
 
     def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Array]:
         """The table of every attribute asked: of the block's factor on it, and the factor that its profile is of."""
-        own, shared = dict(zip(block.attributes, block.factors, strict=True)), self.shared_factors
+        by_name, shared = dict(zip(block.attributes, block.factors, strict=True)), self.shared_factors
         return [
-            table(own.get(name), shared.get(name), self.domain[name].size, family) for name, family in families.items()
+            table(by_name.get(name), shared.get(name), self.domain[name].size, family)
+            for name, family in families.items()
         ]
 
     def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Array]]:
@@ -163,8 +168,8 @@ class CoupledResiduals(Accuracy):
 
 def _summed(block: Block, names: Sequence[str]) -> float:
     """1ᵀS1 of the attributes of a block that are not asked."""
-    own = zip(block.attributes, block.factors, strict=True)
-    return float(np.prod([total_variance(factor) for name, factor in own if name not in names]))
+    pairs = zip(block.attributes, block.factors, strict=True)
+    return float(np.prod([total_variance(factor) for name, factor in pairs if name not in names]))
 
 
 def _with_outside(weights: Array, block: Block, names: Sequence[str]) -> Array:

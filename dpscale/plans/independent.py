@@ -57,8 +57,8 @@ class IndependentResiduals(Accuracy):
     def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
         if block.joint:
             return block.factors
-        own = dict(zip(block.attributes, block.factors, strict=True))
-        return tuple(own[name] for name in kept)
+        by_name = dict(zip(block.attributes, block.factors, strict=True))
+        return tuple(by_name[name] for name in kept)
 
     def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
         """The residuals of a set that were measured; one that no query needs counts as known."""
@@ -77,8 +77,8 @@ class IndependentResiduals(Accuracy):
         means = {name: family.means(self.domain[name].size) ** 2 for name, family in families.items()}
         if estimator.joint:
             return self._joint_variances(families, means, estimator)
-        own = zip(estimator.attributes, estimator.factors, strict=True)
-        vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in own}
+        pairs = zip(estimator.attributes, estimator.factors, strict=True)
+        vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in pairs}
         return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
 
     def _joint_variances(

@@ -81,12 +81,12 @@ class Plan:
     def strategy(self, attributes: Sequence[str]) -> Array:
         """The strategy on an attribute set as a matrix whose largest column norm is 1."""
         ordered = self.domain.ordered(attributes)
-        found = [block for block in self.blocks if block.attributes == ordered]
-        if not found or self.domain.cells(ordered) > SHOWN_CELLS:
-            why = "not measured" if not found else f"{self.domain.cells(ordered)} cells"
+        matching = [block for block in self.blocks if block.attributes == ordered]
+        if not matching or self.domain.cells(ordered) > SHOWN_CELLS:
+            why = "not measured" if not matching else f"{self.domain.cells(ordered)} cells"
             raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
-        stacked = [factor.explicit().astype(np.float64) for factor in found[0].factors]
-        return kron(stacked) / math.sqrt(found[0].squared_l2_sensitivity)
+        stacked = [factor.explicit().astype(np.float64) for factor in matching[0].factors]
+        return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
 
     @cached_property
     def counted(self) -> tuple[AttributeSet, ...]:

@@ -154,7 +154,7 @@ class Planned(Protocol):
         """PlanError where low-order tables cannot be made of what will be measured."""
 
     def first(self) -> Decision: ...
-    def decision(self, told: Mapping[str, Any]) -> Decision:
+    def decision(self, written: Mapping[str, Any]) -> Decision:
         """A later decision as it was written; ValueError unless it is one of such a run and costs what it says."""
 
     def affords(self, decisions: Sequence[Any], /) -> bool:

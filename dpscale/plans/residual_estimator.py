@@ -24,7 +24,7 @@ FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 
 
 @dataclass(frozen=True)
-class Source:
+class BlockShare:
     """That a block tells of a residual: with `weight` in the average, by summing its other axes."""
 
     block: int
@@ -36,7 +36,7 @@ class ResidualEstimator:
     """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺."""
 
     attributes: AttributeSet
-    sources: tuple[Source, ...]
+    sources: tuple[BlockShare, ...]
     scale: float
     factors: tuple[Factor, ...]
 
@@ -76,8 +76,8 @@ def estimators(
 ) -> dict[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
     return {
-        kept: _estimator(kept, _shares(blocks, told), variances, factors_of(blocks[next(iter(told))], kept))
-        for kept, told in _told(blocks, spread).items()
+        kept: _estimator(kept, _shares(blocks, spreads), variances, factors_of(blocks[next(iter(spreads))], kept))
+        for kept, spreads in _told(blocks, spread).items()
     }
 
 
@@ -86,22 +86,22 @@ Spreads = dict[int, float]  # by block: how much larger a residual's variance is
 
 def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
     """The residuals that are told of, and by which blocks."""
-    told: dict[AttributeSet, Spreads] = {}
+    by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
         for kept in subsets(block.attributes) if block.whole else [block.attributes]:
-            told.setdefault(kept, {})[index] = spread(block, kept)
-    return told
+            by_residual.setdefault(kept, {})[index] = spread(block, kept)
+    return by_residual
 
 
-def _shares(blocks: Sequence[Block], told: Spreads) -> list[tuple[Source, float]]:
+def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockShare, float]]:
     """The sources of a residual, weighted by the planned inverse variances, each with its spread."""
-    inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in told.items()}
+    inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in spreads.items()}
     precision = sum(inverse.values())
-    return [(Source(index, inverse[index] / precision), spread) for index, spread in told.items()]
+    return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
 
 
 def _estimator(
-    kept: AttributeSet, shares: list[tuple[Source, float]], variances: Sequence[float], factors: tuple[Factor, ...]
+    kept: AttributeSet, shares: list[tuple[BlockShare, float]], variances: Sequence[float], factors: tuple[Factor, ...]
 ) -> ResidualEstimator:
     scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
     return ResidualEstimator(kept, tuple(source for source, _ in shares), scale, factors)

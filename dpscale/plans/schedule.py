@@ -35,10 +35,10 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     """The exact draws of a plan at a budget (β, or ε for Laplace noise): they come to nearly that, and never more."""
     if len({block.noise for block in plan.blocks}) != 1:  # no method makes such a plan, and β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
-    made = Schedule(tuple(draw_of(block, Fraction(budget), rows_per_unit) for block in plan.blocks))
-    if made.cost > Fraction(budget):
+    schedule = Schedule(tuple(draw_of(block, Fraction(budget), rows_per_unit) for block in plan.blocks))
+    if schedule.cost > Fraction(budget):
         raise PlanError("privacy", f"a budget of {budget:g}, too small to share out", "a larger one", "give more")
-    return made
+    return schedule
 
 
 def draw_of(block: Block, budget: Fraction, rows_per_unit: int) -> Draw:

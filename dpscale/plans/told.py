@@ -71,9 +71,9 @@ class Accuracy(ABC):
             (kept, piece(values[0], [ordered.index(name) for name in kept], profiles=profiles))
             for kept in subsets(ordered)
         ]
-        told = tuple((kept, part) for kept, part in pieces if not np.abs(part).max() <= least)
-        self._check_span(told)
-        return SpannedQuery(ordered, values, told)
+        nonzero = tuple((kept, part) for kept, part in pieces if not np.abs(part).max() <= least)
+        self._check_span(nonzero)
+        return SpannedQuery(ordered, values, nonzero)
 
     def variance(self, attributes: Sequence[str], query: Any) -> float:
         """Variance of one linear query, given as an array over the attributes' cells."""

@@ -148,10 +148,10 @@ class Ledger:
         """
         with self._transaction("IMMEDIATE"):
             row = self._db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
-            if (found := row.fetchone()) is None:
+            if (decided := row.fetchone()) is None:
                 self._db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)",
                                  (release, number, digest))  # fmt: skip
-            elif found[0] != digest:
+            elif decided[0] != digest:
                 raise BudgetError("release", f"{release!r} has decided round {number} otherwise, elsewhere",
                                   "one run directory to a release",
                                   "go on in the one that is ahead, or start a new run")  # fmt: skip
@@ -181,8 +181,8 @@ class Ledger:
         """Check the file, its schema and every row; raise BudgetError at the first thing that is wrong."""
         with self._transaction("DEFERRED"):
             ledgerfile.check_identity(self._db, self.path)
-            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-            wrong = [] if found == "ok" else [found]
+            (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            wrong = [] if verdict == "ok" else [verdict]
             last = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
             wrong += findings(self._rows("caps"), self._rows("releases"), self._rows("rounds"), last)
         if wrong:
@@ -207,8 +207,8 @@ class Ledger:
         with self._transaction("IMMEDIATE"):
             row = self._db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
             if row is None or row[0] not in (before, after):
-                found = row[0] if row else "not on the ledger"
-                raise BudgetError("release", f"{release!r} is {found}", f"a release that is {before}",
+                state = row[0] if row else "not on the ledger"
+                raise BudgetError("release", f"{release!r} is {state}", f"a release that is {before}",
                                   "charge, commit and publish it in this order")  # fmt: skip
             if row[0] == before:
                 change = f"UPDATE releases SET state = ?, {after}_at = ? WHERE release = ?"
@@ -217,8 +217,8 @@ class Ledger:
 
     def _rows(self, table: str, dataset: str | None = None) -> list[dict[str, Any]]:
         where, values = ("", ()) if dataset is None else ("WHERE dataset = ?", (dataset,))
-        found = self._db.execute(f"SELECT * FROM {table} {where} ORDER BY seq", values)
-        return [dict(zip([column[0] for column in found.description], row, strict=True)) for row in found]
+        cursor = self._db.execute(f"SELECT * FROM {table} {where} ORDER BY seq", values)
+        return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
 
     def _spent(self, dataset: str) -> Cost:
         return Cost.total(cost_from_text(row["cost"]) for row in self._rows("releases", dataset))

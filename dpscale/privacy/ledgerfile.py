@@ -221,8 +221,8 @@ def check_identity(db: sqlite3.Connection, path: Path) -> int:
     """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers; its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise unusable(path, "is a SQLite file of another program", "name another file")
-    if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise unusable(path, f"is damaged ({found})", "restore it from a copy; do not start a new one")
+    if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
     version = _version(db)
     if not isinstance(version, int) or version not in SCHEMAS:
         raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")

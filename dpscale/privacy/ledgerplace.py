@@ -50,7 +50,7 @@ def mounts() -> list[tuple[str, str]]:
 def kind_of(mounted: Iterable[tuple[str, str]], path: str) -> str:
     """The kind of the file system that holds an absolute path: of the longest mount points above it the last."""
     best, kind = "", ""
-    for place, found in mounted:
+    for place, file_system in mounted:
         if len(place) >= len(best) and (path + "/").startswith(place.rstrip("/") + "/"):
-            best, kind = place, found
+            best, kind = place, file_system
     return "" if best == "/" and kind == "9p" else kind  # the disk of a sandbox

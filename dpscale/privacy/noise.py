@@ -103,7 +103,7 @@ def _exact(name: str, value: int | Fraction, most: int) -> Fraction:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class StaircaseTable:
     """A staircase as the compiled loops read it: all in uint64, edges in units of 2^-63 with a sentinel at the end."""
 
     law: Staircase
@@ -116,7 +116,7 @@ class Table:
     series_error: np.uint64
 
 
-def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES_ERROR) -> Table:
+def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES_ERROR) -> StaircaseTable:
     """The table of `law`. Fewer `bits` or a larger `series_error` only send more candidates to exact arithmetic."""
     exact, shift = bucket_edges(law, bits), BUCKET_BITS - bits
     edges = np.array([edge << shift for edge in exact.lower] + [1 << BUCKET_BITS], dtype=np.uint64)
@@ -128,15 +128,15 @@ def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES
     assert law.log_width == 0 or law.linear * law.width + 2 * curve * len(edges) < Fraction(1, 4)
     parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
     base, step, bend = (np.uint64(int(part * 2**64)) for part in parts)
-    return Table(law, edges, guide, np.uint64(exact.slack << shift), base, step, bend, np.uint64(series_error))
+    return StaircaseTable(law, edges, guide, np.uint64(exact.slack << shift), base, step, bend, np.uint64(series_error))
 
 
 @lru_cache(maxsize=512)
-def _tabulated(law: Staircase) -> Table:
+def _tabulated(law: Staircase) -> StaircaseTable:
     return tabulate(law)
 
 
-def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
+def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
     """The values: int64, (size,); where a candidate owns three words, the halves of 128 bits: uint64, (2, size)."""
     if size < 0:
         raise ValueError(f"size: got {size}; it takes a number of draws >= 0")
@@ -149,15 +149,15 @@ def _draw(stream: KeyedStream, table: Table, size: int, block: int = BLOCK_CANDI
     return out
 
 
-def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[Any], filled: int) -> int:
+def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDArray[Any], filled: int) -> int:
     """Read `candidates` candidates, put what they give into out[..., filled:], and return the new `filled`."""
     share = table.law.share
     position = stream.position
     words = stream.words(share * candidates)
     done, filled = _decide(table, words, 0, out, filled)
     while done < candidates:
-        own = words[share * done : share * (done + 1)].tolist()
-        value = exact_candidate(table.law, own, stream.continuation(position + share * done))
+        candidate = words[share * done : share * (done + 1)].tolist()
+        value = exact_candidate(table.law, candidate, stream.continuation(position + share * done))
         if value is not None:
             out[..., filled] = value if share < 3 else divmod(value % 2**128, 2**64)
             filled += 1
@@ -165,15 +165,17 @@ def _fill(stream: KeyedStream, table: Table, candidates: int, out: NDArray[Any],
     return filled
 
 
-def _decide(table: Table, words: NDArray[np.uint64], done: int, out: NDArray[Any], filled: int) -> tuple[int, int]:
+def _decide(
+    table: StaircaseTable, words: NDArray[np.uint64], done: int, out: NDArray[Any], filled: int
+) -> tuple[int, int]:
     """Run the compiled loop from candidate `done` to the end or the first undecided candidate."""
-    from dpscale.privacy import kernels
+    from dpscale.privacy import sampling_loops
 
     shift = np.uint64(BUCKET_BITS - GUIDE_BITS)
     find = (table.edges, table.guide, shift, table.slack)
     if table.law.log_width == 0:
-        end = kernels.draw_unit_steps(words, done, out, filled, *find)
+        end = sampling_loops.draw_unit_steps(words, done, out, filled, *find)
         return end, filled + end - done
     accept = (np.uint64(table.law.log_width), table.base, table.step, table.curve, table.series_error)
-    loop = kernels.draw_wide_steps if table.law.share == 2 else kernels.draw_widest_steps
+    loop = sampling_loops.draw_wide_steps if table.law.share == 2 else sampling_loops.draw_widest_steps
     return loop(words, done, out, filled, *find, *accept)

@@ -31,13 +31,13 @@ def draw_index(words: Words, scores: Sequence[int], scale: Fraction) -> int:
         raise ValueError(f"scores, scale: got {len(scores)}, {scale}; it takes one score at least and a scale >= 0")
     most = max(scores)
     prefix, bits = int(words.words(1)[0]) << WORD_BITS | int(words.words(1)[0]), 2 * WORD_BITS
-    found = _screened([most - int(score) for score in scores], scale, prefix / (1 << bits))
-    if found is not None:
-        return found
+    index = _screened([most - int(score) for score in scores], scale, prefix / (1 << bits))
+    if index is not None:
+        return index
     gaps = [Fraction(most - int(score)) * scale for score in scores]
-    while (found := _located(gaps, prefix, bits)) is None:
+    while (index := _located(gaps, prefix, bits)) is None:
         prefix, bits = prefix << WORD_BITS | int(words.words(1)[0]), bits + WORD_BITS
-    return found
+    return index
 
 
 def _screened(gaps: Sequence[int], scale: Fraction, uniform: float) -> int | None:

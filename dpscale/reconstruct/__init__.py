@@ -13,8 +13,8 @@ from typing import Any
 
 RECONSTRUCTIONS = {
     "least-squares": "dpscale.reconstruct.least_squares",
-    "grem": "dpscale.reconstruct.grem_estimates",
-    "maxent": "dpscale.reconstruct.local_entropy",
+    "grem": "dpscale.reconstruct.grem",
+    "maxent": "dpscale.reconstruct.maxent",
 }
 
 

@@ -39,15 +39,15 @@ def disagreement(
     marginal_of: Callable[[AttributeSet], Array], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
 ) -> Disagreement:
     """Over all pairs of targets with attributes in common, or over `most` of them drawn at random."""
-    found: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
+    distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
         kept = tuple(name for name in one if name in other)
         left, right = margin(marginal_of(one), one, kept), margin(marginal_of(other), other, kept)
-        found.append((float(np.abs(left - right).sum() / (left.sum() + right.sum())), (one, other)))
-    if not found:
+        distances.append((float(np.abs(left - right).sum() / (left.sum() + right.sum())), (one, other)))
+    if not distances:
         return Disagreement(0.0, 0.0, 0, None)
-    worst = max(found, key=lambda own: own[0])
-    return Disagreement(float(np.mean([own for own, _ in found])), worst[0], len(found), worst[1])
+    worst = max(distances, key=lambda entry: entry[0])
+    return Disagreement(float(np.mean([distance for distance, _ in distances])), worst[0], len(distances), worst[1])
 
 
 def agreeing(
@@ -61,12 +61,12 @@ def agreeing(
     `targets[γ]`: a table, over cells or over groups alike, an axis per attribute; what is below 0 counts as 0. The
     total is their weighted mean. `weights`: how dear a target's own values are; 1 each unless given.
     """
-    own = {names: 1.0 if weights is None else float(weights[names]) for names in targets}
-    total = max(sum(own[n] * float(table.sum()) for n, table in targets.items()) / sum(own.values()), LEAST)
+    weight_of = {names: 1.0 if weights is None else float(weights[names]) for names in targets}
+    total = max(sum(weight_of[n] * float(table.sum()) for n, table in targets.items()) / sum(weight_of.values()), LEAST)
     tables = {names: _positive(table, total) for names, table in targets.items()}
     common = _common(list(targets))
     for _ in range(rounds):
-        apart = [_projected(tables, kept, holders, own, total) for kept, holders in common.items()]
+        apart = [_projected(tables, kept, holders, weight_of, total) for kept, holders in common.items()]
         if max(apart, default=0.0) <= tolerance * total:
             break
     return tables
@@ -90,7 +90,7 @@ def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[Attribut
     sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
     holders = {kept: [names for names in targets if set(kept) <= set(names)] for kept in sets}
     needed = {}
-    for kept in sorted(sets, key=lambda own: (len(own), own)):
+    for kept in sorted(sets, key=lambda one: (len(one), one)):
         larger = [other for other in sets if set(kept) < set(other)]
         if not any(len(holders[other]) == len(holders[kept]) for other in larger):
             needed[kept] = holders[kept]
@@ -107,11 +107,11 @@ def _projected(
     """Scale all holders to their common margin; returns the L1 distance of the two that were farthest from it."""
     margins = [margin(tables[names], names, kept) for names in holders]
     share = np.array([weights[names] for names in holders]) / sum(weights[names] for names in holders)
-    mean = np.exp(sum(w * np.log(np.maximum(own, LEAST**2)) for w, own in zip(share, margins, strict=True)))
+    mean = np.exp(sum(w * np.log(np.maximum(marginal, LEAST**2)) for w, marginal in zip(share, margins, strict=True)))
     mean *= total / mean.sum()
-    for names, own in zip(holders, margins, strict=True):
-        tables[names] = tables[names] * _along(mean / np.maximum(own, LEAST**2), names, kept)
-    return max(float(np.abs(own - mean).sum()) for own in margins)
+    for names, marginal in zip(holders, margins, strict=True):
+        tables[names] = tables[names] * _along(mean / np.maximum(marginal, LEAST**2), names, kept)
+    return max(float(np.abs(marginal - mean).sum()) for marginal in margins)
 
 
 def _along(ratio: Array, names: AttributeSet, kept: AttributeSet) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.maxent import LowOrder, product_of
+from dpscale.reconstruct.entropy import LowOrder, product_of
 
 Array = NDArray[np.float64]
 MOST_MIDDLES = 12
@@ -56,11 +56,11 @@ class Links:
 
         Not by BLAS, whose last bits depend on its threads.
         """
-        from dpscale.reconstruct import kernels
+        from dpscale.reconstruct import fitting_loops
 
         one, last = names
         for middle in self._middles(names):
-            yield kernels.chained(self._shares[one, middle], self._tables[middle, last], other)
+            yield fitting_loops.chained(self._shares[one, middle], self._tables[middle, last], other)
 
     def _middles(self, names: AttributeSet) -> list[str]:
         """The middles of the MOST_MIDDLES chains whose weaker link is strongest."""

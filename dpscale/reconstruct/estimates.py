@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 28
 
 
-class Estimates:
+class LeastSquaresEstimates:
     """What the measurements say. `read(i)` gives the values of block i, `variances[i]` their noise variance."""
 
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Array]) -> None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.plans.plan import Plan
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.grem import Residuals
 from dpscale.workload import Workload
@@ -29,7 +29,7 @@ class Evidence(Protocol):
     def workload(self) -> Workload: ...
     @property
     def noise(self) -> str: ...
-    def least_squares(self) -> Estimates:
+    def least_squares(self) -> LeastSquaresEstimates:
         """Unbiased estimates with exact errors."""
 
     def residuals(self) -> Residuals:
@@ -59,10 +59,10 @@ class Linear:
         return self.plan.noise
 
     @cached_property
-    def _estimates(self) -> Estimates:
-        return Estimates(self.plan, self.variances, self.read)
+    def _estimates(self) -> LeastSquaresEstimates:
+        return LeastSquaresEstimates(self.plan, self.variances, self.read)
 
-    def least_squares(self) -> Estimates:
+    def least_squares(self) -> LeastSquaresEstimates:
         return self._estimates
 
     def low_order(self) -> LowOrder:

@@ -1,7 +1,7 @@
 """Iterative proportional fitting (IPF): a table scaled to each of its wanted margins in turn until all are met.
 
 Fitting is in place: a target of 10⁷ cells needs its own memory and that of its margins. Pairs and triples, which is
-what nearly all targets are, have compiled loops (`kernels`); other shapes are left to numpy.
+what nearly all targets are, have compiled loops (`fitting_loops`); other shapes are left to numpy.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def fit_in_place(table: Array, margins: Sequence[Margin], rounds: int, tolerance
     """`proportional_fit` of a contiguous table itself."""
     margins = [(axes, np.ascontiguousarray(wanted)) for axes, wanted in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
-        from dpscale.reconstruct import kernels
+        from dpscale.reconstruct import fitting_loops
 
-        kernels.fit_pair(table, margins[0][1], margins[1][1], rounds, tolerance)
+        fitting_loops.fit_pair(table, margins[0][1], margins[1][1], rounds, tolerance)
         return
     for _ in range(rounds if len(margins) > 1 else min(rounds, len(margins))):
         if max([_scaled(table, axes, wanted) for axes, wanted in margins]) <= tolerance:
@@ -42,9 +42,13 @@ def fit_in_place(table: Array, margins: Sequence[Margin], rounds: int, tolerance
 def _scaled(table: Array, axes: tuple[int, ...], wanted: Array) -> float:
     """Scale to one margin; returns how far it was, in L1."""
     if table.ndim == 3 and len(axes) == 2:
-        from dpscale.reconstruct import kernels
+        from dpscale.reconstruct import fitting_loops
 
-        scale = {(0, 1): kernels.scale_front, (0, 2): kernels.scale_sides, (1, 2): kernels.scale_back}[axes]
+        scale = {
+            (0, 1): fitting_loops.scale_front,
+            (0, 2): fitting_loops.scale_sides,
+            (1, 2): fitting_loops.scale_back,
+        }[axes]
         return float(scale(table, wanted))
     has = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
     moved = float(np.abs(has - wanted).sum())

@@ -1,7 +1,7 @@
 """Local maximum entropy from the measurements of any plan that tells whole residuals: query-smasher, residual-planner…
 
 Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
-measurements, with their variances, give consistent non-negative estimates by `low_order` and `maxent`: biased, and for
+measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased, and for
 marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
 """
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.plan import Plan
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
@@ -27,18 +27,20 @@ Array = NDArray[np.float64]
 GRAIN, DEGREE, CHAINS = 0.3, 2, 1
 
 
-def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS) -> LowOrder:
+def from_estimates(
+    estimates: LeastSquaresEstimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS
+) -> LowOrder:
     """Low-order tables from all residuals of up to `degree` attributes that the plan tells whole.
 
     `grain`: groups hold √(grain · σ · N) counts at least, σ the noise of a pair's typical cell; 0: every cell alone.
     Raises PlanError where a 1-way of the workload's attributes was not measured.
     """
     plan = estimates.plan
-    told, names = told_whole(plan)
+    sets, names = told_whole(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
-    ones = {name: non_negative_counts(own, total) for name, own in counts.items()}
-    larger = [kept for kept in told if 1 < len(kept) <= degree]
+    ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
+    larger = [kept for kept in sets if 1 < len(kept) <= degree]
     groups = _groups(estimates, ones, larger, grain, total)
     measured = {kept: _residual(estimates, kept, groups) for kept in larger}
     return low_order(ones, groups, measured, chains=chains)
@@ -46,37 +48,37 @@ def from_estimates(estimates: Estimates, degree: int = DEGREE, grain: float = GR
 
 def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
-    told = [kept for kept, own in plan.accuracy.residuals.items() if own.spans_all]
-    names = [name for name in plan.domain.names if any(name in kept for kept in told)]
-    if () not in told or any((name,) not in told for name in names):
+    sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
+    names = [name for name in plan.domain.names if any(name in kept for kept in sets)]
+    if () not in sets or any((name,) not in sets for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
                         "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip
-    return told, names
+    return sets, names
 
 
-def _counts(estimates: Estimates, name: str) -> NoisyCounts:
+def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
     size = estimates.plan.domain[name].size
     variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) / size**2
     return NoisyCounts(estimates.marginal((name,)), variance)
 
 
 def _groups(
-    estimates: Estimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
+    estimates: LeastSquaresEstimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
-        return {name: every_cell(len(own)) for name, own in ones.items()}
+        return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
     deviation = math.sqrt(float(np.median([_variance(estimates, kept, {}) for kept in sets])))
     least = math.sqrt(grain * deviation * total)
-    return {name: by_mass(own, least) for name, own in ones.items()}
+    return {name: by_mass(one_way, least) for name, one_way in ones.items()}
 
 
-def _residual(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
-    own = [groups[name] for name in kept]
-    values = center(coarsened(estimates.residual(kept), own), range(len(kept)))
+def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
+    groupings = [groups[name] for name in kept]
+    values = center(coarsened(estimates.residual(kept), groupings), range(len(kept)))
     return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
 
 
-def _variance(estimates: Estimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
     """The mean variance of a residual's entries, over groups where such are given."""
     estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups
@@ -36,7 +36,7 @@ def model_of(
     of 1-ways. `wanted`, `chains`, `each`: as of `low_order`.
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
-    ones = {name: _one_way(own, name, groups[name], residuals, total) for name, own in counts.items()}
+    ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
     measured = {names: _noisy(names, groups, residuals) for names in residuals.values if len(names) > 1}
     return low_order(ones, groups, measured, wanted, chains, each)
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links, independent
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import Margin, proportional_fit
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.shrink import NoisyTable, learn, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import Groups
@@ -58,7 +58,7 @@ def low_order(
     item has about CHUNK_CELLS cells, or one table of more; where chains are sought the function holds the model.
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
-    pairs: dict[AttributeSet, NoisyResidual] = {names: own for names, own in measured.items() if len(names) == 2}
+    pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
     model = _with(model, _shrunk(model, pairs, {}, each))
     for _ in range(chains if pairs else 0):
         nearest = _by_chunks(each, partial(_nearest, Links.of(model)), pairs)
@@ -69,7 +69,7 @@ def low_order(
         implied = _by_chunks(each, partial(_strongest, Links.of(model)), sought)
         model = _with(model, {names: table for names, table in implied.items() if table is not None})
     for size in sorted({len(names) for names in measured if len(names) > 2}):
-        larger = {names: own for names, own in measured.items() if len(names) == size}
+        larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
         model = _with(model, _shrunk(model, larger, {}, each))
     return model
 
@@ -78,17 +78,17 @@ def _with(model: LowOrder, tables: Mapping[AttributeSet, Array]) -> LowOrder:
     return LowOrder(model.ones, model.groups, {**model.tables, **tables}, model.total)
 
 
-def _noisy(own: NoisyResidual, reference: Array) -> Array:
+def _noisy(residual: NoisyResidual, reference: Array) -> Array:
     """The noisy table: its own residual on the margins of what is expected."""
-    return np.asarray(own.values + reference - center(reference, range(reference.ndim)))
+    return np.asarray(residual.values + reference - center(reference, range(reference.ndim)))
 
 
 def _by_chunks(
     each: Each, function: Callable[[Any], Any], pieces: Mapping[AttributeSet, Any]
 ) -> dict[AttributeSet, Any]:
     """`function` of every (names, piece), which takes a list of these."""
-    found = each(function, list(_chunks(pieces)))
-    return dict(zip(pieces, chain.from_iterable(found), strict=True))
+    results = each(function, list(_chunks(pieces)))
+    return dict(zip(pieces, chain.from_iterable(results), strict=True))
 
 
 def _chunks(pieces: Mapping[AttributeSet, Any]) -> Iterator[list[tuple[AttributeSet, Any]]]:
@@ -106,12 +106,12 @@ def _chunks(pieces: Mapping[AttributeSet, Any]) -> Iterator[list[tuple[Attribute
 
 def _size(piece: Any) -> int:
     """The cells of a piece: of a number of cells, of a noisy thing, or of a tuple that one leads."""
-    own = piece[0] if isinstance(piece, tuple) else piece
-    return own if isinstance(own, int) else int(own.values.size)
+    leading = piece[0] if isinstance(piece, tuple) else piece
+    return leading if isinstance(leading, int) else int(leading.values.size)
 
 
 def _nearest(links: Links, chunk: list[tuple[AttributeSet, NoisyResidual]]) -> list[Array]:
-    return [links.nearest(names, _noisy(own, independent(links.model, names))) for names, own in chunk]
+    return [links.nearest(names, _noisy(residual, independent(links.model, names))) for names, residual in chunk]
 
 
 def _strongest(links: Links, chunk: list[tuple[AttributeSet, int]]) -> list[Array | None]:
@@ -123,10 +123,10 @@ def _shrunk(
 ) -> dict[AttributeSet, Array]:
     """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
     tables: dict[AttributeSet, tuple[NoisyTable, Margins]] = {}
-    for names, own in measured.items():
-        told = expected[names] if names in expected else model.coarse_marginal(names)
-        reference = np.maximum(told, 1e-6)
-        table = NoisyTable(_noisy(own, reference), reference, own.deviation)
+    for names, residual in measured.items():
+        expectation = expected[names] if names in expected else model.coarse_marginal(names)
+        reference = np.maximum(expectation, 1e-6)
+        table = NoisyTable(_noisy(residual, reference), reference, residual.deviation)
         tables[names] = (table, _margins(model, names))
     law = learn([table for table, _ in tables.values()])
     return _by_chunks(each, partial(_fitted, law, FIT_TOLERANCE * model.total), tables)

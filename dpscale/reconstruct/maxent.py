@@ -1,110 +1,116 @@
-"""Local maximum entropy: every marginal from the low-order tables inside it, each marginal a task of its own.
+"""Local maximum entropy: low-order tables from all that was measured, and every marginal of largest entropy from them.
 
-Given consistent non-negative tables over few attributes, the marginal on γ is the distribution of largest entropy that
-has the tables inside γ as its margins: iterative proportional fitting (IPF) from the product of its 1-ways. No junction
-tree and no limit on the model, since no two targets are fitted together; what two of them say of a common part may
-therefore differ, as far as IPF was stopped short or their parts imply different things (`disagreement`).
+Kept in a folder, so that tasks need not make it again, and only what the job asks for beside the first:
 
-Tables are over groups of cells. Within a group cells share in proportion to their 1-ways, so the fit is made on groups
-and spread over the cells at the end: the result is that of the fit on the cells, at a fraction of the time.
+    model.npz  replica-00.npz …  errors.json  agreed.npz
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, reduce
+import hashlib
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.blas import one_thread
+from dpscale.each import Each
+from dpscale.errors import JobError, PlanError
+from dpscale.faults import Settings, setting
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.fit import fit_in_place
-from dpscale.residual import subsets
-from dpscale.residual.groups import Groups, coarsened
+from dpscale.plans.planned import Planned
+from dpscale.reconstruct.agreement import Disagreement, agreeing, disagreement
+from dpscale.reconstruct.contract import Estimates, Reconstruction
+from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.evidence import Evidence
+from dpscale.reconstruct.modelfiles import (
+    AGREED,
+    ERRORS,
+    MODEL,
+    read_agreed,
+    read_errors,
+    read_model,
+    write_agreed,
+    write_errors,
+    write_model,
+)
+from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
 
-Array = NDArray[np.float64]
-ROUNDS, TOLERANCE = 12, 1e-4
-
-
-@dataclass(frozen=True, eq=False)
-class LowOrder:
-    """Consistent non-negative low-order tables.
-
-    `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
-    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`.
-    """
-
-    ones: Mapping[str, Array]
-    groups: Mapping[str, Groups]
-    tables: Mapping[AttributeSet, Array]
-    total: float
-
-    @cached_property
-    def coarse(self) -> dict[str, Array]:
-        """1-way counts over groups."""
-        return {name: coarsened(own, [self.groups[name]]) for name, own in self.ones.items()}
-
-    def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Array:
-        """The fitted marginal over groups. `names` in the order of `ones`."""
-        if names in self.tables:
-            return self.tables[names]
-        table = product_of([self.coarse[name] for name in names], self.total)
-        fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
-        return table
-
-    def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
-        """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
-
-        At no time held: more than this and one like it.
-        """
-        ordered = tuple(name for name in self.ones if name in names)
-        if not ordered:
-            return np.array(self.total)
-        cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
-        for axis, name in enumerate(ordered):
-            own = self.groups[name]
-            if own.count < own.size:
-                cells, known = cells.take(own.labels, axis=axis), False
-                cells *= along(self.ones[name] / self.coarse[name][own.labels], axis, len(ordered))
-        return (cells.copy() if known else cells).transpose([ordered.index(name) for name in names])
-
-    def cells(self, names: AttributeSet) -> int:
-        """The cells of a set's marginal over groups."""
-        return math.prod(self.groups[name].count for name in names)
-
-    def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Array]]:
-        """The largest tables inside a set, each with the axes of the set that it is over."""
-        few = 2 ** len(names) < len(self.tables)
-        near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
-        found = [kept for kept in near if kept in self.tables]
-        largest = [kept for kept in found if not any(set(kept) < set(other) for other in found)]
-        return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
-
-    def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
-        """Share of the total on which two targets' estimates of their common part differ: half the L1 distance."""
-        common = tuple(name for name in self.ones if name in one and name in other)
-        if not common:
-            return 0.0
-        left, right = (_margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common)
-                       for names in (one, other))  # fmt: skip
-        return float(np.abs(left - right).sum() / (2 * self.total))
-
-    def _ordered(self, names: Sequence[str]) -> AttributeSet:
-        return tuple(name for name in self.ones if name in names)
+NAME = "maxent"
+SAMPLED = 200  # pairs of targets
 
 
-def _margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
-    return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept)))
+class Options(Settings):
+    """Of local maximum entropy."""
+
+    errors: Literal["auto", "simulated"] = setting(
+        "auto", "auto or simulated", "simulated: approximate errors, by drawing all noise of an adaptive mechanism anew"
+    )
+    agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
 
 
-def along(values: Array, axis: int, dimensions: int) -> Array:
-    """A vector as an array that broadcasts along one axis of `dimensions`."""
-    return values.reshape([-1 if i == axis else 1 for i in range(dimensions)])
+def check(planned: Planned, options: Options, memory: int) -> None:
+    """Refuse what the plan cannot be reconstructed to, or not within the memory."""
+    if options.errors == "simulated" and not planned.redraws:
+        raise JobError("reconstruct.errors", f"'simulated' for {planned.mechanism} by {NAME}",
+                       "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
+    planned.check_low_order()
+    needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
+    if options.agree and needed > memory:
+        raise PlanError("reconstruct.agree", f"targets that need {needed / 2**30:.2f} GiB together",
+                        f"the {memory / 2**30:.2f} GiB of engine.memory", "raise it, or leave agree out")  # fmt: skip
 
 
-def product_of(ones: Sequence[Array], total: float) -> Array:
-    """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
-    scaled = [ones[0], *(own / total for own in ones[1:])]
-    return np.asarray(reduce(np.multiply.outer, scaled))
+def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+    """Make the model, errors and agreement that are asked for, once."""
+    if not (folder / MODEL).exists():
+        write_model(folder / MODEL, _model(evidence))
+    model = read_model(folder / MODEL)
+    if options.errors == "simulated" and not (folder / ERRORS).exists():
+        with one_thread():
+            write_errors(folder, evidence.simulated(model, _seed(release), each))
+    if options.agree and not (folder / AGREED).exists():
+        write_agreed(folder / AGREED, _agreed(evidence, model))
+
+
+def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
+    """Of the files in the folder; where it has none yet the bare model is made."""
+    model = read_model(folder / MODEL) if (folder / MODEL).exists() else _model(evidence)
+    errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
+    source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
+    return Modelled(evidence.workload, source, tuple(model.ones), evidence.noise, errors)
+
+
+def explains(options: Options) -> str:
+    kind = "of local maximum entropy: non-negative, and as near to the truth as can be rather than unbiased"
+    return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
+
+
+def differing(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
+    """How far targets differ on what they have in common, over a sample of pairs; None where they agree by making."""
+    if options.agree or not (folder / MODEL).exists():
+        return None
+    targets = [names for names in planned.workload.sets if len(names) > 1]
+    return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
+
+
+def _model(evidence: Evidence) -> LowOrder:
+    with one_thread():
+        return evidence.low_order()
+
+
+def _seed(release: str) -> int:
+    """Streams follow the release's public name: whoever makes the errors again has the same."""
+    return int(hashlib.sha256(release.encode()).hexdigest()[:12], 16)
+
+
+def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
+    """The workload's sets, made to agree. Those that a larger one holds are its margins."""
+    sets = [names for names in evidence.workload.sets if names]
+    largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]
+    with one_thread():
+        return agreeing({names: model.marginal(names) for names in largest})
+
+
+RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explains, estimates, check, keep, differing)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups
@@ -23,29 +23,29 @@ MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "re
 
 def write_model(path: Path, model: LowOrder) -> None:
     """One file, exact."""
-    groups = {name: [own.size, *own.starts] for name, own in model.groups.items()}
+    groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
     tables = [list(names) for names in model.tables]
     index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total}
-    arrays = {f"one{i}": own for i, own in enumerate(model.ones.values())}
-    _write(path, index, arrays | {f"table{i}": own for i, own in enumerate(model.tables.values())})
+    arrays = {f"one{i}": one_way for i, one_way in enumerate(model.ones.values())}
+    _write(path, index, arrays | {f"table{i}": table for i, table in enumerate(model.tables.values())})
 
 
 def read_model(path: Path) -> LowOrder:
     """The model of a file, byte by byte."""
-    with reading(path) as file, np.load(file, allow_pickle=False) as found:
-        index = json.loads(str(found["index"]))
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
-        ones = {name: found[f"one{i}"] for i, name in enumerate(index["ones"])}
-        tables = {tuple(names): found[f"table{i}"] for i, names in enumerate(index["tables"])}
+        ones = {name: arrays[f"one{i}"] for i, name in enumerate(index["ones"])}
+        tables = {tuple(names): arrays[f"table{i}"] for i, names in enumerate(index["tables"])}
     return LowOrder(ones, groups, tables, index["total"])
 
 
-def write_errors(folder: Path, told: Simulated) -> None:
+def write_errors(folder: Path, errors: Simulated) -> None:
     """The replicas, then what belongs to them."""
-    for number, replica in enumerate(told.replicas):
+    for number, replica in enumerate(errors.replicas):
         write_model(folder / f"replica-{number:02d}.npz", replica)
-    content = {"replicas": len(told.replicas), "measured": [list(names) for names in told.measured],
-               "widening": told.widening, "dispersion": told.dispersion}  # fmt: skip
+    content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.measured],
+               "widening": errors.widening, "dispersion": errors.dispersion}  # fmt: skip
     write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
@@ -58,12 +58,14 @@ def read_errors(folder: Path, model: LowOrder) -> Simulated:
 
 def write_agreed(path: Path, tables: Mapping[AttributeSet, Array]) -> None:
     """Targets that agree on what they have in common."""
-    _write(path, {"sets": [list(names) for names in tables]}, {f"t{i}": own for i, own in enumerate(tables.values())})
+    _write(
+        path, {"sets": [list(names) for names in tables]}, {f"t{i}": table for i, table in enumerate(tables.values())}
+    )
 
 
 def read_agreed(path: Path) -> dict[AttributeSet, Array]:
-    with reading(path) as file, np.load(file, allow_pickle=False) as found:
-        return {tuple(names): found[f"t{i}"] for i, names in enumerate(json.loads(str(found["index"]))["sets"])}
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:

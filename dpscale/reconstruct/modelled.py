@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.agreement import margin
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
 from dpscale.workload import Part, ProductPart, Workload
 
@@ -43,7 +43,7 @@ class Agreed:
     tables: Mapping[AttributeSet, Array]
 
     def marginal(self, names: AttributeSet) -> Array:
-        holder = next((own for own in self.tables if set(names) <= set(own)), None)
+        holder = next((target for target in self.tables if set(names) <= set(target)), None)
         return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
 
 

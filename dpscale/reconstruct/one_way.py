@@ -33,9 +33,9 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
     """The number of records, ≥ 1: the inverse-variance average of the sums, and of a further (value, precision)."""
     value, precision = further
     said, weights = [value * precision], [precision]
-    for own in measured.values():
-        weights.append(1 / (own.variance * len(own.values)))
-        said.append(float(own.values.sum()) * weights[-1])
+    for noisy in measured.values():
+        weights.append(1 / (noisy.variance * len(noisy.values)))
+        said.append(float(noisy.values.sum()) * weights[-1])
     return max(sum(said) / sum(weights), 1.0)
 
 
@@ -52,10 +52,10 @@ def with_groups(
 
     `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none).
     """
-    own = 1 / (noisy.variance * groups.widths)
+    counted = 1 / (noisy.variance * groups.widths)
     other = precision / (1 - 1 / groups.count)
-    said = (coarsened(noisy.values, [groups]) * own + (total / groups.count + residual) * other) / (own + other)
-    variance = 1 / (own + other)
+    said = (coarsened(noisy.values, [groups]) * counted + (total / groups.count + residual) * other) / (counted + other)
+    variance = 1 / (counted + other)
     said = np.maximum(said + (total - said.sum()) * variance / variance.sum(), LEAST_GROUP)
     ratio = said * (total / said.sum()) / coarsened(counts, [groups])
     return np.asarray(counts * expanded(ratio, [groups]))

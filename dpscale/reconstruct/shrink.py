@@ -52,16 +52,18 @@ class Components:
 
     def likelihoods(self, values: Array, reference: Array, deviation: float) -> tuple[Array, Array]:
         """Of noisy values, (cells, components), up to a factor a cell, whose log is the second result."""
-        from dpscale.reconstruct import kernels
+        from dpscale.reconstruct import fitting_loops
 
-        return kernels.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
+        return fitting_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
     def means(self, values: Array, reference: Array, deviation: float, likelihood: Array, weights: Array) -> Array:
         """Posterior means of the counts."""
-        from dpscale.reconstruct import kernels
+        from dpscale.reconstruct import fitting_loops
 
         cells = _cells(values, reference)
-        return np.asarray(kernels.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights))
+        return np.asarray(
+            fitting_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)
+        )
 
 
 def _cells(values: Array, reference: Array) -> tuple[Array, Array]:
@@ -84,8 +86,8 @@ def learn(tables: Sequence[NoisyTable]) -> Array:
 def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
     sample, _ = DEPARTURES.likelihoods(*table.sample, table.deviation)
-    own = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
-    means = _means_of(table, own, sample if len(sample) == table.values.size else None)
+    weights = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
+    means = _means_of(table, weights, sample if len(sample) == table.values.size else None)
     return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
 
 
@@ -151,6 +153,6 @@ class _Mixture:
 
 
 def _weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
-    from dpscale.reconstruct import kernels
+    from dpscale.reconstruct import fitting_loops
 
-    return np.asarray(kernels.mixture_weights(likelihood, start, strength, rounds))
+    return np.asarray(fitting_loops.mixture_weights(likelihood, start, strength, rounds))

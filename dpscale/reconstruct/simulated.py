@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct import unmeasured
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals
@@ -55,10 +55,10 @@ class Simulated:
     def cell_errors(self, names: Sequence[str]) -> Array:
         """Standard errors of a marginal's cells, an axis each in the order asked."""
         ordered = tuple(name for name in self.model.ones if name in names)
-        own = self.model.marginal(ordered)
-        squares = np.zeros_like(own)
+        estimate = self.model.marginal(ordered)
+        squares = np.zeros_like(estimate)
         for replica in self.replicas:
-            squares += (replica.marginal(ordered) - own) ** 2
+            squares += (replica.marginal(ordered) - estimate) ** 2
         squares *= self.widening / len(self.replicas)
         squares += self.dispersion * unmeasured.cell_variances(self.model, ordered, self.measured)
         return np.sqrt(squares).transpose([ordered.index(name) for name in names])
@@ -67,9 +67,9 @@ class Simulated:
         """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
         ordered = tuple(name for name in self.model.ones if name in names)
         turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        own = float((turned * self.model.marginal(ordered)).sum())
-        told = [float((turned * replica.marginal(ordered)).sum()) for replica in self.replicas]
-        spread = float(np.mean([(one - own) ** 2 for one in told]))
+        estimate = float((turned * self.model.marginal(ordered)).sum())
+        replicated = [float((turned * replica.marginal(ordered)).sum()) for replica in self.replicas]
+        spread = float(np.mean([(one - estimate) ** 2 for one in replicated]))
         rest = unmeasured.query_variance(self.model, ordered, turned, self.measured)
         return float(np.sqrt(self.widening * spread + self.dispersion * rest))
 
@@ -87,31 +87,35 @@ def simulated(
     """Errors of a model that `model_of` made of `counts` and `residuals`. Every draw may be a task of `each`."""
     pairs = tuple(names for names in residuals.values if len(names) > 1)
     build = partial(_replica, model, *_noiseless(model, counts, residuals), tuple(wanted), chains)
-    made = list(each(build, [(seed, draw) for draw in range(draws)]))
-    replicas = tuple(replica for replica, _ in made)
-    own = {names: model.coarse_marginal(names) for names in pairs}
-    spread = {names: _spread(own[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs}
-    excess = _departure(model, residuals) - float(np.mean([departure for _, departure in made]))
+    drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
+    replicas = tuple(replica for replica, _ in drawn)
+    tables = {names: model.coarse_marginal(names) for names in pairs}
+    spread = {
+        names: _spread(tables[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs
+    }
+    excess = _departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
-    dispersion = max(1.0, widening * _mean_ratio(spread, own))
+    dispersion = max(1.0, widening * _mean_ratio(spread, tables))
     return Simulated(model, replicas, pairs, widening, dispersion)
 
 
-def _mean_ratio(spread: Mapping[AttributeSet, Array], own: Mapping[AttributeSet, Array]) -> float:
+def _mean_ratio(spread: Mapping[AttributeSet, Array], tables: Mapping[AttributeSet, Array]) -> float:
     """Of error² to count, weighted by √count: neither the many near-empty cells nor the few great ones decide."""
-    roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in own.items()}
+    roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in tables.items()}
     above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
     return above / max(sum(float(root.sum()) for root in roots.values()), 1.0)
 
 
-def _spread(own: Array, replicas: Sequence[Array]) -> Array:
-    return np.asarray(np.mean([(other - own) ** 2 for other in replicas], axis=0))
+def _spread(table: Array, replicas: Sequence[Array]) -> Array:
+    return np.asarray(np.mean([(other - table) ** 2 for other in replicas], axis=0))
 
 
 def _departure(model: LowOrder, residuals: Residuals) -> float:
     """Squared distance between what was measured of sets of two and more, and what the model has of it."""
     return sum(
-        float(((_centred(model, names) - own) ** 2).sum()) for names, own in residuals.values.items() if len(names) > 1
+        float(((_centred(model, names) - residual) ** 2).sum())
+        for names, residual in residuals.values.items()
+        if len(names) > 1
     )
 
 
@@ -119,7 +123,7 @@ def _noiseless(
     model: LowOrder, counts: Mapping[str, NoisyCounts], residuals: Residuals
 ) -> tuple[dict[str, NoisyCounts], Residuals]:
     """What would have been measured without noise, if the model were the truth."""
-    exact = {name: NoisyCounts(model.ones[name], own.variance) for name, own in counts.items()}
+    exact = {name: NoisyCounts(model.ones[name], noisy.variance) for name, noisy in counts.items()}
     return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
 
 
@@ -138,13 +142,14 @@ def _replica(
     """A model from noise drawn anew, and how far its measurements depart from it."""
     random = np.random.default_rng(stream)
     redrawn = {
-        name: NoisyCounts(own.values + random.normal(0, own.variance**0.5, own.values.shape), own.variance)
-        for name, own in counts.items()
+        name: NoisyCounts(noisy.values + random.normal(0, noisy.variance**0.5, noisy.values.shape), noisy.variance)
+        for name, noisy in counts.items()
     }
     values = {
-        names: own + center(random.normal(0, residuals.precisions[names] ** -0.5, own.shape), range(own.ndim))
-        for names, own in residuals.values.items()
+        names: residual
+        + center(random.normal(0, residuals.precisions[names] ** -0.5, residual.shape), range(residual.ndim))
+        for names, residual in residuals.values.items()
     }
-    told = replace(residuals, values=values)
-    built = model_of(redrawn, model.groups, told, wanted, chains)
-    return built, _departure(built, told)
+    measured = replace(residuals, values=values)
+    built = model_of(redrawn, model.groups, measured, wanted, chains)
+    return built, _departure(built, measured)

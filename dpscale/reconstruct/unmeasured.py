@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.residual.groups import coarsened, every_cell, expanded
 
 Array = NDArray[np.float64]

@@ -93,21 +93,21 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
     """
     spaces = sorted({kept for names in sets for kept in subsets(names)}, key=lambda kept: (len(kept), kept))
     step = float(np.median([p for p in residuals.precisions.values()] or [1.0]))
-    found = residuals
+    solution = residuals
     lifted = {names: np.maximum(residuals.marginal(names), 0) for names in sets}
     duals = {names: np.zeros(residuals.shape(names)) for names in sets}
     for _ in range(iterations):
         targets = {names: lifted[names] - duals[names] for names in sets}
-        found = _nearest(residuals, spaces, targets, step)
+        solution = _nearest(residuals, spaces, targets, step)
         gap = 0.0
         for names in sets:
-            marginal = found.marginal(names)
+            marginal = solution.marginal(names)
             lifted[names] = np.maximum(marginal + duals[names], 0)
             duals[names] += marginal - lifted[names]
             gap = max(gap, float(np.abs(marginal - lifted[names]).max()))
-        if gap <= TOLERANCE * max(1.0, float(np.abs(found.values[()]))):
+        if gap <= TOLERANCE * max(1.0, float(np.abs(solution.values[()]))):
             break
-    return found
+    return solution
 
 
 def _nearest(
@@ -120,8 +120,8 @@ def _nearest(
         total = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
         for names, target in targets.items():
             if set(kept) <= set(names):
-                own = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
-                total = total + own * residual_of(target, [names.index(name) for name in kept])
-                weight += own
+                share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
+                total = total + share * residual_of(target, [names.index(name) for name in kept])
+                weight += share
         values[kept] = np.asarray(total / weight)
     return Residuals(residuals.sizes, values, residuals.precisions)

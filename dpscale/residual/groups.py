@@ -46,11 +46,11 @@ def every_cell(size: int) -> Groups:
 def by_mass(counts: Array, least: float) -> Groups:
     """Groups of at least `least` counts; a cell with that many stands alone where the group before has three tenths."""
     starts, held = [0], 0.0
-    for cell, own in enumerate(counts):
-        if cell and (held >= least or (own >= least and held >= 0.3 * least)):
+    for cell, count in enumerate(counts):
+        if cell and (held >= least or (count >= least and held >= 0.3 * least)):
             starts.append(cell)
             held = 0.0
-        held += float(own)
+        held += float(count)
     if held < 0.5 * least and len(starts) > 2:
         starts.pop()
     if len(starts) == 1 and len(counts) > 1:
@@ -66,15 +66,15 @@ def _halving(counts: Array) -> int:
 
 def coarsened(values: NDArray, groups: Sequence[Groups]) -> NDArray:  # type: ignore[type-arg]
     """Sums over the groups of every axis; integers stay integers."""
-    for axis, own in enumerate(groups):
-        if own.count < own.size:
-            values = np.add.reduceat(values, own.starts, axis=axis)
+    for axis, grouping in enumerate(groups):
+        if grouping.count < grouping.size:
+            values = np.add.reduceat(values, grouping.starts, axis=axis)
     return values
 
 
 def expanded(values: Array, groups: Sequence[Groups]) -> Array:
     """Every cell gets its group's value (a ratio, say), along every axis."""
-    for axis, own in enumerate(groups):
-        if own.count < own.size:
-            values = values.take(own.labels, axis=axis)
+    for axis, grouping in enumerate(groups):
+        if grouping.count < grouping.size:
+            values = values.take(grouping.labels, axis=axis)
     return values

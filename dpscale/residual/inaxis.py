@@ -25,8 +25,8 @@ def sub(values: Array, axis: int) -> Array:
 def centered(values: Array, axis: int) -> Array:
     """u − mean(u) with u = [0, v] along `axis`, one entry longer: the inverse of `sub` on what sums to zero."""
     zero = np.zeros_like(values.take([0], axis=axis))
-    whole = np.concatenate([zero, values], axis=axis)
-    return np.asarray(whole - whole.mean(axis=axis, keepdims=True))
+    padded = np.concatenate([zero, values], axis=axis)
+    return np.asarray(padded - padded.mean(axis=axis, keepdims=True))
 
 
 def decompose(marginal: Array, keep: Sequence[int], lead: int = 0) -> Array:

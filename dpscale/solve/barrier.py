@@ -14,7 +14,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.solve.symmetry import Blocks
+from dpscale.solve.symmetry import SymmetryBlocks
 
 Array = NDArray[np.float64]
 NEWTON_STEPS = 60
@@ -29,7 +29,7 @@ MIXED = 1e-6
 class Point:
     """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio that certifies it."""
 
-    def __init__(self, blocks: Blocks, weights: Array) -> None:
+    def __init__(self, blocks: SymmetryBlocks, weights: Array) -> None:
         self.blocks, self.weights = blocks, weights
         self.turned: list[Array] = []
         self.values: list[Array] = []
@@ -77,9 +77,9 @@ def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
         point = Point(start.blocks, weights)
         chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
         orbits = np.flatnonzero(chosen)
-        found = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
+        optimum = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
         weights = np.zeros(len(weights))
-        weights[orbits] = found.weights
+        weights[orbits] = optimum.weights
         point = Point(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:

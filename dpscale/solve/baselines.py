@@ -106,12 +106,12 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     traces = residual_traces(union)
 
     def weights(chosen: list[int]) -> Array:
-        found = np.zeros(traces.shape)
-        found[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
-        return found
+        marginal_weights = np.zeros(traces.shape)
+        marginal_weights[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
+        return marginal_weights
 
-    own = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
-    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in (own, True)]
+    among_wanted = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
+    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in (among_wanted, True)]
     best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
     weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
     named = (zip(union.names, candidates[index], strict=True) for index in best)
@@ -150,8 +150,10 @@ def _greedy(gram: Array, node: Interval, noise: Noise) -> tuple[Array, Array]:
     )
     inverse = np.zeros((high - low,) * 2)
     inverse[: middle - low, : middle - low], inverse[middle - low :, middle - low :] = left_inverse, right_inverse
-    own, toward = gram[low:high, low:high], inverse.sum(axis=1)
-    weight, below = _node_weight(float((own * inverse).sum()), float(toward @ own @ toward), float(toward.sum()), noise)
+    local, toward = gram[low:high, low:high], inverse.sum(axis=1)
+    weight, below = _node_weight(
+        float((local * inverse).sum()), float(toward @ local @ toward), float(toward.sum()), noise
+    )
     rows = np.concatenate([weight * _indicator(size, node)[None], below * left, below * right])
     shrunk = weight**2 / (below**2 + weight**2 * toward.sum())
     return rows, (inverse - shrunk * np.outer(toward, toward)) / below**2

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.solve.barrier import Point, polish
-from dpscale.solve.symmetry import Blocks, split
+from dpscale.solve.symmetry import SymmetryBlocks, split
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,9 @@ def optimise(
     return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
 
 
-def fixed_point(blocks: Blocks, tolerance: float, deadline: float = math.inf, start: Array | None = None) -> Point:
+def fixed_point(
+    blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Array | None = None
+) -> Point:
     """Anderson-mixed fixed point from uniform weights, or those given; the best point met."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:

@@ -70,8 +70,8 @@ def weigh(costs: Array, squares: Array, gap: float = GAP) -> Weighting:
 def eigen_design(gram: Array, design: Array | None = None, gap: float = GAP) -> Strategy:
     """Program 2 for a Gram (n, n), or program 1 on any design queries (k, n) whose span holds the workload."""
     queries = eigen_queries(gram) if design is None else design
-    found = weigh(query_costs(gram, queries), queries**2, gap)
-    return _strategy(gram, queries, found.weights)
+    solution = weigh(query_costs(gram, queries), queries**2, gap)
+    return _strategy(gram, queries, solution.weights)
 
 
 def separated_design(gram: Array, group: int | None = None, gap: float = GAP) -> Strategy:
@@ -84,9 +84,11 @@ def separated_design(gram: Array, group: int | None = None, gap: float = GAP) ->
     step = group or max(1, round(len(gram) ** (1 / 3)))
     cuts = [slice(start, start + step) for start in range(0, len(queries), step)]
     inner = [weigh(costs[cut], squares[cut], gap) for cut in cuts]
-    loads = np.stack([found.weights @ squares[cut] for found, cut in zip(inner, cuts, strict=True)])
-    outer = weigh(np.array([found.error for found in inner]), loads, gap).weights
-    return _strategy(gram, queries, np.concatenate([f * found.weights for f, found in zip(outer, inner, strict=True)]))
+    loads = np.stack([solution.weights @ squares[cut] for solution, cut in zip(inner, cuts, strict=True)])
+    outer = weigh(np.array([solution.error for solution in inner]), loads, gap).weights
+    return _strategy(
+        gram, queries, np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
+    )
 
 
 def principal_design(gram: Array, count: int, gap: float = GAP) -> Strategy:
@@ -96,8 +98,8 @@ def principal_design(gram: Array, count: int, gap: float = GAP) -> Strategy:
     if count >= len(queries):
         return eigen_design(gram, gap=gap)
     rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([squares[:count], squares[count:].sum(axis=0)]))
-    found = weigh(*rest, gap).weights
-    return _strategy(gram, queries, np.append(found[:count], np.full(len(queries) - count, found[count])))
+    weights = weigh(*rest, gap).weights
+    return _strategy(gram, queries, np.append(weights[:count], np.full(len(queries) - count, weights[count])))
 
 
 def eigen_queries(gram: Array) -> Array:

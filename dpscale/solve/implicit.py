@@ -95,8 +95,8 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
     merged: dict[tuple[str, ...], Product] = {}
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
-            own = dict(zip(attributes, _axes(part, attributes, relative), strict=True))
-            axes = tuple(own.get(name) or _total(workload.domain[name].size, relative) for name in names)
+            by_name = dict(zip(attributes, _axes(part, attributes, relative), strict=True))
+            axes = tuple(by_name.get(name) or _total(workload.domain[name].size, relative) for name in names)
             product = Product(weight, axes)
             before = merged[product.keys].weight if product.keys in merged else 0.0
             merged[product.keys] = Product(before + weight, axes)
@@ -123,11 +123,11 @@ def explicit_gram(
 
 def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet, float]:
     """The sets of a part with a weight above 0."""
-    found: dict[AttributeSet, float] = {}
+    weights: dict[AttributeSet, float] = {}
     for attributes, weight in zip(part.sets, part.weights, strict=True):
         if weight > 0:
-            found[attributes] = found.get(attributes, 0.0) + weight
-    return found
+            weights[attributes] = weights.get(attributes, 0.0) + weight
+    return weights
 
 
 def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:

@@ -57,11 +57,11 @@ def _centred(shape: tuple[int, ...]) -> Callable[[Array], Factor]:
     """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
 
     def rounded(scaled: Array) -> Factor:
-        whole = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
-        for axis in range(1, whole.ndim):
-            rest = whole.take(range(1, whole.shape[axis]), axis)
-            whole = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
-        return Factor("matrix", shape, whole.reshape(len(scaled), -1))
+        integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
+        for axis in range(1, integers.ndim):
+            rest = integers.take(range(1, integers.shape[axis]), axis)
+            integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+        return Factor("matrix", shape, integers.reshape(len(scaled), -1))
 
     return rounded
 
@@ -83,8 +83,8 @@ def _combined(basis: Array, shape: tuple[int, ...], rank: int) -> Callable[[Arra
 
 def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
     """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
-    whole = np.rint(np.ldexp(root, bits)).astype(np.int64)
-    return Factor("full", shape, np.ascontiguousarray(whole[np.abs(whole).max(axis=1) > 0]))
+    integers = np.rint(np.ldexp(root, bits)).astype(np.int64)
+    return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
 def bits_for(matrices: int) -> int:

@@ -106,7 +106,7 @@ def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Ar
     split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(seen)]
     total = np.zeros((2,) * len(union.sizes))
     for product in union.products:
-        total += product.weight * _outer([own[key] for own, key in zip(split, product.keys, strict=True)])
+        total += product.weight * _outer([traces[key] for traces, key in zip(split, product.keys, strict=True)])
     return np.where(total > RANK * total.max(initial=0.0) / total.size, total, 0.0)
 
 
@@ -117,10 +117,10 @@ def marginal_weights(union: Implicit) -> Array:
 
 def asked(union: Implicit) -> NDArray[np.bool_]:
     """The subsets of attributes that the products name."""
-    found = np.zeros((2,) * len(union.sizes), dtype=bool)
+    named = np.zeros((2,) * len(union.sizes), dtype=bool)
     for product in union.products:
-        found[_subset(product)] = True
-    return found
+        named[_subset(product)] = True
+    return named
 
 
 def _subset(product: Product) -> tuple[int, ...]:

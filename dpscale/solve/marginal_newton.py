@@ -29,7 +29,7 @@ FLOOR = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class CertifiedWeights:
     """Weights u of the marginals, with the error Σ t/λ, d_S and Z of the module, all of shape (2,)*d."""
 
     weights: Array
@@ -48,26 +48,26 @@ class State:
         return float(self.weights.sum()) * float(self.slopes.max()) / self.error
 
 
-def state_of(traces: Array, weights: Array, sizes: tuple[float, ...]) -> State:
+def certified(traces: Array, weights: Array, sizes: tuple[float, ...]) -> CertifiedWeights:
     """Everything that follows from weights; traces of zero need not be measured."""
     levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
     ratio = traces / levels
     slopes = characteristic(sizes) * over_subsets(ratio / levels)
-    return State(weights, float(ratio.sum()), slopes, over_subsets(ratio / levels**2))
+    return CertifiedWeights(weights, float(ratio.sum()), slopes, over_subsets(ratio / levels**2))
 
 
-def polish(traces: Array, start: Array, sizes: tuple[float, ...], gap: float) -> State:
+def polish(traces: Array, start: Array, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
     """Weights of sum 1 whose error is within the gap of the certificate, or the best met."""
-    best = state_of(traces, start / start.sum(), sizes)
+    best = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
     weights = best.weights
     for _ in range(ROUNDS):
-        state = state_of(traces, weights, sizes)
+        state = certified(traces, weights, sizes)
         chosen |= (state.slopes > NEAR * state.slopes.max()) | (weights > CARRIES * weights.max())
         if best.ratio - 1 <= gap or chosen.sum() > MOST_CANDIDATES:
             break
         weights = _interior_point(traces, weights, sizes, np.flatnonzero(chosen), gap)
-        state = state_of(traces, weights / weights.sum(), sizes)
+        state = certified(traces, weights / weights.sum(), sizes)
         best = state if state.error < best.error or state.ratio < best.ratio else best
         weights = state.weights
     return best
@@ -86,8 +86,8 @@ def _interior_point(traces: Array, start: Array, sizes: tuple[float, ...], chose
         if float(u.sum()) * float(steep.max()) / state.error - 1 <= gap / 2:
             break
         target = 0.2 * float(u @ slack) / len(u)
-        own = scale * u
-        matrix = 2 * np.outer(own, own) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
+        scaled = scale * u
+        matrix = 2 * np.outer(scaled, scaled) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
         matrix[np.diag_indices(len(u))] += slack * u
         relative = np.linalg.solve(matrix, target - u * (1 - steep))
         slack_step = target / u - slack * relative - slack
@@ -96,8 +96,8 @@ def _interior_point(traces: Array, start: Array, sizes: tuple[float, ...], chose
     return _spread(u, start.shape, chosen)
 
 
-def _at(traces: Array, u: Array, sizes: tuple[float, ...], chosen: Indices) -> State:
-    return state_of(traces, _spread(u, traces.shape, chosen), sizes)
+def _at(traces: Array, u: Array, sizes: tuple[float, ...], chosen: Indices) -> CertifiedWeights:
+    return certified(traces, _spread(u, traces.shape, chosen), sizes)
 
 
 def _spread(u: Array, shape: tuple[int, ...], chosen: Indices) -> Array:

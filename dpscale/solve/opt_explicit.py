@@ -58,9 +58,9 @@ def optimise_explicit(
         return Strategy(np.ones((1, len(gram))), value, value)
     scale = float(np.trace(gram))
     if noise == "laplace":
-        found = optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm)
+        strategy = optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm)
         roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
-        return Strategy(found.matrix, found.error, float(roots**2 / len(gram)), found.parameters)
+        return Strategy(strategy.matrix, strategy.error, float(roots**2 / len(gram)), strategy.parameters)
     optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
     return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
 

@@ -23,7 +23,7 @@ from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.solve.implicit import Implicit
 from dpscale.solve.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
-from dpscale.solve.marginal_newton import polish, state_of
+from dpscale.solve.marginal_newton import certified, polish
 from dpscale.solve.opt_explicit import Noise, inverse_gram, optimise_explicit
 from dpscale.solve.svd_bound import svd_bound
 
@@ -92,8 +92,8 @@ def attribute_strategies(
 
 def _attribute_strategy(grams: dict[str, Array], noise: Noise, of_total: float) -> Array:
     size = len(next(iter(grams.values())))
-    own = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
-    mixed = np.sum(own, axis=0) + np.full((size, size), of_total / size)
+    normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
+    mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
     return optimise_explicit(mixed, noise).matrix
 
 
@@ -122,23 +122,23 @@ def _gaussian(traces: Array, sizes: tuple[float, ...]) -> tuple[Array, float]:
     if ideal.min() >= -NEGLIGIBLE * ideal.max():
         u = np.maximum(ideal, 0.0)
         u /= u.sum()
-        return u, state_of(traces, u, sizes).least
+        return u, certified(traces, u, sizes).least
     start = np.maximum(ideal, 0.0) / np.maximum(ideal, 0.0).sum() + 0.1 / ideal.size
-    found = _descend(traces, np.sqrt(start), sizes, 2.0)
-    state = polish(traces, found**2, sizes, GAP)
+    theta = _descend(traces, np.sqrt(start), sizes, 2.0)
+    state = polish(traces, theta**2, sizes, GAP)
     return state.weights, state.least
 
 
 def _laplace(traces: Array, gaussian: Array, sizes: tuple[float, ...], wanted: Mask, seed: int) -> Array:
     """The best of several local optima, θ of L1 norm 1."""
     generator = np.random.default_rng(seed)
-    found = []
+    optima = []
     for start, powers in _starts(wanted, gaussian, generator):
         theta = start
         for power in powers:
             theta = _descend(traces, theta / theta.sum() + NEGLIGIBLE / theta.size, sizes, power)
-        found.append(theta / theta.sum())
-    best = min(found, key=lambda theta: marginal_error(traces, theta**2, sizes))
+        optima.append(theta / theta.sum())
+    best = min(optima, key=lambda theta: marginal_error(traces, theta**2, sizes))
     return _merged(traces, best, sizes, generator)
 
 
@@ -156,10 +156,10 @@ def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callabl
 
     def function(flat: Array) -> tuple[float, Array]:
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
-        state = state_of(traces, theta**2, sizes)
+        state = certified(traces, theta**2, sizes)
         total = float((theta**power).sum())
-        own = 2 * theta ** (power - 1) / total
-        gradient = np.asarray(own - 2 * theta * state.slopes / state.error)
+        norm_slope = 2 * theta ** (power - 1) / total
+        gradient = np.asarray(norm_slope - 2 * theta * state.slopes / state.error)
         return 2 / power * np.log(total) + np.log(state.error), gradient.reshape(-1)
 
     return function
@@ -171,8 +171,8 @@ def _descend(traces: Array, theta: Array, sizes: tuple[float, ...], power: float
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
     bounds = [(0.0, None)] * theta.size
     function = _objective(traces, sizes, power)
-    found = minimize(function, theta.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return np.asarray(found.x.reshape(theta.shape))
+    optimum = minimize(function, theta.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return np.asarray(optimum.x.reshape(theta.shape))
 
 
 def _merged(traces: Array, theta: Array, sizes: tuple[float, ...], generator: np.random.Generator) -> Array:
@@ -185,10 +185,10 @@ def _merged(traces: Array, theta: Array, sizes: tuple[float, ...], generator: np
         first = min(tries, key=lambda one: marginal_error(traces, (one / one.sum()) ** 2, sizes))
         new = _descend(traces, first, sizes, 1.0)
         new /= new.sum()
-        found = marginal_error(traces, new**2, sizes)
-        if found >= error * (1 - 1e-6):
+        new_error = marginal_error(traces, new**2, sizes)
+        if new_error >= error * (1 - 1e-6):
             break
-        theta, error = new, found
+        theta, error = new, new_error
     return theta
 
 

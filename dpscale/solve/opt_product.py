@@ -49,8 +49,8 @@ def optimise_product(
     bound = svd_bound(union).value
     if len(union.products) == 1:
         return _single(union, noise, each, bound, seed)
-    found = list(each(partial(_descend, union, noise), range(seed, seed + starts)))
-    error, factors = min(found, key=lambda one: one[0])
+    descents = list(each(partial(_descend, union, noise), range(seed, seed + starts)))
+    error, factors = min(descents, key=lambda one: one[0])
     return ProductStrategy(union.names, factors, error, min(bound, error))
 
 
@@ -73,19 +73,19 @@ def _single(union: Implicit, noise: Noise, each: Each, bound: float, seed: int) 
 def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Array, ...]]:
     """Block coordinate descent from one start: the first of seed 0 is the identity, as in the paper."""
     costs = _begin(union, seed)
-    found: list[Strategy | None] = [None] * len(union.sizes)
+    strategies: list[Strategy | None] = [None] * len(union.sizes)
     best = np.inf
     for sweep in range(SWEEPS):
         for i in range(len(union.sizes)):
             gram = _surrogate(union, costs, i)
-            new = _solve(gram / np.trace(gram), noise, seed, found[i], sweep)
+            new = _solve(gram / np.trace(gram), noise, seed, strategies[i], sweep)
             prices = _price(union.distinct(i), new.matrix)
-            if found[i] is None or _dot(union, costs, i, prices) <= _dot(union, costs, i, costs[i]):
-                found[i], costs[i] = new, prices
+            if strategies[i] is None or _dot(union, costs, i, prices) <= _dot(union, costs, i, costs[i]):
+                strategies[i], costs[i] = new, prices
         before, best = best, _total(union, costs)
         if best > before * (1 - SETTLED):
             break
-    return best, tuple(strategy.matrix for strategy in found if strategy is not None)
+    return best, tuple(strategy.matrix for strategy in strategies if strategy is not None)
 
 
 def _solve(gram: Array, noise: Noise, seed: int, before: Strategy | None, sweep: int) -> Strategy:

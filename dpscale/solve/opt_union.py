@@ -41,8 +41,8 @@ def optimise_union(
 ) -> UnionStrategy:
     """OPT+ on given groups, or the best of each product alone and products gathered under the largest ones."""
     tried = [groups] if groups is not None else distinct_groupings(union)
-    found = [_of_groups(union, noise, each, one, seed) for one in tried]
-    return min(found, key=lambda strategy: strategy.error)
+    strategies = [_of_groups(union, noise, each, one, seed) for one in tried]
+    return min(strategies, key=lambda strategy: strategy.error)
 
 
 def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:

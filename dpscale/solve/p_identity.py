@@ -61,9 +61,9 @@ def optimise_p_identity(
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
     begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
     first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
-    kept = sorted(first, key=lambda found: found.error)[: max(1, len(first) // FEWEST_STARTS)]
+    kept = sorted(first, key=lambda strategy: strategy.error)[: max(1, len(first) // FEWEST_STARTS)]
     ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in kept)]
-    best = min(ends, key=lambda found: found.error)
+    best = min(ends, key=lambda strategy: strategy.error)
     return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 
 
@@ -74,9 +74,9 @@ def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
     inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
     turned = inverse @ ((parameters * column) @ gram)
     scaled = turned * column
-    own = 2 * (column * diagonal - (parameters * turned).sum(axis=0))
+    of_columns = 2 * (column * diagonal - (parameters * turned).sum(axis=0))
     value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
-    return value, own - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
+    return value, of_columns - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
 
 
 def _to_the_last_digit(gram: Array, matrix: Array) -> float:
@@ -96,8 +96,8 @@ def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
     bounds = [(0.0, LARGEST)] * start.size
-    found = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    parameters = np.asarray(found.x.reshape(start.shape))
+    optimum = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    parameters = np.asarray(optimum.x.reshape(start.shape))
     return PIdentity(parameters, p_identity_error(gram, parameters)[0])
 
 

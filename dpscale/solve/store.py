@@ -32,10 +32,10 @@ class Store:
     def get(self, *key: object) -> Array | None:
         """The array under a key, or None."""
         try:
-            found = np.load(self._path(key), allow_pickle=False)
+            array = np.load(self._path(key), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
-        return np.asarray(found) if found.dtype == np.float64 and np.isfinite(found).all() else None
+        return np.asarray(array) if array.dtype == np.float64 and np.isfinite(array).all() else None
 
     def put(self, array: Array, *key: object) -> None:
         """Keep an array under a key, whole or not at all."""

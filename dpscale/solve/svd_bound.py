@@ -55,8 +55,8 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
         for group, keys in zip(groups, taken, strict=True):
             if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):
                 group.append(product)
-                for own, key in zip(keys, product.keys, strict=True):
-                    own.add(key)
+                for seen, key in zip(keys, product.keys, strict=True):
+                    seen.add(key)
                 break
         else:
             groups.append([product])
@@ -112,11 +112,11 @@ def eigenspaces(grams: dict[str, Array]) -> tuple[dict[str, Array], Array]:
     levels, vectors = np.linalg.eigh(mixed)
     starts = np.flatnonzero(np.diff(levels, prepend=-np.inf) > COMMUTES * levels[-1])
     dimensions = np.diff(np.append(starts, len(levels))).astype(np.float64)
-    found = {
+    spectra = {
         key: np.add.reduceat((vectors * (gram @ vectors)).sum(axis=0), starts) / dimensions
         for key, gram in grams.items()
     }
-    return found, dimensions
+    return spectra, dimensions
 
 
 def _apart(group: Sequence[Product]) -> float:

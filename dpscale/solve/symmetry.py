@@ -23,7 +23,7 @@ PROBES = 3
 
 
 @dataclass(frozen=True)
-class Block:
+class SymmetryBlock:
     """Rows on the orbits, (r, orbits), and their sign on every cell: ±1, or 0 where they vanish."""
 
     rows: Array
@@ -31,43 +31,45 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class SymmetryBlocks:
     """A Gram in blocks; `orbit[c]` is the orbit of cell c."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[SymmetryBlock, ...]
     orbit: Cells
 
-    def expand(self, block: Block, rows: Array) -> Array:
+    def expand(self, block: SymmetryBlock, rows: Array) -> Array:
         """Rows on the orbits as rows on all cells."""
         return np.asarray(rows[:, self.orbit] * block.sign)
 
-    def only(self, orbits: Cells) -> Blocks:
+    def only(self, orbits: Cells) -> SymmetryBlocks:
         """The blocks on some orbits alone: for search, not for expansion."""
-        return Blocks(tuple(Block(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit)
+        return SymmetryBlocks(
+            tuple(SymmetryBlock(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit
+        )
 
 
-def split(rows: Array, shape: tuple[int, ...]) -> Blocks:
+def split(rows: Array, shape: tuple[int, ...]) -> SymmetryBlocks:
     """The blocks of a Gram given by its rows, (r, cells), on the cells of `shape`."""
     group = _group([turn for turn in _candidates(shape) if _leaves(rows, turn)], rows.shape[1])
     representative = np.stack([cells for cells, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
     characters = product((1, -1), repeat=len(group[0][1]))
-    found = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
-    return Blocks(tuple(block for block in found if block is not None), orbit.astype(np.int64))
+    blocks = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
+    return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbit.astype(np.int64))
 
 
 def _candidates(shape: tuple[int, ...]) -> list[Cells]:
     """Involutions of the cells that commute: reverse all axes, swap pairs of axes of one size."""
     cells = np.arange(int(np.prod(shape))).reshape(shape)
-    found = [np.flip(cells).reshape(-1)]
+    involutions = [np.flip(cells).reshape(-1)]
     free = list(range(len(shape)))
     while len(free) > 1:
         first = free.pop(0)
         partner = next((axis for axis in free if shape[axis] == shape[first]), None)
         if partner is not None:
             free.remove(partner)
-            found.append(np.swapaxes(cells, first, partner).reshape(-1))
-    return found
+            involutions.append(np.swapaxes(cells, first, partner).reshape(-1))
+    return involutions
 
 
 def _leaves(rows: Array, turn: Cells) -> bool:
@@ -91,7 +93,7 @@ def _group(turns: list[Cells], size: int) -> list[tuple[Cells, tuple[int, ...]]]
 
 def _block(
     rows: Array, group: list[tuple[Cells, tuple[int, ...]]], cells: Cells, orbit: Cells, character: tuple[int, ...]
-) -> Block | None:
+) -> SymmetryBlock | None:
     """The block of one character: the rows projected on the functions that turn by it, compressed."""
     sign = np.zeros(len(orbit))
     for image, exponents in group:
@@ -103,4 +105,4 @@ def _block(
     projected = summed.T / np.sqrt(sizes)
     if (projected**2).sum() <= TOLERANCE * (rows**2).sum():
         return None
-    return Block(compressed(projected) / np.sqrt(sizes), sign)
+    return SymmetryBlock(compressed(projected) / np.sqrt(sizes), sign)

@@ -133,10 +133,10 @@ def listed(folder: Path) -> list[str]:
     root = store.path.rstrip("/")
     with store_errors(folder):
         try:
-            found = [str(name).rstrip("/") for name in store.fs.ls(root, detail=False)]
+            entries = [str(name).rstrip("/") for name in store.fs.ls(root, detail=False)]
         except FileNotFoundError:
             return []
-    return [name.rpartition("/")[2] for name in found if name != root]  # some stores keep the folder as an object
+    return [name.rpartition("/")[2] for name in entries if name != root]  # some stores keep the folder as an object
 
 
 def reading(path: Path) -> BinaryIO:

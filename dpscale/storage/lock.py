@@ -97,9 +97,9 @@ def _object_lock(folder: Path) -> Iterator[None]:
     path, owner = folder / NAME, secrets.token_hex(8)
     if not _made(path, owner):
         with store_errors(path), suppress(FileNotFoundError):
-            if not _stale(found := read_bytes(path)):
+            if not _stale(signature := read_bytes(path)):
                 raise _taken(folder)
-            if read_bytes(path) == found:
+            if read_bytes(path) == signature:
                 path.unlink()
         if not _made(path, owner):
             raise _taken(folder)
@@ -137,8 +137,8 @@ def _owned(path: Path, owner: str) -> bool:
 
 
 def _sign(owner: str) -> bytes:
-    told = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
-    return json.dumps(told).encode()
+    signature = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+    return json.dumps(signature).encode()
 
 
 def _entries(content: bytes) -> dict[str, Any]:

@@ -76,10 +76,10 @@ class _Asked:
 
     def _product(self, values: Floats) -> Floats:
         """The product of the values of each set's attributes; 1 for the empty set."""
-        found, full = np.ones(len(self.starts) - 1), np.diff(self.starts) > 0
+        products, full = np.ones(len(self.starts) - 1), np.diff(self.starts) > 0
         if full.any():
-            found[full] = np.multiply.reduceat(values, self.starts[:-1][full])
-        return found
+            products[full] = np.multiply.reduceat(values, self.starts[:-1][full])
+        return products
 
 
 def guess_rows(domain: Domain, size: int) -> int:

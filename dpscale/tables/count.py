@@ -116,8 +116,8 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
     table.require(layout.names)
-    found = {m.attributes: m.counts for m in layout.marginals(count(layout, table.partitions))}
-    return {names: _in_order(found[table.domain.ordered(names)], table.domain, names) for names in asked}
+    by_set = {m.attributes: m.counts for m in layout.marginals(count(layout, table.partitions))}
+    return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
 
 
 def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:

@@ -83,7 +83,7 @@ class Counter:
 
     def _fold(self) -> None:
         """Sum the joints into the asked marginals and start them anew."""
-        from dpscale.tables.kernels import fold
+        from dpscale.tables.counting_loops import fold
 
         f = self._program.folds
         if f and self._narrow_rows:
@@ -94,7 +94,7 @@ class Counter:
 
 
 def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
-    from dpscale.tables.kernels import count_codes
+    from dpscale.tables.counting_loops import count_codes
 
     levels, rows = steps.levels(codes.shape[1]), codes.shape[1]
     length = -(-rows // -(-rows // steps.block))  # blocks alike, since a short one serves large sets badly

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.domain import Attribute
+from dpscale.attribute import Attribute
 from dpscale.errors import DataError
 from dpscale.tables.numbers import is_text, numbers
 
@@ -98,12 +98,12 @@ def _cells(attribute: Attribute, column: pa.Array) -> Cells:
     """Cell numbers, REFUSED or REFUSED_NULL where the domain refuses."""
     if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         return _text_cells(attribute, column)
-    found = numbers(column)
-    if found is None:
+    parsed = numbers(column)
+    if parsed is None:
         raise _wrong_type(attribute, column.type, "numbers")
-    cells = _NUMBER_CELLS[attribute.kind](attribute, found.values)
-    cells[found.foreign] = attribute.outside_cell if attribute.outside == "category" else REFUSED
-    cells[found.missing] = _null_cell(attribute)
+    cells = _NUMBER_CELLS[attribute.kind](attribute, parsed.values)
+    cells[parsed.foreign] = attribute.outside_cell if attribute.outside == "category" else REFUSED
+    cells[parsed.missing] = _null_cell(attribute)
     return cells
 
 

@@ -28,11 +28,11 @@ def is_csv(path: str) -> bool:
 
 def find_files(paths: Iterable[str]) -> list[str]:
     """The files at some files, folders and globs: absolute, each once, in the order of their names."""
-    found = sorted({os.path.abspath(file) for path in paths for file in _at(path)})
-    for file in found:
+    files = sorted({os.path.abspath(file) for path in paths for file in _at(path)})
+    for file in files:
         if not is_data(file):
             raise DataError("data.path", f"{file}", "Parquet or CSV files", f"name it *{', *'.join(SUFFIXES)}")
-    return found
+    return files
 
 
 def _at(path: str) -> list[str]:
@@ -46,15 +46,15 @@ def _at(path: str) -> list[str]:
 
 def _below(folder: str) -> list[str]:
     """Data files anywhere below a folder; what is neither Parquet nor CSV is left alone."""
-    found: list[str] = []
+    files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
         real = os.path.realpath(where)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
         if real not in seen:  # a link back up would count records twice
-            found += [os.path.join(where, name) for name in names if is_data(name) and not _is_hidden(name)]
+            files += [os.path.join(where, name) for name in names if is_data(name) and not _is_hidden(name)]
         seen.add(real)
-    return found
+    return files
 
 
 def _unreadable(error: OSError) -> None:

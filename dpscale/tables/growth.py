@@ -100,9 +100,9 @@ def _search(
             break
         members[length - 1], held[x] = x, True
         cells *= sizes[x]
-        more, found, touches = _touch(x, inverse, inverse_starts, lengths, is_open, missing, touched, touches, attrs,
+        more, gained, touches = _touch(x, inverse, inverse_starts, lengths, is_open, missing, touched, touches, attrs,
                                       set_starts, held, near, far, worth)  # fmt: skip
-        value, covered = value + more, covered + found
+        value, covered = value + more, covered + gained
         ratio = value / joint_cost(cells, covered, rows, scatter, fold)
         if length >= width and ratio > best_ratio * 1.001:
             best_ratio, best_length, best_cells = ratio, length, cells
@@ -125,7 +125,7 @@ def grow(
     is_open, held = np.ones(count, dtype=np.bool_), np.zeros(len(sizes), dtype=np.bool_)
     widths, missing, touched = np.diff(set_starts), np.diff(set_starts), np.empty(count, dtype=np.int64)
     lengths, members = np.diff(inverse_starts), np.empty(MOST, dtype=np.int64)
-    made = refused = 0
+    joint_count = refused = 0
     for seed in order:
         if refused > REFUSALS:
             break
@@ -137,18 +137,18 @@ def grow(
         )  # fmt: skip
         pays = ratio > 1 and length > widths[seed] and cells <= spare_cells
         if pays:
-            joints[made, :length] = members[:length]
+            joints[joint_count, :length] = members[:length]
             spare_cells -= cells
         held[members[:length]] = pays
         for s in touched[:touches]:
             if pays and _inside(attrs, set_starts[s], set_starts[s + 1], held):
-                owner[s], is_open[s] = made, False
+                owner[s], is_open[s] = joint_count, False
             missing[s] = widths[s]
         held[:] = False
         is_open[seed] = False
-        made += pays
+        joint_count += pays
         refused = 0 if pays else refused + 1
-    return owner, joints[:made]
+    return owner, joints[:joint_count]
 
 
 @njit(cache=True, nogil=True)

@@ -107,20 +107,20 @@ def count_planes(
             at = node_offsets[n]
             if depth == 0:
                 for q in range(values):
-                    own = planes[starts[x] + q]
-                    counts[at + q] += _ones(own, own, words)
+                    plane = planes[starts[x] + q]
+                    counts[at + q] += _ones(plane, plane, words)
                     if node_inner[n]:
-                        held[0, q, :words] = own[:words]
+                        held[0, q, :words] = plane[:words]
             else:
                 for p in range(widths[depth - 1]):
                     above = held[depth - 1, p]
                     for q in range(values):
-                        own = planes[starts[x] + q]
-                        counts[at + p * values + q] += _ones(above, own, words)
+                        plane = planes[starts[x] + q]
+                        counts[at + p * values + q] += _ones(above, plane, words)
                         if node_inner[n]:
                             kept = held[depth, p * values + q]
                             for w in range(words):
-                                kept[w] = above[w] & own[w]
+                                kept[w] = above[w] & plane[w]
             widths[depth] = values * (widths[depth - 1] if depth else 1)
 
 
@@ -147,15 +147,15 @@ def assemble(
         cells = 1
         for x in axes:
             cells *= sizes[x]
-        found = np.empty(cells, dtype=np.int64)
+        marginal = np.empty(cells, dtype=np.int64)
         for cell in range(cells):
-            found[cell] = _reduced_count(cell, axes, sizes, rows, counts, node_offsets, set_nodes[node_starts[s] :])
+            marginal[cell] = _reduced_count(cell, axes, sizes, rows, counts, node_offsets, set_nodes[node_starts[s] :])
         stride = 1
         for i in range(len(axes) - 1, -1, -1):
-            _take_off(found, stride, sizes[axes[i]])
+            _take_off(marginal, stride, sizes[axes[i]])
             stride *= sizes[axes[i]]
         for cell in range(cells):
-            flat[offsets[s] + cell] += found[cell]
+            flat[offsets[s] + cell] += marginal[cell]
 
 
 @njit(cache=True, nogil=True)
@@ -175,8 +175,8 @@ def _reduced_count(
 
 
 @njit(cache=True, nogil=True)
-def _take_off(found: Integers, stride: int, size: int) -> None:
-    for block in range(0, len(found), stride * size):
+def _take_off(marginal: Integers, stride: int, size: int) -> None:
+    for block in range(0, len(marginal), stride * size):
         for value in range(1, size):
             for i in range(block, block + stride):
-                found[i] -= found[i + value * stride]
+                marginal[i] -= marginal[i + value * stride]

@@ -1,4 +1,4 @@
-"""A cover as the kernels take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+"""A cover as the compiled loops take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
 
 Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
 """
@@ -193,12 +193,12 @@ def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], 
     columns = [index for index, name in enumerate(names) if name in used]
     axes = {names[column]: index for index, column in enumerate(columns)}
     sizes = _array(domain[names[column]].size for column in columns)
-    own = [tuple(axes[name] for name in attributes) for attributes in sets]
-    nodes = sorted({part for one in own for k in range(1, len(one) + 1) for part in combinations(sorted(one), k)})
+    set_axes = [tuple(axes[name] for name in attributes) for attributes in sets]
+    nodes = sorted({part for one in set_axes for k in range(1, len(one) + 1) for part in combinations(sorted(one), k)})
     number = {node: index for index, node in enumerate(nodes)}
     inner = [len(after) > len(node) for node, after in zip(nodes, [*nodes[1:], ()], strict=True)]
     cells = [math.prod(int(sizes[x]) - 1 for x in node) for node in nodes]
-    parts = [[0, *(number[_chosen(one, mask)] for mask in range(1, 1 << len(one)))] for one in own]
+    parts = [[0, *(number[_chosen(one, mask)] for mask in range(1, 1 << len(one)))] for one in set_axes]
     return Planes(
         _array(columns),
         sizes,
@@ -208,8 +208,8 @@ def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], 
         np.array(inner),
         _ends(cells),
         max((count for count, kept in zip(cells, inner, strict=True) if kept), default=1),
-        _ends([len(one) for one in own]),
-        _array(x for one in own for x in one),
+        _ends([len(one) for one in set_axes]),
+        _array(x for one in set_axes for x in one),
         _array(node for one in parts for node in one),
         _ends([len(one) for one in parts])[:-1],
         places,

@@ -11,7 +11,8 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from dpscale.domain import EXACT, LARGEST, OUTSIDE_LABEL, Domain
+from dpscale.attribute import EXACT, LARGEST, OUTSIDE_LABEL
+from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.tables.numbers import Numbers, is_text, numbers
 from dpscale.tables.table import Table
@@ -60,21 +61,21 @@ class _Seen:
         import pyarrow as pa
 
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        found = numbers(column)
-        if found is None:
+        parsed = numbers(column)
+        if parsed is None:
             self.foreign_type = str(column.type)
             return
-        self._add_numbers(found)
+        self._add_numbers(parsed)
         if is_text(column.type):
             self._add_texts(column)
         elif not pa.types.is_null(column.type):
             self.textual = False
         self.null_text |= bool(column.null_count)
 
-    def _add_numbers(self, found: Numbers) -> None:
-        self.numeric &= not found.foreign.any()
-        self.null_number |= bool(found.missing.any())
-        values = found.values[~(found.missing | found.foreign) & np.isfinite(found.values)]
+    def _add_numbers(self, parsed: Numbers) -> None:
+        self.numeric &= not parsed.foreign.any()
+        self.null_number |= bool(parsed.missing.any())
+        values = parsed.values[~(parsed.missing | parsed.foreign) & np.isfinite(parsed.values)]
         if len(values):
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
             self.whole &= bool((values == np.rint(values)).all())

@@ -64,11 +64,11 @@ def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
 
 def stamps(table: Table) -> Stamps:
     """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten."""
-    found = []
+    entries = []
     for path in table.files:
         try:
             status = os.stat(path)
         except OSError:
             raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None
-        found.append((path, status.st_size, status.st_mtime_ns, status.st_ino))
-    return found
+        entries.append((path, status.st_size, status.st_mtime_ns, status.st_ino))
+    return entries

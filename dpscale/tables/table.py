@@ -106,7 +106,7 @@ class Table:
 
     def split(self) -> Table:
         """The same table with large Parquet files cut by row groups into partitions of about SPLIT_ROWS rows."""
-        return replace(self, partitions=tuple(part for whole in self.partitions for part in _split(whole)))
+        return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
 
 
 def missing_column(name: str, path: str, present: Sequence[str]) -> DataError:

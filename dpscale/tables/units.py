@@ -66,15 +66,15 @@ def unit_rows(
 def _partition_rows(
     domain: Domain, partition: Partition, unit: str, bucket: int, bucket_count: int, names: Sequence[str]
 ) -> UnitRows:
-    found = [UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
+    chosen = [UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
     first = 0
     for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
         units = _unit_words(batch[unit], unit)
         mine = np.flatnonzero(units[:, 0] % np.uint64(bucket_count) == bucket)
         values = _value_words(encode_batch(domain, batch, names))[mine] ^ units[mine, 1]
-        found.append(UnitRows(units[mine], values, first + mine.astype(np.int64)))
+        chosen.append(UnitRows(units[mine], values, first + mine.astype(np.int64)))
         first += len(units)
-    columns = zip(*((rows.units, rows.values, rows.places) for rows in found), strict=True)
+    columns = zip(*((rows.units, rows.values, rows.places) for rows in chosen), strict=True)
     return UnitRows(*(np.concatenate(column) for column in columns))
 
 
@@ -149,17 +149,17 @@ def _value_words(codes: Codes) -> Words:
 
 def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
     """Rows beyond the bound, by partition, ascending: all but the `bound` smallest hashes of every unit."""
-    found = {part: rows for mapping in parts for part, rows in mapping.items()}
-    if not found:
+    by_partition = {part: rows for mapping in parts for part, rows in mapping.items()}
+    if not by_partition:
         return {}
-    ends = np.cumsum([len(rows.places) for rows in found.values()])
-    units = np.concatenate([rows.units for rows in found.values()])
-    values = np.concatenate([rows.values for rows in found.values()])
+    ends = np.cumsum([len(rows.places) for rows in by_partition.values()])
+    units = np.concatenate([rows.units for rows in by_partition.values()])
+    values = np.concatenate([rows.values for rows in by_partition.values()])
     order = np.lexsort((values, units[:, 1], units[:, 0]))
     beyond = np.zeros(len(order), dtype=bool)
     beyond[order] = _rank_in_unit(units[order]) >= bound
     flags = np.split(beyond, ends[:-1])
-    return {part: rows.places[flag] for (part, rows), flag in zip(found.items(), flags, strict=True)}
+    return {part: rows.places[flag] for (part, rows), flag in zip(by_partition.items(), flags, strict=True)}
 
 
 def _rank_in_unit(units: Words) -> NDArray[np.int64]:

@@ -137,8 +137,8 @@ class ExplicitPart:
         """The queries that weigh, where they are whole numbers and fewer than cells: those alone span the Gram."""
         array = self.array[self.each > 0]
         flat = array.reshape(len(array), -1)
-        whole = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
-        return array if whole and len(flat) < flat.shape[1] else None
+        is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
+        return array if is_integer and len(flat) < flat.shape[1] else None
 
     def count(self, attributes: AttributeSet) -> int:
         return len(self.array)

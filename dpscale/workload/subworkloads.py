@@ -83,26 +83,26 @@ class Subworkload:
 
 def decompose(workload: Workload) -> list[Subworkload]:
     """The subworkloads that the workload asks something of, smaller attribute sets first."""
-    found: dict[AttributeSet, Subworkload] = {}
+    by_set: dict[AttributeSet, Subworkload] = {}
     for part in workload.parts:
         for attributes, weight in zip(part.sets, part.weights, strict=True):
             if isinstance(part, ProductPart):
-                _add_products(part, attributes, weight, found)
+                _add_products(part, attributes, weight, by_set)
             else:
-                _add_joint(part, attributes, weight, found)
+                _add_joint(part, attributes, weight, by_set)
     order = {name: i for i, name in enumerate(workload.domain.names)}
-    asked = [sub for sub in found.values() if sub.scale > 0]
+    asked = [sub for sub in by_set.values() if sub.scale > 0]
     return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
 
 
-def _at(found: dict[AttributeSet, Subworkload], domain: Domain, attributes: AttributeSet) -> Subworkload:
-    if attributes not in found:
-        found[attributes] = Subworkload(attributes, domain.shape(attributes))
-    return found[attributes]
+def _at(by_set: dict[AttributeSet, Subworkload], domain: Domain, attributes: AttributeSet) -> Subworkload:
+    if attributes not in by_set:
+        by_set[attributes] = Subworkload(attributes, domain.shape(attributes))
+    return by_set[attributes]
 
 
 def _add_products(
-    part: ProductPart, attributes: AttributeSet, weight: float, found: dict[AttributeSet, Subworkload]
+    part: ProductPart, attributes: AttributeSet, weight: float, by_set: dict[AttributeSet, Subworkload]
 ) -> None:
     sizes = part.domain.shape(attributes)
     axes = [axis_of(family.name, n) for family, n in zip(part.families(attributes), sizes, strict=True)]
@@ -111,12 +111,12 @@ def _add_products(
         for i, axis in enumerate(axes):
             total *= axis.weight if i in kept else axis.mean_square
         mine: list[Axis] = [axes[i] for i in kept]
-        sub = _at(found, part.domain, tuple(attributes[i] for i in kept))
+        sub = _at(by_set, part.domain, tuple(attributes[i] for i in kept))
         sub.add([axis.factor for axis in mine], total)
 
 
 def _add_joint(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float, found: dict[AttributeSet, Subworkload]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float, by_set: dict[AttributeSet, Subworkload]
 ) -> None:
     cells = part.domain.cells(attributes)
     if cells > DENSE_CELLS:
@@ -127,7 +127,7 @@ def _add_joint(
             "coarsen the attributes, or ask a product family",
         )
     for kept in subsets(tuple(range(len(attributes)))):
-        factor, own = piece_factor(part, attributes, kept)
-        sub = _at(found, part.domain, tuple(attributes[i] for i in kept))
+        factor, piece_weight = piece_factor(part, attributes, kept)
+        sub = _at(by_set, part.domain, tuple(attributes[i] for i in kept))
         if factor is not None:
-            sub.add([factor] if kept else [], weight * own)
+            sub.add([factor] if kept else [], weight * piece_weight)

@@ -52,9 +52,9 @@ class Workload:
         _only_for(family, p=(p, "random"), seed=(seed, "random"), numeric=(numeric, "hybrid"))
         sets = self._sets(degree, attributes)
         weights = _weights(weight, len(sets))
-        whole = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
-        if whole or not sets:
-            named, values = (tuple(part) for part in zip(*whole, strict=True)) if whole else ((), ())
+        uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
+        if uniform or not sets:
+            named, values = (tuple(part) for part in zip(*uniform, strict=True)) if uniform else ((), ())
             self.parts.append(self._family(family, named, values, p, seed, numeric))
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):

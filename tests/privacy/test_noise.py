@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from dpscale.privacy import kernels, noise, staircase
+from dpscale.privacy import noise, sampling_loops, staircase
 from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, gaussian_staircase, laplace_staircase, tabulate
 from dpscale.privacy.staircase import Staircase, bucket_edges, exact_acceptance, exact_bucket, exp_bounds
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
@@ -211,12 +211,12 @@ def test_exp_bounds_hold_and_are_tight(x: Fraction, bits: int) -> None:
 def test_the_compiled_series_is_within_its_error(x: int) -> None:
     with mpmath.workdps(60):
         true = (1 - mpmath.exp(-mpmath.mpf(x) / 2**64)) * 2**64
-        assert abs(int(kernels.rejection_probability(np.uint64(x))) - true) <= 4
+        assert abs(int(sampling_loops.rejection_probability(np.uint64(x))) - true) <= 4
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_the_compiled_product_is_exact(a: int, b: int) -> None:
-    assert int(kernels.high_product(np.uint64(a), np.uint64(b))) == a * b >> 64
+    assert int(sampling_loops.high_product(np.uint64(a), np.uint64(b))) == a * b >> 64
 
 
 def test_no_compiled_loop_touches_a_float() -> None:
@@ -224,7 +224,12 @@ def test_no_compiled_loop_touches_a_float() -> None:
         return next(iter(njit(signature)(function).inspect_llvm().values()))
 
     # Compiled anew, for numba does not show the code of what it took from its cache.
-    for loop in (kernels.draw_unit_steps, kernels.draw_wide_steps, kernels.rejection_probability, kernels.find_bucket):
+    for loop in (
+        sampling_loops.draw_unit_steps,
+        sampling_loops.draw_wide_steps,
+        sampling_loops.rejection_probability,
+        sampling_loops.find_bucket,
+    ):
         text = code(loop.py_func, loop.signatures[0])
         assert "i64" in text
         assert "double" not in text

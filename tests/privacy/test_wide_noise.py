@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from dpscale.privacy import kernels, noise
+from dpscale.privacy import noise, sampling_loops
 from dpscale.privacy.noise import (
     discrete_gaussian,
     discrete_laplace,
@@ -217,7 +217,7 @@ def test_undecided_candidates_are_drawn_exactly(law: Staircase) -> None:
 
 
 def test_the_loop_touches_no_float() -> None:
-    loop = kernels.draw_widest_steps
+    loop = sampling_loops.draw_widest_steps
     text = next(iter(njit(loop.signatures[0])(loop.py_func).inspect_llvm().values()))
     assert "i64" in text
     assert "double" not in text

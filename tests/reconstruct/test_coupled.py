@@ -10,7 +10,7 @@ from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.quadratic import joint_quadratic
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
@@ -75,8 +75,8 @@ PLANS = (
 )
 
 
-def estimates(plan: Plan, values) -> Estimates:
-    return Estimates(plan, [block.unit_variance for block in plan.blocks], lambda index: values[index])
+def estimates(plan: Plan, values) -> LeastSquaresEstimates:
+    return LeastSquaresEstimates(plan, [block.unit_variance for block in plan.blocks], lambda index: values[index])
 
 
 def by_coefficients(plan: Plan, ask) -> np.ndarray:

@@ -10,11 +10,11 @@ from dpscale.measure.block import measure_block
 from dpscale.plans.schedule import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct.chains import Links
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.entropy import LowOrder, product_of
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder, product_of
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual import center, residual_of
 from dpscale.residual.groups import Groups, coarsened, every_cell
@@ -254,7 +254,7 @@ def measured_counts(made, cost, seed):
         block, draw = made.blocks[index], schedule.draws[index]
         return measure_block(block, draw, marginal, seeded_secret(seed), {"block": index}) / draw.multiplier
 
-    return Estimates(made, [draw.lattice_variance for draw in schedule.draws], read), counts
+    return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], read), counts
 
 
 @pytest.mark.parametrize(("cost", "share"), [(0.01, 1.02), (0.0005, 0.9)])

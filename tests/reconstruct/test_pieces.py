@@ -11,9 +11,9 @@ from scipy.stats import norm
 from dpscale.reconstruct import low_order as room
 from dpscale.reconstruct import shrink
 from dpscale.reconstruct.chains import Links
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, posterior
 from dpscale.residual import center
 from dpscale.residual.groups import every_cell

@@ -19,7 +19,7 @@ from dpscale.solve.marginal_algebra import (
     residual_traces,
     weights_of,
 )
-from dpscale.solve.marginal_newton import polish, state_of
+from dpscale.solve.marginal_newton import certified, polish
 from dpscale.solve.opt_explicit import error_of, inverse_gram, sensitivity
 from dpscale.solve.opt_marginals import (
     attribute_strategies,
@@ -100,11 +100,11 @@ def test_theorem_13_meets_the_svd_bound():
 
 def test_slopes_and_curves_by_differences():
     traces, u = residual_traces(implicit(prefixes())), np.random.default_rng(1).random((2, 2, 2)) + 0.1
-    state, h, c = state_of(traces, u, SIZES), 1e-6, characteristic(SIZES)
+    state, h, c = certified(traces, u, SIZES), 1e-6, characteristic(SIZES)
     for index in np.ndindex(u.shape):
         step = np.zeros_like(u)
         step[index] = h
-        up, down = state_of(traces, u + step, SIZES), state_of(traces, u - step, SIZES)
+        up, down = certified(traces, u + step, SIZES), certified(traces, u - step, SIZES)
         assert -state.slopes[index] == pytest.approx((up.error - down.error) / (2 * h), rel=1e-6)
         both = np.array([state.curves[tuple(np.array(index) & np.array(other))] for other in np.ndindex(u.shape)])
         change = -(up.slopes - down.slopes).reshape(-1) / (2 * h)

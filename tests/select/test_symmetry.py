@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from dpscale.solve import convex
-from dpscale.solve.symmetry import Block, Blocks, split
+from dpscale.solve.symmetry import SymmetryBlock, SymmetryBlocks, split
 from dpscale.workload import axis_of
 from dpscale.workload.factors import compressed
 from dpscale.workload.joint import joint_queries
 
 
-def whole(rows, shape) -> Blocks:
+def whole(rows, shape) -> SymmetryBlocks:
     """One block without any symmetry."""
-    return Blocks((Block(compressed(rows), np.ones(rows.shape[1])),), np.arange(rows.shape[1]))
+    return SymmetryBlocks((SymmetryBlock(compressed(rows), np.ones(rows.shape[1])),), np.arange(rows.shape[1]))
 
 
 CASES = {

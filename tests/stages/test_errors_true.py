@@ -10,7 +10,7 @@ from dpscale.mechanisms.contract import Question
 from dpscale.mechanisms.matrix import Settled
 from dpscale.privacy.budget import Budget
 from dpscale.privacy.secret import make_secret
-from dpscale.reconstruct.estimates import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.tables.count import Layout
 from tests.oracles import explicit_strategy, explicit_workload
 
@@ -67,7 +67,9 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, family, mechanism)
         assert not low < (z**2).sum() * wrong < high
     reported = np.concatenate(
         [
-            Estimates(made, variances, lambda i: np.zeros(made.blocks[i].rows)).part_variances(part, names).reshape(-1)
+            LeastSquaresEstimates(made, variances, lambda i: np.zeros(made.blocks[i].rows))
+            .part_variances(part, names)
+            .reshape(-1)
             for part in workload.parts
             for names in part.sets
         ]
@@ -86,7 +88,7 @@ def own_covariance(made, variances) -> np.ndarray:
             def read(i, index=index, unit=unit):
                 return unit.reshape(made.blocks[i].rows) if i == index else np.zeros(made.blocks[i].rows)
 
-            estimates = Estimates(made, variances, read)
+            estimates = LeastSquaresEstimates(made, variances, read)
             answers = [estimates.part_answers(p, names)[0].reshape(-1) for p in made.workload.parts for names in p.sets]
             columns.append(np.concatenate(answers) * np.sqrt(variances[index]))
     matrix = np.array(columns).T

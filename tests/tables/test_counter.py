@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.tables import choice, counter, kernels, planes, program
+from dpscale.tables import choice, counter, counting_loops, planes, program
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
 from dpscale.tables.cover import DIRECT, PLANES, Cover
@@ -94,12 +94,15 @@ def test_any_owner_of_a_set_counts_it_exactly(data):
     assert np.array_equal(counted(made, codes), expected(domain, codes, sets))
 
 
-@pytest.mark.parametrize("block", [1, 7, kernels.SLICE - 1, kernels.SLICE, kernels.SLICE + 1, 3 * kernels.SLICE + 5])
+@pytest.mark.parametrize(
+    "block",
+    [1, 7, counting_loops.SLICE - 1, counting_loops.SLICE, counting_loops.SLICE + 1, 3 * counting_loops.SLICE + 5],
+)
 @pytest.mark.parametrize("sizes", [[3, 4, 5, 2, 9], [30, 40, 50, 20], [300, 70, 3, 2]])
 def test_block_and_batch_lengths_do_not_matter(block, sizes, monkeypatch):
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     sets = list(combinations(domain.names, 3)) + list(combinations(domain.names, 2))
-    codes = random_codes(domain, 2 * kernels.SLICE + 77 if block > 100 else 300, block)
+    codes = random_codes(domain, 2 * counting_loops.SLICE + 77 if block > 100 else 300, block)
     want = expected(domain, codes, sets)
     for name in ("NARROW_BLOCK", "WIDE_BLOCK"):
         monkeypatch.setattr(program, name, block)

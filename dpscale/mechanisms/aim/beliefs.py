@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.plans.believed import Tables
 from dpscale.plans.planned import Believed
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.maxent import LowOrder
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell

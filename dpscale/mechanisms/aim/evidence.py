@@ -15,8 +15,8 @@ from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State, absorbed, begun
 from dpscale.privacy.budget import GAUSSIAN
-from dpscale.reconstruct.estimates import Estimates
-from dpscale.reconstruct.maxent import LowOrder
+from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.simulated import Simulated, simulated
 from dpscale.residual.grem import Residuals
 from dpscale.workload import Workload
@@ -35,7 +35,7 @@ class Adaptive:
     taken: Taken
     noise: str = GAUSSIAN
 
-    def least_squares(self) -> Estimates:
+    def least_squares(self) -> LeastSquaresEstimates:
         raise NotImplementedError("least squares of adaptive measurements is not in `reconstructions`")
 
     def residuals(self) -> Residuals:

@@ -11,7 +11,7 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.privacy.kernels import compiled
+from dpscale.privacy.sampling_loops import compiled
 
 Array = NDArray[np.float64]
 FARTHEST, LEAST = -60.0, 1e-9
@@ -24,19 +24,19 @@ def likelihoods(values: Array, reference: Array, deviation: float, ratios: Array
     A component's center and width are `ratios` and `widths` times the cell's reference; noise of `deviation` is added.
     """
     cells, parts = len(values), len(ratios)
-    found, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
+    densities, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
     for cell in range(cells):
         top = -np.inf
         for part in range(parts):
             apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
             variances[part] = deviation * deviation + width * width
-            found[cell, part] = -0.5 * apart * apart / variances[part]
-            top = max(top, found[cell, part])
+            densities[cell, part] = -0.5 * apart * apart / variances[part]
+            top = max(top, densities[cell, part])
         for part in range(parts):
-            near = found[cell, part] - top
-            found[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
+            near = densities[cell, part] - top
+            densities[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
         tops[cell] = top
-    return found, tops
+    return densities, tops
 
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
@@ -44,11 +44,11 @@ def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: in
     """EM for a mixture's weights, from `start`, which counts as `strength` cells. Four cells at a time, for speed."""
     cells, parts = likelihood.shape
     weights = start.copy()
-    whole = cells - cells % 4
+    in_fours = cells - cells % 4
     for _ in range(rounds):
-        told = strength * start
+        expected = strength * start
         scaled = np.zeros(parts)
-        for cell in range(0, whole, 4):
+        for cell in range(0, in_fours, 4):
             a, b, c, d = 0.0, 0.0, 0.0, 0.0
             for part in range(parts):
                 a += likelihood[cell, part] * weights[part]
@@ -63,14 +63,14 @@ def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: in
                     + likelihood[cell + 2, part] * c
                     + likelihood[cell + 3, part] * d
                 )
-        for cell in range(whole, cells):
+        for cell in range(in_fours, cells):
             a = 0.0
             for part in range(parts):
                 a += likelihood[cell, part] * weights[part]
             for part in range(parts):
                 scaled[part] += likelihood[cell, part] / a
-        told += weights * scaled
-        weights = told / told.sum()
+        expected += weights * scaled
+        weights = expected / expected.sum()
     return weights
 
 
@@ -82,7 +82,7 @@ def posterior_means(
 ) -> Array:
     """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
     cells, parts = likelihood.shape
-    found = np.empty(cells)
+    means = np.empty(cells)
     noise = deviation * deviation
     for cell in range(cells):
         total, mean = 0.0, 0.0
@@ -92,8 +92,8 @@ def posterior_means(
             inside = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
             total += chance
             mean += chance * max(inside, 0.0)
-        found[cell] = mean / total
-    return found
+        means[cell] = mean / total
+    return means
 
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
@@ -103,9 +103,9 @@ def chained(left: Array, right: Array, other: Array) -> tuple[Array, float, floa
     table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
     for i in range(rows):
         for k in range(right.shape[0]):
-            own = left[i, k]
+            entry = left[i, k]
             for j in range(columns):
-                table[i, j] += own * right[k, j]
+                table[i, j] += entry * right[k, j]
         for j in range(columns):
             step = table[i, j] - other[i, j]
             squared += step * step

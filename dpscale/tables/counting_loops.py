@@ -38,13 +38,13 @@ def _increment(codes: Array, rows: int, counters: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def _increment_copies(codes: Array, rows: int, cells: int, copies: Array) -> None:
-    whole = rows - rows % COPIES
-    for r in range(0, whole, COPIES):
+    in_copies = rows - rows % COPIES
+    for r in range(0, in_copies, COPIES):
         copies[codes[r]] += 1
         copies[cells + codes[r + 1]] += 1
         copies[2 * cells + codes[r + 2]] += 1
         copies[3 * cells + codes[r + 3]] += 1
-    for r in range(whole, rows):
+    for r in range(in_copies, rows):
         copies[codes[r]] += 1
 
 
