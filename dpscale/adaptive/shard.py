@@ -74,16 +74,16 @@ class Shard:
 
     def distances(self, believed: Believed, sets: Iterable[AttributeSet]) -> Distances:
         """How far some sets are from what is believed of them."""
-        found = {}
+        distances = {}
         for names in sets:
-            own, estimate = self.tables[names], believed.marginal(names)
-            found[names] = own.distance(estimate) if isinstance(own, Held) else distance(own, estimate)
-        return Distances(found)
+            counts, estimate = self.tables[names], believed.marginal(names)
+            distances[names] = counts.distance(estimate) if isinstance(counts, Held) else distance(counts, estimate)
+        return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
         """The exact counts of one set, over groups."""
-        own = self.tables[names]
-        return ExactMarginal(names, own.dense() if isinstance(own, Held) else own)
+        counts = self.tables[names]
+        return ExactMarginal(names, counts.dense() if isinstance(counts, Held) else counts)
 
 
 def packed(
@@ -93,8 +93,8 @@ def packed(
     wanted, tables = set(sets), dict[AttributeSet, Counts | Held]()
     for one in marginals:
         if one.attributes in wanted:
-            own = coarsened(one.counts, [groups[name] for name in one.attributes])
-            tables[one.attributes] = _held(own) if sparse(own.size, rows) else np.array(own, dtype=np.int64)
+            counts = coarsened(one.counts, [groups[name] for name in one.attributes])
+            tables[one.attributes] = _held(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
     return Shard(tables)
 
 

@@ -39,10 +39,10 @@ def submit(run: Run, client: Any) -> signs.Signs:
         declared = _check_cluster(run, client)
     known, submission = signs.told(run.path), secrets.token_hex(8)
 
-    def idle(found: signs.Signs) -> bool:
-        if found.get("state") not in signs.AT_WORK or _asked_to_stop(run.path, found):
+    def idle(stands: signs.Signs) -> bool:
+        if stands.get("state") not in signs.AT_WORK or _asked_to_stop(run.path, stands):
             return True
-        return bool(known.get("silent") and found["at"] == known["at"])
+        return bool(known.get("silent") and stands["at"] == known["at"])
 
     with disk_errors(run.path):
         mine = signs.change(run.path, idle, submission=submission, driver=None, state="submitted",
@@ -53,7 +53,9 @@ def submit(run: Run, client: Any) -> signs.Signs:
             _send(run.path, submission, client, declared)
         except Exception:
             error = TransientError(FIELD, "the scheduler did not take the driver's task", "", "submit it again")
-            _end(run.path, lambda found: (found.get("submission"), found["state"]) == (submission, "submitted"), error)
+            _end(
+                run.path, lambda stands: (stands.get("submission"), stands["state"]) == (submission, "submitted"), error
+            )
             raise error from None
     return signs.told(run.path)
 
@@ -104,8 +106,8 @@ def _begun(path: Path) -> bool:
 
 def _known(client: Any, key: str) -> bool:
     """Whether the scheduler has a task: a client that goes too early may take it along."""
-    found = client.sync(client.scheduler.get_task_status, keys=[key])
-    return found.get(key) not in (None, "released")
+    status = client.sync(client.scheduler.get_task_status, keys=[key])
+    return status.get(key) not in (None, "released")
 
 
 def drive(path: str, submission: str) -> int:
@@ -115,8 +117,8 @@ def drive(path: str, submission: str) -> int:
         raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def asked(found: signs.Signs) -> bool:
-        return found.get("submission") == submission and found["state"] in signs.AT_WORK
+    def asked(stands: signs.Signs) -> bool:
+        return stands.get("submission") == submission and stands["state"] in signs.AT_WORK
 
     if not signs.change(folder, asked, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()):
         return 0  # ended, cancelled before it began, or submitted anew
@@ -195,7 +197,7 @@ class Heart:
         while not self._ended.wait(signs.BEAT_SECONDS):
             with suppress(OSError, DpscaleError):  # a full disk, a store that is away or an edit ends no run by this
                 self._taken = not signs.change(
-                    self.path, lambda found: found.get("driver") == self.name, working=self._working or None
+                    self.path, lambda stands: stands.get("driver") == self.name, working=self._working or None
                 )
 
 
@@ -218,8 +220,8 @@ def wait(path: Path, seconds: float | None = None) -> signs.Signs:
             found = signs.read(path)
 
 
-def _silent(found: signs.Signs) -> TransientError:
-    if found["state"] == "submitted":
+def _silent(stands: signs.Signs) -> TransientError:
+    if stands["state"] == "submitted":
         return TransientError("run", f"no worker has begun it in {signs.SILENT_SECONDS:g} s", "",
                               "see whether workers are free, and wait on or submit it again")  # fmt: skip
     return TransientError("run", f"its driver has given no sign of life for {signs.SILENT_SECONDS:g} s", "",
@@ -228,19 +230,19 @@ def _silent(found: signs.Signs) -> TransientError:
 
 def cancel(path: Path) -> None:
     """Ask the driver to stop at its next task; what is measured stays, and a later submit goes on from there."""
-    found = signs.told(path)
-    if found.get("state") not in signs.AT_WORK:
+    stands = signs.told(path)
+    if stands.get("state") not in signs.AT_WORK:
         return
     with disk_errors(path):
-        write_whole(path / STOP, found["submission"].encode())
-    if found["state"] == "submitted" or found["silent"]:  # maybe nobody reads that
+        write_whole(path / STOP, stands["submission"].encode())
+    if stands["state"] == "submitted" or stands["silent"]:  # maybe nobody reads that
         same = ("submission", "driver")
-        _end(path, lambda now: all(now[name] == found[name] for name in same), _cancelled())
+        _end(path, lambda now: all(now[name] == stands[name] for name in same), _cancelled())
 
 
-def _asked_to_stop(path: Path, found: signs.Signs) -> bool:
+def _asked_to_stop(path: Path, stands: signs.Signs) -> bool:
     with suppress(FileNotFoundError):
-        return read_bytes(path / STOP).decode() == found.get("submission")
+        return read_bytes(path / STOP).decode() == stands.get("submission")
     return False
 
 
@@ -254,6 +256,6 @@ def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     if error is not None:
         code = error.exit_code if isinstance(error, DpscaleError) else INTERNAL
     with suppress(OSError, DpscaleError):
-        signs.change(path, lambda found: allowed(found) and found["state"] in signs.AT_WORK, exit_code=code,
+        signs.change(path, lambda stands: allowed(stands) and stands["state"] in signs.AT_WORK, exit_code=code,
                      state="failed" if code else "done", error=text if code else None, working=None)  # fmt: skip
     return code

@@ -33,7 +33,7 @@ def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_js
 
 def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
     report = path / "report.html"
-    told = {
+    summary = {
         "run_dir": str(path),
         "report": str(report),
         "release": manifest["release"],
@@ -42,7 +42,7 @@ def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
         "stages": manifest["stages"],
     }
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(summary))
         return
     if not manifest["private"]:
         click.echo("dpscale: this run has a seed and is not private", err=True)
@@ -80,7 +80,7 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
 
 
 def _tell_plan(planned: Any, budget: Any, needs: Any, as_json: bool) -> None:
-    told = {
+    summary = {
         "mechanism": planned.mechanism,
         "queries": planned.workload.query_count,
         "counted_sets": len(planned.counted),
@@ -95,9 +95,9 @@ def _tell_plan(planned: Any, budget: Any, needs: Any, as_json: bool) -> None:
         "notes": list(planned.notes),
     }
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(summary))
         return
-    for key, value in told.items():
+    for key, value in summary.items():
         click.echo(f"{key.replace('_', ' '):>16}: {value}")
 
 

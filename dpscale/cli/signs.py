@@ -33,38 +33,38 @@ def read(path: Path) -> Signs:
     JobError where no driver wrote it.
     """
     try:
-        found = json.loads(read_bytes(path / FILE))
+        signs = json.loads(read_bytes(path / FILE))
     except FileNotFoundError:
         return {}
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not _whole(found):
+        signs = None
+    if not isinstance(signs, dict) or not _whole(signs):
         raise JobError("run directory", f"{FILE} in {path} is damaged", "the file as the driver wrote it",
                        "remove it and submit again: the run goes on where it stopped")  # fmt: skip
-    return found
+    return signs
 
 
-def _whole(found: Signs) -> bool:
+def _whole(signs: Signs) -> bool:
     """Whether there is in it what its readers rely on."""
-    state, at, working = found.get("state"), found.get("at"), found.get("working")
-    told = state in AT_WORK or (state in ENDED and isinstance(found.get("exit_code"), int))
+    state, at, working = signs.get("state"), signs.get("at"), signs.get("working")
+    known = state in AT_WORK or (state in ENDED and isinstance(signs.get("exit_code"), int))
     works = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
     return (
-        told
+        known
         and works
         and isinstance(at, (int, float))
-        and isinstance(found.get("submission"), str)
-        and ("driver" in found)
+        and isinstance(signs.get("submission"), str)
+        and ("driver" in signs)
     )
 
 
 def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool:
     """Change entries where what stands there allows it; whether it did."""
     with _locked(path):
-        found = read(path)
-        if not allowed(found):
+        signs = read(path)
+        if not allowed(signs):
             return False
-        write_whole(path / FILE, json.dumps(found | changes | {"at": time.time()}).encode())
+        write_whole(path / FILE, json.dumps(signs | changes | {"at": time.time()}).encode())
         return True
 
 
@@ -73,22 +73,22 @@ def told(path: Path) -> Signs:
 
     Machines' clocks differ, so one that seems silent by the clock is listened to for a few beats.
     """
-    found = read(path)
-    if not found:
+    signs = read(path)
+    if not signs:
         return {}
-    silent = found["state"] in AT_WORK and not 0 <= time.time() - found["at"] <= SILENT_SECONDS
+    silent = signs["state"] in AT_WORK and not 0 <= time.time() - signs["at"] <= SILENT_SECONDS
     if silent:
         end = time.monotonic() + 3 * BEAT_SECONDS
-        while time.monotonic() < end and read(path) == found:
+        while time.monotonic() < end and read(path) == signs:
             time.sleep(POLL_SECONDS)
-        found = read(path) or found
-        silent = found["at"] == read(path).get("at") and time.monotonic() >= end
-    return found | {"silent": silent}
+        signs = read(path) or signs
+        silent = signs["at"] == read(path).get("at") and time.monotonic() >= end
+    return signs | {"silent": silent}
 
 
-def at_work(told: Signs) -> bool:
+def at_work(signs: Signs) -> bool:
     """Whether a driver works, by what `told` found."""
-    return bool(told) and told["state"] in AT_WORK and not told["silent"]
+    return bool(signs) and signs["state"] in AT_WORK and not signs["silent"]
 
 
 class Silence:
@@ -98,9 +98,9 @@ class Silence:
         self._last: Signs = {}
         self._since = time.monotonic()
 
-    def too_long(self, found: Signs) -> bool:
-        if found != self._last:
-            self._last, self._since = found, time.monotonic()
+    def too_long(self, signs: Signs) -> bool:
+        if signs != self._last:
+            self._last, self._since = signs, time.monotonic()
         return time.monotonic() - self._since > SILENT_SECONDS
 
 

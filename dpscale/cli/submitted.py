@@ -23,9 +23,9 @@ def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None
 
     directory = Run.create(Job.read(job), run_dir)
     with connected(scheduler) as client:
-        found = driver.submit(directory, client)
-    told = {"run_dir": str(directory.path), **found}
-    click.echo(json.dumps(told) if as_json else f"{found['state']}: dpscale wait {directory.path}")
+        signs_now = driver.submit(directory, client)
+    summary = {"run_dir": str(directory.path), **signs_now}
+    click.echo(json.dumps(summary) if as_json else f"{signs_now['state']}: dpscale wait {directory.path}")
 
 
 @main.command()

@@ -58,10 +58,10 @@ def read_values(path: Path, record: Mapping[str, Any]) -> NDArray[np.float64]:
     try:
         with _parquet(path) as file:
             table = file.read(use_threads=False)  # one column
-        found = json.loads((table.schema.metadata or {}).get(b"dpscale", b"{}"))
+        kept = json.loads((table.schema.metadata or {}).get(b"dpscale", b"{}"))
     except (OSError, pa.ArrowException):
         raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
-    if found != json.loads(canonical(record)):
+    if kept != json.loads(canonical(record)):
         raise JobError(
             "measurements", f"{path.name} is of another release", "this release's", "use a new run directory"
         )

@@ -64,8 +64,8 @@ def plan(
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
     question, given = Question(workload, Budget(noise, 1.0)), checked(named.Options, options, "mechanism", mechanism)
     planned: Any = plan_question(named, question, given, Tools(each, user_store(), most_cells))
-    made: Plan = planned.plan
-    return made
+    settled: Plan = planned.plan
+    return settled
 
 
 def plan_question(named: Mechanism, question: Question, options: Settings, tools: Tools) -> Planned:

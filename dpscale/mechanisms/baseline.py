@@ -58,31 +58,31 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Array], noise: Noise) -> list[Block]:
-    made: dict[str, tuple[Array, float]] = {}
+    strategies: dict[str, tuple[Array, float]] = {}
     for product in union.products:
         for axis in product.axes:
-            if not axis.is_total and axis.key not in made:
+            if not axis.is_total and axis.key not in strategies:
                 matrix = baselines.scaled(make(axis, noise), noise)
-                made[axis.key] = (matrix, error_of(axis.gram, matrix, noise))
-    own = [[made[axis.key] for axis in product.axes if not axis.is_total] for product in union.products]
+                strategies[axis.key] = (matrix, error_of(axis.gram, matrix, noise))
+    axes_of = [[strategies[axis.key] for axis in product.axes if not axis.is_total] for product in union.products]
     errors = [
         product.weight * math.prod(error for _, error in axes)
-        for product, axes in zip(union.products, own, strict=True)
+        for product, axes in zip(union.products, axes_of, strict=True)
     ]
     shares, _ = allocate(errors, noise)
     return [
         product_block(union.named(product), [matrix for matrix, _ in axes], share, noise)
-        for product, axes, share in zip(union.products, own, shares, strict=True)
+        for product, axes, share in zip(union.products, axes_of, shares, strict=True)
     ]
 
 
 def _cube(union: Implicit, noise: Noise) -> list[Block]:
     sizes = dict(zip(union.names, union.sizes, strict=True))
-    found = baselines.data_cube(union, noise)
+    weights = baselines.data_cube(union, noise)
     power = 1 if noise == LAPLACE else 2
     return [
         product_block(names, [baselines.identity(sizes[name]) for name in names], weight**power, noise)
-        for names, weight in found.items()
+        for names, weight in weights.items()
     ]
 
 

@@ -84,11 +84,11 @@ def _solve(options: Options, gram: Array) -> Strategy:
 def _explicit(question: Question, options: Options, tools: Tools) -> Plan:
     workload, relative = question.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
-    (found,) = tools.each(partial(_solve, options), [gram])
+    (strategy,) = tools.each(partial(_solve, options), [gram])
     if len(names) > 1:
-        block = joint_block(names, workload.domain.shape(names), found.matrix, question.noise)
+        block = joint_block(names, workload.domain.shape(names), strategy.matrix, question.noise)
     else:
-        block = product_block(names, [found.matrix] * len(names), 1.0, question.noise)
+        block = product_block(names, [strategy.matrix] * len(names), 1.0, question.noise)
     return _told(workload, [block], 0.0 if relative else svd_of_gram(gram))
 
 
@@ -96,10 +96,12 @@ def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
     workload, relative = question.workload, options.relative
     union = implicit(workload, relative)
     axes = [union.distinct(i) for i in range(len(union.sizes))]
-    factors = [found.matrix for found in tools.each(partial(_solve, options), [_mixed(grams) for grams in axes])]
-    own = dict(zip(union.names, factors, strict=True))
+    factors = [strategy.matrix for strategy in tools.each(partial(_solve, options), [_mixed(grams) for grams in axes])]
+    factor_of = dict(zip(union.names, factors, strict=True))
     weights = optimise_marginals(union, "gaussian", factors=factors).weights
-    blocks = [product_block(names, [own[name] for name in names], w**2, question.noise) for names, w in weights.items()]
+    blocks = [
+        product_block(names, [factor_of[name] for name in names], w**2, question.noise) for names, w in weights.items()
+    ]
     check_cells(blocks, tools, NAME)
     return _told(workload, blocks, 0.0 if relative else svd_bound(union).value)
 
@@ -107,17 +109,17 @@ def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
 def _mixed(grams: dict[str, Array]) -> Array:
     """What is asked of one attribute, each Gram at trace 1, and a little of Total, so that all of it is told."""
     size = len(next(iter(grams.values())))
-    own = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
-    return np.asarray(np.sum(own, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))
+    scaled = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
+    return np.asarray(np.sum(scaled, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))
 
 
 def _told(workload: Workload, blocks: list[Any], bound: float) -> Plan:
-    made = whole_plan(workload, NAME, blocks, bound)
-    if made.bound == 0:
-        return made
-    ratio = (made.error / made.bound) ** 0.5
+    planned = whole_plan(workload, NAME, blocks, bound)
+    if planned.bound == 0:
+        return planned
+    ratio = (planned.error / planned.bound) ** 0.5
     note = f"root mean square error over the least that any strategy can have: {ratio:.6g}"
-    return Plan(workload, NAME, made.blocks, made.error, made.bound, (note,))
+    return Plan(workload, NAME, planned.blocks, planned.error, planned.bound, (note,))
 
 
 MECHANISM = matrix_mechanism(NAME, Options, plan)

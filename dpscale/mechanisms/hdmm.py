@@ -81,12 +81,12 @@ def _noise(question: Question) -> Noise:
 def _explicit(question: Question, options: Options, tools: Tools) -> Tried:
     workload, noise = question.workload, question.noise
     names, gram = explicit_gram(workload, MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS)
-    found = next(iter(tools.each(partial(optimise_explicit, noise=_noise(question), seed=options.seed), [gram])))
+    strategy = next(iter(tools.each(partial(optimise_explicit, noise=_noise(question), seed=options.seed), [gram])))
     if len(names) > 1:
-        block = joint_block(names, workload.domain.shape(names), found.matrix, noise)
+        block = joint_block(names, workload.domain.shape(names), strategy.matrix, noise)
     else:
-        block = product_block(names, [found.matrix] * len(names), 1.0, noise)
-    yield "explicit", [block], max(found.bound, svd_of_gram(gram))
+        block = product_block(names, [strategy.matrix] * len(names), 1.0, noise)
+    yield "explicit", [block], max(strategy.bound, svd_of_gram(gram))
 
 
 def _product(question: Question, options: Options, tools: Tools) -> Tried:
@@ -94,8 +94,8 @@ def _product(question: Question, options: Options, tools: Tools) -> Tried:
     if union.cells > tools.most_cells:
         raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes asked",
                         f"at most {tools.most_cells}", "ask fewer attributes, or take query-smasher")  # fmt: skip
-    found = optimise_product(union, _noise(question), tools.each, seed=options.seed)
-    yield "product", [product_block(found.names, found.factors, 1.0, question.noise)], found.bound
+    strategy = optimise_product(union, _noise(question), tools.each, seed=options.seed)
+    yield "product", [product_block(strategy.names, strategy.factors, 1.0, question.noise)], strategy.bound
 
 
 def _unions(question: Question, options: Options, tools: Tools) -> Tried:
@@ -103,9 +103,13 @@ def _unions(question: Question, options: Options, tools: Tools) -> Tried:
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
                         "ask fewer sets, or take query-smasher")  # fmt: skip
-    found = optimise_union(union, _noise(question), tools.each, seed=options.seed)
-    parts = zip(found.groups, found.shares, strict=True)
-    yield "union", [product_block(one.names, one.factors, share, question.noise) for one, share in parts], found.bound
+    union_strategy = optimise_union(union, _noise(question), tools.each, seed=options.seed)
+    parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
+    yield (
+        "union",
+        [product_block(one.names, one.factors, share, question.noise) for one, share in parts],
+        union_strategy.bound,
+    )
 
 
 def _marginals(question: Question, options: Options, tools: Tools) -> Tried:
@@ -117,14 +121,14 @@ def _marginals(question: Question, options: Options, tools: Tools) -> Tried:
     )
     if any(axis.key.split("/")[0] not in ("marginal", "total") for one in union.products for axis in one.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
-        found = optimise_marginals(union, noise, options.seed, factors)
-        yield "marginals of attribute strategies", _blocks(union, found, question.noise), svd_bound(union).value
+        strategy = optimise_marginals(union, noise, options.seed, factors)
+        yield "marginals of attribute strategies", _blocks(union, strategy, question.noise), svd_bound(union).value
 
 
-def _blocks(union: Implicit, found: MarginalStrategy, noise: str) -> list[Block]:
+def _blocks(union: Implicit, strategy: MarginalStrategy, noise: str) -> list[Block]:
     blocks, sizes = [], dict(zip(union.names, union.sizes, strict=True))
-    for names, weight in found.weights.items():
-        matrices = [found.factors[name] if found.factors else identity(sizes[name]) for name in names]
+    for names, weight in strategy.weights.items():
+        matrices = [strategy.factors[name] if strategy.factors else identity(sizes[name]) for name in names]
         share = weight if noise == LAPLACE else weight**2
         blocks.append(product_block(names, matrices, share, noise))
     return blocks

@@ -47,10 +47,12 @@ def solve_optimally(
     """The certified optimum of one problem, from the store where it is known."""
     name = (NAME, key, shape, gap)
     known = store.get(*name) if store and key else None
-    found = optimise(rows, shape, tolerance or gap, seconds, known)
-    if store and key and known is None and found.ended == "gap":  # what time ended is not what another plan would find
-        store.put(found.weights, *name)
-    return found
+    optimum = optimise(rows, shape, tolerance or gap, seconds, known)
+    if (
+        store and key and known is None and optimum.ended == "gap"
+    ):  # what time ended is not what another plan would find
+        store.put(optimum.weights, *name)
+    return optimum
 
 
 MECHANISM = matrix_mechanism(NAME, Options, plan)

@@ -93,13 +93,13 @@ def _centred(matrix: Array) -> Array:
 
 def _grams(subs: list[Subworkload]) -> dict[str, Array]:
     """For each attribute the sum of what is asked of it, in all residuals that it is in."""
-    found: dict[str, Array] = {}
+    best_by_size: dict[str, Array] = {}
     for sub in subs:
         for key, weight in sub.terms.items():
             for axis, name in enumerate(sub.attributes):
                 gram = _axis_gram(sub, key, axis)
-                found[name] = found.get(name, np.zeros_like(gram)) + weight * gram
-    return found
+                best_by_size[name] = best_by_size.get(name, np.zeros_like(gram)) + weight * gram
+    return best_by_size
 
 
 def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Array:
@@ -130,20 +130,20 @@ def _coefficient(
     sub: Subworkload, factors: Mapping[str, Factor], traces: dict[tuple[str, ...], float], noise: str
 ) -> float:
     """tr(G ⊗ (KᵀK)⁺) Δ², times what the noise's variance is to its squared scale."""
-    own = [factors[name] for name in sub.attributes]
-    sensitivity = math.prod(factor.squared_sensitivity(noise) for factor in own)
-    total = sum(weight * _trace(sub, key, own, traces) for key, weight in sub.terms.items())
+    bases = [factors[name] for name in sub.attributes]
+    sensitivity = math.prod(factor.squared_sensitivity(noise) for factor in bases)
+    total = sum(weight * _trace(sub, key, bases, traces) for key, weight in sub.terms.items())
     return variance_factor(noise) * sensitivity * total
 
 
-def _trace(sub: Subworkload, key: tuple[str, ...], own: list[Factor], traces: dict[tuple[str, ...], float]) -> float:
+def _trace(sub: Subworkload, key: tuple[str, ...], bases: list[Factor], traces: dict[tuple[str, ...], float]) -> float:
     if sub.is_joint(key):
         turned = sub.factors[key[0]].rows.reshape(-1, *sub.sizes)
-        for axis, factor in enumerate(own, start=1):
+        for axis, factor in enumerate(bases, start=1):
             turned = np.moveaxis(np.tensordot(turned, factor.inverse, axes=(axis, 0)), -1, axis)
         return float((turned**2).sum())
     value = 1.0
-    for name, part, factor in zip(sub.attributes, key, own, strict=True):
+    for name, part, factor in zip(sub.attributes, key, bases, strict=True):
         if (name, part) not in traces:
             traces[name, part] = float(((sub.factors[part].rows @ factor.inverse) ** 2).sum())
         value *= traces[name, part]

@@ -36,9 +36,9 @@ def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, ba
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
              *(partial(_product, solve, question.noise, sub) for sub in rest.values())]  # fmt: skip
-    found = list(tools.each(_run, tasks))
-    optima = dict(zip(single, found, strict=False))
-    solved = dict(zip(rest, found[len(single) :], strict=True))
+    results = list(tools.each(_run, tasks))
+    optima = dict(zip(single, results, strict=False))
+    solved = dict(zip(rest, results[len(single) :], strict=True))
     rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, question.noise, tools)
     for key, parts in problems.items():
         if key not in solved:

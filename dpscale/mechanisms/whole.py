@@ -69,9 +69,9 @@ def whole_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
     """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
-    own = tuple(blocks)
-    error = accuracy_of(workload.domain, own).total_error(workload)
-    return Plan(workload, name, own, error, min(bound * variance_factor(own[0].noise), error), notes)
+    given = tuple(blocks)
+    error = accuracy_of(workload.domain, given).total_error(workload)
+    return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:

@@ -47,13 +47,13 @@ def first_manifest(job: Job, digest: str) -> dict[str, Any]:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run; JobError where what stands there is none, as after a disk's failure or an edit."""
     try:
-        found = json.loads(read_bytes(folder / MANIFEST))
+        content = json.loads(read_bytes(folder / MANIFEST))
     except (FileNotFoundError, ValueError):
-        found = None
-    if not isinstance(found, dict) or not _whole(found):
+        content = None
+    if not isinstance(content, dict) or not _whole(content):
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
-    return found
+    return content
 
 
 def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -62,10 +62,10 @@ def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
     return str(entry.get("folder", folder)), str(entry.get("leaves", leaves))
 
 
-def _whole(found: dict[str, Any]) -> bool:
-    if not (found.keys() >= ANY and all(isinstance(found.get(name), kind) for name, kind in KEPT.items())):
+def _whole(content: dict[str, Any]) -> bool:
+    if not (content.keys() >= ANY and all(isinstance(content.get(name), kind) for name, kind in KEPT.items())):
         return False
-    return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in found["stages"].values())
+    return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in content["stages"].values())
 
 
 class Kept:

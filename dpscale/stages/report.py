@@ -71,16 +71,16 @@ def answered(run: Run) -> list[dict[str, Any]]:
 
 def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
     """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
-    own = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
-    return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*own, 1e-6, 1e-9])]
+    deltas = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
+    return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
 
 
 def _parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line a part of the workload: sets, queries, best and worst error."""
-    found: dict[int, dict[str, Any]] = {}
+    parts: dict[int, dict[str, Any]] = {}
     for row in rows:
-        part = found.setdefault(row["part"], {"family": row["family"], "sets": 0, "queries": 0, "errors": []})
+        part = parts.setdefault(row["part"], {"family": row["family"], "sets": 0, "queries": 0, "errors": []})
         part["sets"] += 1
         part["queries"] += row["queries"]
         part["errors"].append(row["rms_error"] or math.nan)
-    return [found[number] for number in sorted(found)]
+    return [parts[number] for number in sorted(parts)]

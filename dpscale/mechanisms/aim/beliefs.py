@@ -73,7 +73,7 @@ class MaximumEntropy:
         """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
         total = total_of(counts)
         least = float(np.sqrt(self.grain * deviation * total))
-        return {name: by_mass(non_negative_counts(own, total), least) for name, own in counts.items()}
+        return {name: by_mass(non_negative_counts(noisy, total), least) for name, noisy in counts.items()}
 
     def begun(self, counts: Counts) -> list[Told]:
         return []
@@ -87,10 +87,10 @@ class MaximumEntropy:
     ) -> dict[AttributeSet, float]:
         """The 1-ways over cells counted in (about: groups differ in width)."""
         had = dict(residuals.precisions)
-        for name, own in counts.items():
+        for name, noisy in counts.items():
             wide = groups[name].size / groups[name].count
-            had[(name,)] = had.get((name,), 0.0) + 1 / (own.variance * wide)
-            had[()] = had.get((), 0.0) + 1 / (own.variance * len(own.values))
+            had[(name,)] = had.get((name,), 0.0) + 1 / (noisy.variance * wide)
+            had[()] = had.get((), 0.0) + 1 / (noisy.variance * len(noisy.values))
         return had
 
     def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
@@ -127,15 +127,15 @@ class Grem:
     """As published: every cell is a group of its own."""
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        return {name: every_cell(len(own.values)) for name, own in counts.items()}
+        return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
 
     def begun(self, counts: Counts) -> list[Told]:
         """A 1-way measured cell by cell tells its residual at σ² and the total at n σ² (algorithm 6)."""
-        told: list[Told] = []
-        for name, own in counts.items():
-            told.append(((name,), own.values - own.values.mean(), 1 / own.variance))
-            told.append(((), np.asarray(own.values.sum()), 1 / (own.variance * len(own.values))))
-        return told
+        measured: list[Told] = []
+        for name, noisy in counts.items():
+            measured.append(((name,), noisy.values - noisy.values.mean(), 1 / noisy.variance))
+            measured.append(((), np.asarray(noisy.values.sum()), 1 / (noisy.variance * len(noisy.values))))
+        return measured
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
                candidates: Sequence[AttributeSet]) -> GremBelief:  # fmt: skip

@@ -49,7 +49,7 @@ class Decision:
             "chosen": [list(names) for names in self.chosen],
             "rho": str(self.rho),
             "step": str(self.step),
-            "groups": {name: [own.size, *own.starts] for name, own in self.groups.items()},
+            "groups": {name: [grouping.size, *grouping.starts] for name, grouping in self.groups.items()},
             "orders": [
                 [order.rank, list(order.names), str(order.draw.multiplier), str(order.draw.variance)]
                 for order in self.orders
@@ -61,13 +61,13 @@ class Decision:
         """Read back; ValueError unless it is a decision of such a run and costs what it says."""
         number = int(told["round"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in told["groups"].items()}
-        if any(not _partition(own, setting.sizes.get(name)) for name, own in groups.items()):
+        if any(not _partition(grouping, setting.sizes.get(name)) for name, grouping in groups.items()):
             raise ValueError("groups do not fit the domain")
         chosen = tuple(tuple(names) for names in told["chosen"])
         orders = tuple(_order(setting, number, groups, chosen, *row) for row in told["orders"])
-        made = cls(number, chosen, Fraction(told["rho"]), Fraction(told["step"]), groups, orders)
-        _check(made, setting)
-        return made
+        decision = cls(number, chosen, Fraction(told["rho"]), Fraction(told["step"]), groups, orders)
+        _check(decision, setting)
+        return decision
 
 
 def _partition(groups: Groups, size: int | None) -> bool:
@@ -94,11 +94,15 @@ def _order(
     return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell)
 
 
-def _check(made: Decision, setting: Setting) -> None:
-    known = set(setting.candidates) if made.round else {(name,) for name in setting.names}
-    if len(set(made.chosen)) != len(made.chosen) or not set(made.chosen) <= known:
+def _check(decision: Decision, setting: Setting) -> None:
+    known = set(setting.candidates) if decision.round else {(name,) for name in setting.names}
+    if len(set(decision.chosen)) != len(decision.chosen) or not set(decision.chosen) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
-    if made.rho < 0 or made.step <= 0 or sum(order.rho for order in made.orders) > len(made.chosen) * made.step:
+    if (
+        decision.rho < 0
+        or decision.step <= 0
+        or sum(order.rho for order in decision.orders) > len(decision.chosen) * decision.step
+    ):
         raise ValueError("orders that cost more than their round")
-    if made.round == 0 and any(made.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
+    if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
         raise ValueError("1-ways that are not over their cells")

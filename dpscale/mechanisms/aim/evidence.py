@@ -46,8 +46,8 @@ class Adaptive:
         return self._belief.model
 
     def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
-        told = self._belief
-        return simulated(model, told.counts, told.residuals, told.candidates, told.chains, seed=seed, each=each)
+        belief = self._belief
+        return simulated(model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each)
 
     @cached_property
     def _belief(self) -> EntropyBelief:
@@ -59,6 +59,6 @@ class Adaptive:
         """After all rounds, for its estimates only."""
         (first, values), *later = self.taken
         state = begun(setting, first, list(values), later[0][0].groups if later else None)
-        for decision, told in later:
-            state = absorbed(state, decision, list(told))
+        for decision, values_of in later:
+            state = absorbed(state, decision, list(values_of))
         return state

@@ -53,7 +53,7 @@ class ResidualOrder:
 
     @property
     def cells(self) -> int:
-        return math.prod(own.count for own in self.groups)
+        return math.prod(grouping.count for grouping in self.groups)
 
     @property
     def variance(self) -> float:
@@ -69,7 +69,7 @@ class ResidualOrder:
     @property
     def label(self) -> dict[str, Any]:
         """What names the measurement, besides release and snapshot, and so fixes its noise."""
-        cells = [[own.size, *own.starts] for own in self.groups]
+        cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
         law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
         return {"mechanism": VERSION, "round": self.round, "rank": self.rank, "residual": list(self.names),
                 "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
@@ -84,7 +84,7 @@ class ResidualOrder:
 def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool) -> Block:
     """The integer strategy of an order: the cells themselves, or the centred marginal made whole."""
     make = identity_factor if by_cell else center_factor
-    return Block(names, tuple(make(own.count) for own in groups), 1.0)
+    return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 
 
 def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> ResidualOrder:
@@ -103,7 +103,7 @@ def residual_orders(
     round_and_rank: tuple[int, int],
 ) -> list[ResidualOrder]:
     """The residuals inside `names`, sharing ρ by conditional ResidualPlanner. `had`: precisions already there."""
-    sizes = [own.count for own in groups]
+    sizes = [grouping.count for grouping in groups]
     parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(2 * rho))]
     orders = []
     for kept, part in zip(subsets(names), parts, strict=True):

@@ -94,7 +94,9 @@ def begun(
     counts = {o.names[0]: NoisyCounts(v, o.variance) for o, v in zip(decision.orders, values, strict=True)}
     if groups is None:
         groups = _grouped(setting, counts) if setting.candidates else decision.groups
-    residuals = Residuals({name: own.count for name, own in groups.items()}).updated(setting.beliefs.begun(counts))
+    residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
+        setting.beliefs.begun(counts)
+    )
     return State(setting, counts, groups, residuals, setting.rho - decision.spent, setting.first_step)
 
 
@@ -137,9 +139,9 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
 
 def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
-    told = [(order.names, value, 1 / order.variance) for order, value in zip(decision.orders, values, strict=True)]
+    measured = [(order.names, value, 1 / order.variance) for order, value in zip(decision.orders, values, strict=True)]
     left = state.left - decision.spent
-    return replace(state, residuals=state.residuals.updated(told), left=left, measured=decision.round)
+    return replace(state, residuals=state.residuals.updated(measured), left=left, measured=decision.round)
 
 
 def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:

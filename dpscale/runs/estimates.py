@@ -1,0 +1,34 @@
+"""The estimates of a run, by the reconstruction that its job asks for, and the folder of what that keeps.
+
+    model/<release>/…
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from dpscale.each import Each
+from dpscale.reconstruct.contract import Estimates
+from dpscale.runs.run import Run
+
+
+def estimates_of(run: Run) -> Estimates:
+    """The estimates that a measured run gives."""
+    run.require("measure")
+    return run.job.reconstruction.estimates(run.released.evidence(), run.job.estimating, model_folder(run))
+
+
+def keep_model(run: Run, each: Each) -> None:
+    """Make what is dear once, for the tasks that answer from it."""
+    run.require("measure")
+    released = run.released
+    run.job.reconstruction.keep(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
+
+
+def model_folder(run: Run) -> Path:
+    """Named by the release and its data: what another release left in the directory is not read as this one's."""
+    manifest = run.manifest
+    name = json.dumps([manifest["release"], manifest["snapshot"]])
+    return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
