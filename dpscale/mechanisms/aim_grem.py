@@ -20,7 +20,7 @@ from dpscale.errors import JobError
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
-from dpscale.mechanisms.aim.schedule import Batched, Published, Schedule
+from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.names import AttributeSet
@@ -64,7 +64,7 @@ class Options(Settings):
                                       "the paper's own settings", "leave it out"))  # fmt: skip
         return self
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> RoundSchedule:
         """How it spends."""
         if self.published:
             return Published()

@@ -18,7 +18,7 @@ Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
 
-class Schedule(Protocol):
+class RoundSchedule(Protocol):
     """`selecting`: the share of a round that pays its selections; `penalty`: how much of its noise a score gives up."""
 
     @property

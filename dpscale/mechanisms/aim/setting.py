@@ -10,7 +10,7 @@ from itertools import chain, combinations, islice
 
 from dpscale.errors import PlanError
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
-from dpscale.mechanisms.aim.schedule import Batched, Schedule
+from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
 from dpscale.names import AttributeSet
 
 MOST_CANDIDATES = 10**5
@@ -29,7 +29,7 @@ class Setting:
     targets: tuple[AttributeSet, ...]
     rho: Fraction
     rows_per_unit: int = 1
-    schedule: Schedule = OWN_SCHEDULE
+    schedule: RoundSchedule = OWN_SCHEDULE
     beliefs: Beliefs = OWN_BELIEFS
     target_weights: tuple[int, ...] = ()
 
