@@ -7,8 +7,6 @@ of local maximum entropy, which is far nearer to the truth (docs/mechanisms.md).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,10 +21,9 @@ from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
-from dpscale.names import AttributeSet
 from dpscale.plans.planfile import check_content
 from dpscale.privacy.budget import LAPLACE
-from dpscale.workload import ExplicitPart, Workload
+from dpscale.workload.targets import targets_of, whole_weights
 
 NAME = "aim-grem"
 FINEST = 1 << 20
@@ -115,28 +112,6 @@ def read(folder: Path, question: Question, options: Options) -> Chosen:
 
 def forms(options: Options) -> tuple[str, ...]:
     return ("residuals", "low_order") if options.published else ("low_order",)
-
-
-def targets_of(workload: Workload) -> dict[AttributeSet, float]:
-    """The attribute sets that weigh, with their weights summed over the parts that ask for them."""
-    targets: dict[AttributeSet, float] = {}
-    for part in workload.parts:
-        weights = (float(part.each.max(initial=0)),) if isinstance(part, ExplicitPart) else part.weights
-        for names, weight in zip(part.sets, weights, strict=True):
-            if weight > 0 and names:
-                targets[names] = targets.get(names, 0.0) + weight
-    if not all(math.isfinite(weight) for weight in targets.values()):
-        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "mend them")
-    if not targets:
-        raise JobError("workload", "no attribute set that weighs", "one marginal at least", "add a family")
-    return targets
-
-
-def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
-    """Weights as whole numbers in proportion, the smallest about 1, unless they differ more than FINEST times."""
-    least = max(min(targets.values()), max(targets.values()) / FINEST)
-    exact = len(set(targets.values())) == 1
-    return tuple(1 if exact else max(1, round(16 * weight / least)) for weight in targets.values())
 
 
 OTHERWISE = {"grem": "mechanism.published = true"}

@@ -1,6 +1,6 @@
 """The estimates of a run, by the reconstruction that its job asks for, and the folder of what that keeps.
 
-    model/<release>/…
+model/<release>/…
 """
 
 from __future__ import annotations

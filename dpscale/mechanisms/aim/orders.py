@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.mechanisms.aim.conditional import shares
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import center_factor, identity_factor
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.residual import center, subsets
+from dpscale.residual.conditional import shares
 from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]

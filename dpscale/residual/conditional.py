@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.residual import subsets
+from dpscale.residual.axes import subsets
 
 Array = NDArray[np.float64]
 LEAST_SHARE = 1e-3
