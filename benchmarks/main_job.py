@@ -5,12 +5,14 @@ of Python and its peak memory. The private job plans, counts, charges, draws, wr
 all queries with errors as Parquet; the others only count and hold the counts in memory.
 
     python benchmarks/main_job.py [--adult FOLDER] [--save]
+    python benchmarks/main_job.py --against TREE [--turns N]      this tree and another checkout of it, in turns
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,10 +20,12 @@ import tempfile
 import time
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 import results
 
+HERE = Path(__file__).resolve().parents[1]
 PARTITIONS = 8
 DEGREE = 3
 
@@ -100,10 +104,26 @@ def groupby(place: Path) -> dict[str, float]:
 CONTENDERS = {f.__name__: f for f in (private_job, bincount, bincount_answers, groupby)}
 
 
-def measured(name: str, place: Path, repeats: int) -> dict[str, float]:
-    """Run a contender in a fresh process; the last of `repeats` runs there counts."""
-    command = [sys.executable, __file__, "--only", name, "--place", str(place), "--repeats", str(repeats)]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+def measured(name: str, place: Path, repeats: int, tree: Path = HERE) -> dict[str, float]:
+    """Run a contender in a fresh process; the last of `repeats` runs there counts. `tree`: whose code it is."""
+    script = tree / "benchmarks" / "main_job.py"
+    command = [sys.executable, script, "--only", name, "--place", str(place), "--repeats", str(repeats)]
+    told = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tree)}
+    )
+    return dict(json.loads(told.stdout))
+
+
+def in_turns(place: Path, other: Path, turns: int) -> None:
+    """The private job by this tree and by another, one after the other; medians of the ratios, turn by turn."""
+    both = []
+    for _ in range(turns):
+        for ledger in place.glob("ledger.sqlite*"):
+            ledger.unlink()
+        both.append([measured("private_job", place, 3, tree) for tree in (HERE, other)])
+    for label, stages in (("plan to measurements", ("plan", "measure")), ("whole job", ("wall",))):
+        ratios = sorted(sum(ours[s] for s in stages) / sum(theirs[s] for s in stages) for ours, theirs in both)
+        print(f"{label:22} {median(ratios):.3f} of the other tree's time ({ratios[0]:.3f} to {ratios[-1]:.3f})")
 
 
 def only(name: str, place: Path, repeats: int) -> None:
@@ -122,6 +142,8 @@ def main() -> None:
     parser.add_argument("--only", choices=CONTENDERS)
     parser.add_argument("--place", type=Path)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--against", type=Path, help="another checkout of this repository")
+    parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.only:
         only(arguments.only, arguments.place, arguments.repeats)
@@ -129,6 +151,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_inputs(arguments.adult, place)
+        if arguments.against:
+            in_turns(place, arguments.against.resolve(), arguments.turns)
+            return
         found = {name: measured(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
     report(found)
     if arguments.save:
