@@ -167,9 +167,11 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
         "from dpscale.cli import commands\n"
         "from dpscale.stages import reading\n"
         "from dpscale.errors import DataError\n"
-        "def any_row(counts):\n"
+        "def told(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
-        "reading._any_row = any_row\n"
+        "def first(reader, one):\n"
+        "    reader.engine.map(told, [(handle,) for handle in reader.count(one, reader.columns)], 'check')\n"
+        "reading.Reader.first = first\n"
         f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = spoken(tmp_path, "leaky")

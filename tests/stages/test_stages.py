@@ -15,8 +15,9 @@ from dpscale.cli.commands import main
 from dpscale.engine import LocalEngine
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
+from dpscale.runs import run as opening
 from dpscale.runs.run import Run
-from dpscale.stages import STAGES
+from dpscale.stages import STAGES, reading
 from dpscale.stages.running import run_stage
 from tests.stages.small import table, write_job, write_table
 
@@ -98,7 +99,7 @@ def cluster():
 @pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
 def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
     """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
-    monkeypatch.setattr("dpscale.stages.reading.snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr(reading, "snapshot", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:
@@ -108,7 +109,7 @@ def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monk
         settings = {"path": "data", "domain": "domain.toml", **data}
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
-        monkeypatch.setattr("dpscale.runs.run.job_digest", lambda *_: "the same job, elsewhere")
+        monkeypatch.setattr(opening, "job_digest", lambda *_: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
         found.append(bytes_of(place / "run"))
     assert found[0] == found[1] == found[2]

@@ -25,6 +25,7 @@ from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run
+from dpscale.stages import measure
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked
@@ -101,7 +102,7 @@ def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mec
 def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, prefix)
     assert place(prefix + "/secret.key").exists()
