@@ -22,3 +22,27 @@ def place(tmp_path):
 
     write_table(tmp_path / "data", table())
     return tmp_path
+
+
+PLOTS = ("error_plot", "share_plot", "trace_plot")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_reports():
+    """In this process reports have no plots, most of a small run's time; a test of the page asks for `plots`."""
+    from dpscale.stages import report
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PLOTS:
+            patch.setattr(report, name, lambda *_: "")
+        yield
+
+
+@pytest.fixture
+def plots(monkeypatch):
+    """Reports have their plots."""
+    from dpscale import report as drawing
+    from dpscale.stages import report
+
+    for name in PLOTS:
+        monkeypatch.setattr(report, name, getattr(drawing, name))

@@ -273,7 +273,7 @@ def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
 
 
 @either
-def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, changes):
+def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, changes):
     asked = [
         {"family": "prefix", "degree": 2},
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},

@@ -46,7 +46,7 @@ def test_each_stage_as_its_own_process_continues_and_spends_once(place):
         subprocess.run([sys.executable, "-m", "dpscale", *map(str, arguments)], check=True)
 
     command("plan", path, "--run-dir", run)
-    for stage in ("measure", "measure", "reconstruct", "reconstruct", "report"):
+    for stage in ("measure", "measure", "reconstruct", "report"):
         command(stage, run)
     together = place / "together"
     dp.run(path, together)
