@@ -74,8 +74,8 @@ def cluster(secured, shared):
 
     yield shared
     with dask.config.set(PATIENCE), Client(shared, set_as_default=False) as client:
-        before = client.run(leave_if_changed, on_error="ignore")
-        gone = {nanny.pid for nanny in shared.workers.values()} - set(before.values())
+        before = {nanny.pid for nanny in shared.workers.values()}
+        gone = before - set(client.run(leave_if_changed, on_error="ignore").values())
         assert eventually(lambda: not gone & {nanny.pid for nanny in shared.workers.values()})
         client.wait_for_workers(2, timeout=60)
 

@@ -45,6 +45,13 @@ def arm(stage: str) -> None:
     setattr(importlib.import_module(module), name, die)
 
 
+def leave_plots_out() -> None:
+    """On a worker: reports are plain, as they are in the tests' own process."""
+    from dpscale.stages import report
+
+    report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
+
+
 def slow_down() -> None:
     """On a worker: half a second for each measurement, until it is killed."""
     import tests.cluster.slow_store  # noqa: F401

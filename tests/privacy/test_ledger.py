@@ -560,7 +560,7 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
 
 
 def test_a_killed_job_leaves_a_whole_ledger_and_resumes(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, 60)
+    kill_and_resume(tmp_path, 30)
 
 
 @pytest.mark.slow

@@ -55,34 +55,37 @@ def test_each_stage_as_its_own_process_continues_and_spends_once(place):
     assert len(releases(place)) == 1
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The folder of a job, with its run in this thread; other runs of it beside are the same release."""
+    folder = tmp_path_factory.mktemp("one")
+    write_table(folder / "data", table())
+    dp.run(write_job(folder, engine=SEEDED), folder / "one", scheduler="synchronous")
+    return folder
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
-def test_schedulers_give_the_same_bytes(place, scheduler):
-    path = write_job(place, engine=SEEDED | {"scheduler": "synchronous"})
-    dp.run(path, place / "one")
-    dp.run(path, place / "two", scheduler=scheduler)
-    assert bytes_of(place / "one") == bytes_of(place / "two")
-    assert answers_of(place / "one") == answers_of(place / "two")
+def test_schedulers_give_the_same_bytes(one, scheduler):
+    dp.run(one / "job.toml", one / scheduler, scheduler=scheduler)
+    assert bytes_of(one / "one") == bytes_of(one / scheduler)
+    assert answers_of(one / "one") == answers_of(one / scheduler)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_number_of_workers_changes_no_byte(place, workers):
-    path = write_job(place, engine=SEEDED)
-    dp.run(path, place / "one", scheduler="synchronous")
-    run = Run.create(Job.read(path), place / "two")
+def test_the_number_of_workers_changes_no_byte(one, workers):
+    run = Run.create(Job.read(one / "job.toml"), one / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
         run_stage(STAGES[name], run, engine)
-    assert bytes_of(place / "one") == bytes_of(place / "two")
+    assert bytes_of(one / "one") == bytes_of(run.path)
 
 
 @pytest.mark.slow  # tests/cluster has the same of a cluster with TLS
-def test_a_real_cluster_gives_the_same_bytes(place, cluster):
-    path = write_job(place, engine=SEEDED)
-    dp.run(path, place / "one", scheduler="synchronous")
-    dp.run(path, place / "two", client=cluster)
-    dp.run(path, place / "three", scheduler=cluster.scheduler.address)
-    assert bytes_of(place / "one") == bytes_of(place / "two") == bytes_of(place / "three")
-    assert answers_of(place / "one") == answers_of(place / "two")
+def test_a_real_cluster_gives_the_same_bytes(one, cluster):
+    dp.run(one / "job.toml", one / "client", client=cluster)
+    dp.run(one / "job.toml", one / "address", scheduler=cluster.scheduler.address)
+    assert bytes_of(one / "one") == bytes_of(one / "client") == bytes_of(one / "address")
+    assert answers_of(one / "one") == answers_of(one / "client")
 
 
 @pytest.fixture(scope="module")
