@@ -55,11 +55,21 @@ def pipelines(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("name", ["main", pytest.param("adaptive", marks=pytest.mark.slow), "census"])
+JOBS = ["main", pytest.param("adaptive", marks=pytest.mark.slow), pytest.param("census", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", JOBS)  # the steps are the same; that the others' job files run is tested below
 def test_the_pipelines_run_step_by_step(pipelines, name):
     run = pipelines / "runs" / name
     python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)
     assert (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["adaptive", "census"])
+def test_the_job_files_of_the_pipelines_run(pipelines, name):
+    from dpscale import run
+
+    assert (run(pipelines / f"pipelines/{name}.toml", pipelines / f"together/{name}").path / "report.html").exists()
 
 
 def test_the_pipeline_is_the_demos_job():

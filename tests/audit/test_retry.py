@@ -19,7 +19,8 @@ from dpscale.measure import carry_out
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import make_secret
 from dpscale.runs.run import Run
-from dpscale.stages import STAGES, reading
+from dpscale.stages import STAGES, reading, spending
+from dpscale.stages import measure as measuring
 from dpscale.stages.running import run_stage, run_stages
 from dpscale.tables import Table
 from dpscale.tables.count import Layout, count
@@ -44,13 +45,13 @@ def charges(place):
         return ledger.summary("small")["datasets"]["small"]["releases"]
 
 
-def crashing(monkeypatch, name):
+def crashing(monkeypatch, module, name):
     """Make a function of the stages fail, as a crash there would."""
 
     def crash(*arguments, **settings):
         raise KeyboardInterrupt(name)
 
-    monkeypatch.setattr(f"dpscale.stages.{name}", crash)
+    monkeypatch.setattr(module, name, crash)
 
 
 def every_measurement(released):
@@ -73,11 +74,13 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     assert len(charges(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("where", ["measure.publish", "spending.destroy_secret"])
+@pytest.mark.parametrize(
+    "where", [(measuring, "publish"), (spending, "destroy_secret")], ids=["publish", "destroy_secret"]
+)
 def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, where)
+        crashing(patch, *where)
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     whole = measurements(run.path)
@@ -110,7 +113,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
     """Killed between the overwriting and the removal of the secret, 32 zeros are left: a key that anyone knows."""
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "spending.destroy_secret")
+        crashing(patch, spending, "destroy_secret")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     run.secret_path.write_bytes(bytes(32))
@@ -126,7 +129,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "measure.carry_out")
+        crashing(patch, measuring, "carry_out")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -149,7 +152,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
 def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "measure.carry_out")
+        crashing(patch, measuring, "carry_out")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -167,7 +170,7 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
     """Four rows a unit instead of one cost the same and draw other noise: a second draw, were it not refused."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, "measure.publish")
+        crashing(patch, measuring, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -190,7 +193,7 @@ def test_a_copy_that_meets_other_data_is_refused(tmp_path):
     """Stopped while its data were hashed, copied, and finished twice, with a record more the second time."""
     run = begun(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscale.stages.measure.snapshot_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        crashing(patch, measuring, "snapshot_of")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -209,7 +212,7 @@ def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
     """As where its driver is started again on another machine."""
     run = begun(tmp_path, engine=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        crashing(patch, measuring, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     next(run.measurements_path.iterdir()).unlink()
@@ -230,7 +233,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
         run.update(release="f" * 32)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.stages.measure.check_secret", overtaken)
+        patch.setattr(measuring, "check_secret", overtaken)
         measure(run)
     drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
     assert drawn <= {row["release"] for row in charges(tmp_path)}
@@ -250,14 +253,14 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
-    found = reading._dropped
+    found = reading.rows_beyond
 
     def meanwhile(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr("dpscale.stages.reading._dropped", meanwhile)
+    monkeypatch.setattr(reading, "rows_beyond", meanwhile)
     with pytest.raises(DataError):
         measure(run)
 

@@ -1,4 +1,4 @@
-"""A real cluster, shared by a module: two worker processes with nannies, over TLS with certificates made for it.
+"""A real cluster, shared by the room: two worker processes with nannies, over TLS with certificates made for it.
 
 No mock of Dask stands anywhere here. What must break breaks in processes.
 """
@@ -13,9 +13,11 @@ import distributed  # noqa: F401  (it adds its defaults to Dask's configuration,
 import pytest
 import yaml
 
-from tests.cluster.troubles import slow_down
+from tests.cluster.troubles import leave_if_changed, slow_down
+from tests.cluster.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
 def certificates_script():
@@ -53,14 +55,29 @@ def secured(certificates):
         yield certificates / "dask.yaml"
 
 
-@pytest.fixture(scope="module")
-def cluster(secured):
+@pytest.fixture(scope="package")
+def shared(certificates):
     """Two workers of a thread each, over TLS."""
     from distributed import LocalCluster, Security
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, protocol="tls://",
-                      security=Security(), host="127.0.0.1") as made:  # fmt: skip
+    with configured(certificates):
+        made = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+                            protocol="tls://", security=Security(), host="127.0.0.1")  # fmt: skip
+    with made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(secured, shared):
+    """The room's cluster, which a module leaves as it found it: workers that its tests changed are replaced."""
+    from distributed import Client
+
+    yield shared
+    with dask.config.set(PATIENCE), Client(shared, set_as_default=False) as client:
+        before = {nanny.pid for nanny in shared.workers.values()}
+        gone = before - set(client.run(leave_if_changed, on_error="ignore").values())
+        assert eventually(lambda: not gone & {nanny.pid for nanny in shared.workers.values()})
+        client.wait_for_workers(2, timeout=60)
 
 
 @pytest.fixture
@@ -86,5 +103,5 @@ def impatient():
     And a LocalCluster does not give up a worker that is killed again when the last kill was 15 s ago: it would.
     """
     changed = {"dpscale.worker-wait": 60, "distributed.comm.timeouts.connect": "5s"}
-    with dask.config.set(changed | {"distributed.deploy.lost-worker-timeout": "1h"}):
+    with dask.config.set(changed | PATIENCE):
         yield

@@ -25,6 +25,7 @@ from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
 from tests.cluster.released import charges, check
+from tests.cluster.troubles import leave_plots_out
 from tests.cluster.waiting import eventually
 
 
@@ -44,6 +45,13 @@ def job(expected):
         path.unlink()
     shutil.rmtree(expected.parent / "run", ignore_errors=True)
     return expected.parent / "job.toml"
+
+
+@pytest.fixture
+def client(client):
+    """Drivers on the workers that are up now write reports without plots."""
+    client.run(leave_plots_out)
+    return client
 
 
 def cli(*arguments):

@@ -3,6 +3,7 @@
 import os
 
 import dask
+import distributed
 import pytest
 import tomli_w
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ BASE_AND_SOME = checks.BASE + 100_000_000
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
 
 
 def refused(kind, *says, **given):
@@ -43,7 +44,7 @@ NO_IPV6 = ["tcp://[::1:18788", "tcp://::1:18788", "tcp://[::g]:18788", "tls://[]
 
 @pytest.mark.parametrize("address", [*NO_SCHEME, *NO_HOST, *NO_PORT, *NO_IPV6])
 def test_a_wrong_address(address, monkeypatch):
-    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("Dask was asked to try it"))
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("Dask was asked to try it"))
     refused(JobError, repr(address), "threads", "tcp://HOST:PORT", scheduler=address)
 
 

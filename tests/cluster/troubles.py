@@ -15,7 +15,7 @@ def die(*_: object, **__: object) -> None:
 PLACES = {
     "counting": ("dpscale.engine.counting", "count_by"),
     "measuring": ("dpscale.measure.measurement", "write_values"),
-    "reconstruction": ("dpscale.stages.reconstruct", "_answer_set"),
+    "reconstruction": ("dpscale.stages.reconstruct", "safe_name"),
 }
 ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],
@@ -26,17 +26,37 @@ ROUNDS = {  # of an adaptive job
 }
 
 
+changes: list[str] = []  # what tests did to this worker
+
+
+def leave_if_changed() -> int:
+    """On a worker: make room for a new one where a test did something to this; else its process id."""
+    if changes:
+        die()
+    return os.getpid()
+
+
 def arm(stage: str) -> None:
     """This process dies when it gets to a stage; the one that the nanny starts in its place does not."""
     import importlib
 
+    changes.append(stage)
     module, name = (PLACES | ROUNDS)[stage]
     setattr(importlib.import_module(module), name, die)
+
+
+def leave_plots_out() -> None:
+    """On a worker: reports are plain, as they are in the tests' own process."""
+    from dpscale.stages import report
+
+    report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
 
 
 def slow_down() -> None:
     """On a worker: half a second for each measurement, until it is killed."""
     import tests.cluster.slow_store  # noqa: F401
+
+    changes.append("slow")
 
 
 def die_once(marker: str, value: int) -> int:
@@ -63,6 +83,7 @@ def hungry() -> None:
     from dpscale.engine import counting
 
     counting.count_by = grow
+    changes.append("hungry")
 
 
 def squared(value: int) -> int:

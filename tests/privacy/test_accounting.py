@@ -76,7 +76,7 @@ def above(ours: float, truth: mpmath.mpf, slack: float = EXACT) -> bool:
 CORNERS = [(1e-9, 0), (1, 0), (0.999999, 20), (1, 20), (40, 1e3), (30, 1e3), (3, 0.1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(mu=powers(-7, 2), x=st.floats(-6, 36.9))
 def test_delta_of_mu_is_the_closed_form_from_above(mu: float, x: float) -> None:
     epsilon = mu * (x + mu / 2)  # x standard deviations out: deltas from 1 down to 1e-300
@@ -97,7 +97,7 @@ def test_delta_of_mu_beyond_the_floats_is_not_below_the_truth() -> None:
     assert delta_of_mu(0, 1) == 0.0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(epsilon=powers(-4, 3), delta=powers(-290, -0.05))
 def test_gdp_mu_is_the_largest(epsilon: float, delta: float) -> None:
     mu = gdp_mu(epsilon, delta)
@@ -125,7 +125,7 @@ def test_epsilon_of_mu_agrees_with_dp_accounting(sigma: float, delta: float) -> 
     assert epsilon_of_mu(1 / sigma, delta) == pytest.approx(theirs, rel=1e-9, abs=1e-11)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(epsilon=powers(-5, 3), delta=powers(-290, -0.05))
 def test_there_and_back_again_stays_within_the_budget(epsilon: float, delta: float) -> None:
     mu, rho = gdp_mu(epsilon, delta), zcdp_rho(epsilon, delta)
@@ -141,7 +141,7 @@ def test_there_and_back_again_stays_within_the_budget(epsilon: float, delta: flo
 # zCDP
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rho=powers(-6, 2), epsilon=powers(-4, 3))
 def test_delta_of_rho_is_the_infimum_from_above(rho: float, epsilon: float) -> None:
     truth = zcdp_truth(rho, epsilon)
@@ -149,7 +149,7 @@ def test_delta_of_rho_is_the_infimum_from_above(rho: float, epsilon: float) -> N
     assert above(delta_of_rho(rho, epsilon), truth)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rho=powers(-6, 2), delta=powers(-250, -0.3))
 def test_epsilon_of_rho_is_the_infimum_from_above(rho: float, delta: float) -> None:
     epsilon = epsilon_of_rho(rho, delta)
@@ -157,7 +157,7 @@ def test_epsilon_of_rho_is_the_infimum_from_above(rho: float, delta: float) -> N
     assert zcdp_truth(rho, epsilon) <= delta < zcdp_truth(rho, epsilon * (1 - 1e-7))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(epsilon=powers(-4, 2.5), delta=powers(-250, -0.3))
 def test_zcdp_rho_is_the_largest(epsilon: float, delta: float) -> None:
     rho = zcdp_rho(epsilon, delta)
@@ -176,13 +176,13 @@ def test_epsilon_of_rho_agrees_with_dp_accounting(rho: float, delta: float) -> N
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(mu=powers(-3, 1.5), delta=powers(-30, -1))
 def test_gaussian_dp_is_tighter_than_its_zcdp(mu: float, delta: float) -> None:
     assert epsilon_of_mu(mu, delta) <= epsilon_of_rho(mu * mu / 2 * (1 + 1e-15), delta)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(small=powers(-4, 2), factor=st.floats(1.001, 10), epsilon=powers(-3, 2), delta=powers(-20, -1))
 def test_more_noise_is_never_worse(small: float, factor: float, epsilon: float, delta: float) -> None:
     large = small * factor
@@ -345,7 +345,7 @@ def test_mixed_costs_are_never_below_the_loss_distribution(gaussian: float, pure
         assert Cost(gaussian=gaussian).epsilon(1e-6) < truth  # the check sees a part left out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(mu=powers(-2, 1), pure=powers(-3, 1), delta=powers(-30, -1))
 def test_gaussian_and_pure_is_between_its_parts(mu: float, pure: float, delta: float) -> None:
     alone, both = epsilon_of_mu(mu, delta), epsilon_of_mu_and_pure(mu, pure, delta)

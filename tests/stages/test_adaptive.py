@@ -14,13 +14,14 @@ import pytest
 import dpscale as dp
 from dpscale.adaptive import run
 from dpscale.job import Job
-from dpscale.measure import Released
+from dpscale.measure import Released, measurement, released
+from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
 from dpscale.runs.run import Run
-from dpscale.stages import spending
+from dpscale.stages import measure, spending
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
 OWN = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 3}]}
@@ -109,13 +110,9 @@ def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
     assert not measurements(tmp_path / "two")
 
 
-def crash_at(monkeypatch, times, name):
+def crash_at(monkeypatch, times, module, name):
     """Stop as a kill would, at the n-th time that a function is called."""
-    left = [times]
-    module, function = name.rsplit(".", 1)
-    import importlib
-
-    real = getattr(importlib.import_module(module), function)
+    left, real = [times], getattr(module, name)
 
     def crash(*arguments, **settings):
         left[0] -= 1
@@ -123,21 +120,22 @@ def crash_at(monkeypatch, times, name):
             raise KeyboardInterrupt(name)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(name, crash)
+    monkeypatch.setattr(module, name, crash)
 
 
 @pytest.mark.parametrize(
-    ("name", "times"),
-    [("dpscale.measure.measurement.write_values", n) for n in (0, 1, 4, 6)]
-    + [("dpscale.measure.released.create", n) for n in (0, 1)]
-    + [("dpscale.stages.measure.draw_chosen", 1), ("dpscale.stages.measure.publish", 0)],
+    ("module", "name", "times"),
+    [(measurement, "write_values", n) for n in (0, 1, 4, 6)]
+    + [(released, "create", n) for n in (0, 1)]
+    + [(measure, "draw_chosen", 1), (measure, "publish", 0)],
+    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, name, times):
+def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, module, name, times):
     place, changes, expected = reference
     job = write(place, "again.toml", **changes)
     (place / "ledger.sqlite").unlink(missing_ok=True)  # the release id of a seeded run follows the job
     with monkeypatch.context() as patch:
-        crash_at(patch, times, name)
+        crash_at(patch, times, module, name)
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     chosen = {path.name: path.read_bytes() for path in (tmp_path / "run/measurements").glob("round-*.json")}
@@ -153,7 +151,7 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     """A directory copied in the middle of a run, or robbed of its decision, on a machine whose floats differ."""
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
-        crash_at(patch, len(SIZES), "dpscale.measure.measurement.write_values")
+        crash_at(patch, len(SIZES), measurement, "write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "other")
@@ -190,7 +188,7 @@ def finer(told):
 def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch, edit):
     job = write(tmp_path, **OWN)
     with monkeypatch.context() as patch:
-        crash_at(patch, 4, "dpscale.measure.measurement.write_values")
+        crash_at(patch, 4, measurement, "write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
@@ -221,9 +219,10 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
 
 def other_groups(patch):
     """As a machine would choose them whose floats differ."""
-    patch.setattr("dpscale.mechanisms.aim.state._grouped", lambda setting, counts: {
-        name: by_mass(np.arange(1.0, 1 + len(own.values)), 4.0) for name, own in counts.items()
-    })  # fmt: skip
+    for beliefs in (MaximumEntropy, Grem):
+        patch.setattr(beliefs, "groups", lambda own, counts, deviation: {
+            name: by_mass(np.arange(1.0, 1 + len(told.values)), 4.0) for name, told in counts.items()
+        })  # fmt: skip
 
 
 def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
@@ -232,7 +231,7 @@ def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
     (place / "ledger.sqlite").unlink(missing_ok=True)
     job = write(place, "again.toml", **changes)
     with monkeypatch.context() as patch:
-        crash_at(patch, len(SIZES) + 1, "dpscale.measure.measurement.write_values")
+        crash_at(patch, len(SIZES) + 1, measurement, "write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     assert (tmp_path / "run/measurements/round-001.json").exists()
@@ -274,7 +273,7 @@ def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
 
 
 @either
-def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, changes):
+def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, changes):
     asked = [
         {"family": "prefix", "degree": 2},
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},

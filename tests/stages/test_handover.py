@@ -9,7 +9,9 @@ import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
+from dpscale.runs import hashes
 from dpscale.runs.run import Run
+from dpscale.stages import measure
 from dpscale.stages.running import run_stages
 from tests.stages.small import write_job
 
@@ -67,7 +69,7 @@ def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, 
 def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, monkeypatch):
     run = done_before(place, "measure")
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.stages.measure.publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
     path = left_by(run, "plan")
@@ -84,7 +86,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr("dpscale.runs.hashes.digest_left", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr(hashes, "digest_left", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")

@@ -47,7 +47,7 @@ def test_answers_are_near_the_truth_and_carry_their_errors(place, mechanism):
     np.testing.assert_allclose(release.marginal(("sex", "age")), estimate.T)
 
 
-def test_what_a_run_leaves(place):
+def test_what_a_run_leaves(place, plots):
     release = dp.run(write_job(place, workload=MIXED), place / "run")
     run = place / "run"
     manifest = json.loads((run / "manifest.json").read_text())
@@ -55,7 +55,9 @@ def test_what_a_run_leaves(place):
     assert manifest["private"] is True
     assert manifest["secret"] == "destroyed"
     assert not (run / "secret.key").exists()
-    assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
+    page = (run / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.count("<svg") == 2, "what was measured, and the errors"
     assert len(list((run / "measurements").iterdir())) == len(release.plan.blocks)
     index = json.loads((run / "answers" / "index.json").read_text())
     assert sum(row["queries"] for row in index) == release.plan.query_count
@@ -202,7 +204,7 @@ def test_a_seed_is_marked_as_not_private(place):
     assert "Not private" in (place / "run" / "report.html").read_text()
 
 
-def test_a_run_without_answer_files_has_a_report(place):
+def test_a_run_without_answer_files_has_a_report(place, plots):
     release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
     assert "answers queries on demand" in (release.path / "report.html").read_text()
     assert not list((release.path / "answers").rglob("*.parquet"))

@@ -123,7 +123,7 @@ def test_many_rows_go_through_stand_in_counters():
 
 def test_codes_beyond_32_bits_are_joint_codes():
     domain = dp.Domain({"a": 1 << 17, "b": 1 << 17})
-    (steps,) = program._steps(domain, domain.names, [("a", "b")], np.zeros(1, np.int64))
+    (steps,) = Program.of(Cover(domain, (("a", "b"),), (), np.array([DIRECT]))).direct
     assert steps.code == "int64"
 
 
@@ -168,16 +168,21 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
 
 def plant(monkeypatch, name):
     if name == "no flush":
-        monkeypatch.setattr(Counter, "_fold", lambda self: self._joint.fill(0))
+        monkeypatch.setattr(kernels, "fold", lambda *_: None)
     elif name == "a shared prefix too long":
-        monkeypatch.setattr(program, "_shared", lambda before, after: min(len(before), len(after)) - 1)
+        monkeypatch.setattr(Program, "of", lambda cover: sharing_more(_of(cover)))
     elif name == "padding counted":
         monkeypatch.setattr(planes, "assemble", lambda rows, *rest: _assemble(rows + 1, *rest))
     elif name == "a batch lost":
-        monkeypatch.setattr(Counter, "_count_planes", lambda self, codes: None)
+        monkeypatch.setattr(planes, "count_planes", lambda *_: None)
 
 
-_assemble = planes.assemble
+_assemble, _of = planes.assemble, Program.of
+
+
+def sharing_more(made):
+    """As if a set shared all but its last column with the one before it."""
+    return replace(made, joints=tuple(replace(one, shared=np.minimum(one.shared * 2, 2)) for one in made.joints))
 
 
 @pytest.mark.parametrize("name", ["", "no flush", "a shared prefix too long", "padding counted", "a batch lost"])

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dpscale.storage import flushing as together
+from dpscale.storage import flushing
 from dpscale.storage.files import flush_names, remove_partial
 from dpscale.storage.flushing import Together
 
@@ -39,7 +39,7 @@ def test_files_have_their_names_at_the_end_and_old_ones_stay_until_then(tmp_path
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 2), ("LARGE_BYTES", 5), ("MOST_SECONDS", -1.0)])
 def test_enough_of_them_do_not_wait_for_the_end(tmp_path, monkeypatch, limit, value):
-    monkeypatch.setattr(together, limit, value)
+    monkeypatch.setattr(flushing, limit, value)
     with Together() as files:
         for name in "ab":
             write(files, tmp_path / name)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, PlanError, Workload, plan
-from dpscale.solve.max_variance import _spread, minimise_maximum
 
 
 def prefixes(size: int = 60) -> Workload:
@@ -44,20 +43,6 @@ def test_a_wrong_option_is_named(mechanism, options, field):
 def marginals() -> Workload:
     domain = Domain({"a": 2, "b": 5, "c": 9, "d": 3})
     return Workload(domain).add("marginal", degree=2, weight=[1, 2, 1, 1, 3, 1]).add("marginal", degree=1)
-
-
-def test_max_objective_meets_clarabel():
-    import cvxpy as cp
-
-    asked = marginals()
-    residuals = [block.attributes for block in plan(asked, "residual-planner").blocks]
-    spread = _spread(asked, residuals)
-    _, worst, bound = minimise_maximum(spread)
-    shares, most = cp.Variable(len(residuals)), cp.Variable()
-    sums = spread.toarray() @ cp.inv_pos(shares)
-    problem = cp.Problem(cp.Minimize(most), [sums <= most, cp.sum(shares) <= 1])
-    assert worst == pytest.approx(problem.solve(solver=cp.CLARABEL), rel=1e-5)
-    assert 1 <= worst / bound <= 1 + 1e-7
 
 
 def test_max_objective_is_the_largest_variance_of_a_cell():

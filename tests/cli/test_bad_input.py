@@ -8,6 +8,8 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.cli.commands import main
+from dpscale.engine import connect
+from dpscale.stages import reading
 from tests.stages.small import DOMAIN, table, write_job, write_table
 
 
@@ -167,7 +169,7 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.stages.reading.run_pass", stopped)
+        patch.setattr(reading, "run_pass", stopped)
         result = call("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
     assert "goes on where it left" in result.stderr
@@ -209,12 +211,12 @@ def test_the_budget_refuses_with_exit_code_3(place):
 def test_a_refused_job_reads_no_data(place, monkeypatch):
     path = write_job(place)
     call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
-    monkeypatch.setattr("dpscale.stages.reading.run_pass", None)
+    monkeypatch.setattr(reading, "run_pass", None)
     refused(place, path, "0.5", code=3)
 
 
 def test_no_scheduler_there_is_a_transient_failure(place, monkeypatch):
-    monkeypatch.setattr("dpscale.engine.connect.CONNECT_SECONDS", 1)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
     path = write_job(place)
     result = call("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
     assert result.exit_code == 75

@@ -1,5 +1,6 @@
 """A run is opened once: how often one process reads what it works by, printed and held."""
 
+import builtins
 import io
 from collections import Counter
 from pathlib import Path
@@ -38,7 +39,7 @@ def counted(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     monkeypatch.setattr(io, "open", opened)
-    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr(builtins, "open", opened)
     counting(Job, "build_workload", "workload")
     counting(matrix, "make_schedule", "schedule")
     counting(matrix, "read_plan", "plan")

@@ -61,14 +61,16 @@ def planned(name: str, mechanism: str, noise: str = "gaussian"):
     return plan(workloads()[name], mechanism, noise=noise)
 
 
-def cases():
-    """Every workload by every mechanism and noise; those that take HDMM's search the longest are slow ones."""
-    for name, mechanism, noise in product(workloads(), BEFOREHAND, ("gaussian", "laplace")):
-        long = (mechanism, noise) == ("hdmm", "laplace") and name not in ("mixed", "array", "total only")
-        yield pytest.param(name, mechanism, noise, marks=[pytest.mark.slow] if long else [])
+def case(name: str, mechanism: str, noise: str):
+    """One of every workload by every mechanism and noise; those that take HDMM's search the longest are slow ones."""
+    long = (mechanism, noise) == ("hdmm", "laplace") and name not in ("mixed", "array", "total only")
+    return pytest.param(name, mechanism, noise, marks=[pytest.mark.slow] if long else [])
 
 
-@pytest.mark.parametrize(("name", "mechanism", "noise"), cases())
+CASES = [case(*one) for one in product(workloads(), BEFOREHAND, ("gaussian", "laplace"))]
+
+
+@pytest.mark.parametrize(("name", "mechanism", "noise"), CASES)
 def test_plan_figures_are_those_of_brute_force(name, mechanism, noise):
     workload, made = workloads()[name], planned(name, mechanism, noise)
     if made is None:
@@ -109,7 +111,7 @@ def test_identity_averages_what_overlaps():
     assert made.variance(("a",), np.eye(4)[0]) < alone
 
 
-@pytest.mark.parametrize("name", workloads())
+@pytest.mark.parametrize("name", list(workloads()))
 def test_query_smasher_is_never_above_the_restricted_forms(name):
     ours = plan(workloads()[name], "query-smasher").rmse()
     for other in set(RESIDUAL) - {"query-smasher"}:

@@ -13,7 +13,7 @@ from dpscale.plans.independent import IndependentResiduals
 from dpscale.residual import subsets
 from dpscale.workload import ExplicitPart, JointPart
 from tests.oracles import joint_queries, kron, one_way_queries
-from tests.reconstruct.test_coupled import PLANS as COUPLED
+from tests.plans.test_coupled import PLANS as COUPLED
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
 
