@@ -8,6 +8,9 @@ from itertools import product
 
 import numpy as np
 
+from dpscale.residual import subsets
+from dpscale.residual.inaxis import decompose
+from dpscale.solve.marginal_algebra import dimensions, residual_traces, weights_of
 from dpscale.workload import ExplicitPart, JointPart
 
 
@@ -98,3 +101,13 @@ def least_squares_variances(strategy: np.ndarray, queries: np.ndarray) -> np.nda
     back = queries @ inverse @ (strategy.T @ strategy)
     np.testing.assert_allclose(back, queries, atol=1e-6)
     return np.einsum("ij,jk,ik->i", queries, inverse, queries)
+
+
+def marginal_weights(union) -> np.ndarray:
+    """w of theorem 10 (HDMM): G(w) has the workload's trace on every residual space; G(w) = G for unions of marginals."""
+    return weights_of(residual_traces(union) / np.maximum(dimensions(union.sizes), 1.0), union.sizes)
+
+
+def decompose_all(marginal, lead: int = 0) -> dict:
+    """All residuals of a marginal, by the axes that each keeps."""
+    return {keep: decompose(marginal, keep, lead) for keep in subsets(tuple(range(marginal.ndim - lead)))}

@@ -68,24 +68,6 @@ def spread(value: Array, kept: AttributeSet, names: AttributeSet, shape: Sequenc
     return smear(value, [names.index(name) for name in kept], shape)
 
 
-def lazily_updated(
-    marginals: Mapping[AttributeSet, Array], before: Residuals, after: Residuals
-) -> dict[AttributeSet, Array]:
-    """Marginals after an update from those before it: only what lies above a changed residual is touched."""
-    changed = [kept for kept in after.values if after.values[kept] is not before.values.get(kept)]
-    out = dict(marginals)
-    for names, old in marginals.items():
-        inside = [kept for kept in changed if set(kept) <= set(names)]
-        if inside:
-            out[names] = old + sum(_step(kept, names, before, after) for kept in inside)
-    return out
-
-
-def _step(kept: AttributeSet, names: AttributeSet, before: Residuals, after: Residuals) -> Array:
-    change = after.values[kept] - before.values.get(kept, 0.0)
-    return spread(np.asarray(change), kept, names, after.shape(names))
-
-
 def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int = ITERATIONS) -> Residuals:
     """GReM-LNN: the residuals nearest to those measured, by their precisions, whose marginals `sets` are ≥ 0.
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.residual.axes import subsets
-
 Array = NDArray[np.float64]
 
 
@@ -47,8 +45,3 @@ def reconstruct(residual: Array, keep: Sequence[int], shape: Sequence[int], lead
     full = [size if axis in keep else 1 for axis, size in enumerate(shape)]
     spread = float(np.prod([size for axis, size in enumerate(shape) if axis not in keep]))
     return np.array(np.broadcast_to(residual.reshape((*batch, *full)) / spread, (*batch, *shape)))
-
-
-def decompose_all(marginal: Array, lead: int = 0) -> dict[tuple[int, ...], Array]:
-    """All residuals of a marginal, by the axes that each keeps."""
-    return {keep: decompose(marginal, keep, lead) for keep in subsets(tuple(range(marginal.ndim - lead)))}

@@ -110,11 +110,6 @@ def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Ar
     return np.where(total > RANK * total.max(initial=0.0) / total.size, total, 0.0)
 
 
-def marginal_weights(union: Implicit) -> Array:
-    """w of theorem 10: G(w) has the workload's trace on every residual space; G(w) = G for unions of marginals."""
-    return weights_of(residual_traces(union) / np.maximum(dimensions(union.sizes), 1.0), union.sizes)
-
-
 def asked(union: Implicit) -> NDArray[np.bool_]:
     """The subsets of attributes that the products name."""
     named = np.zeros((2,) * len(union.sizes), dtype=bool)

@@ -7,7 +7,6 @@ one attribute at a time, by OPT0 on the surrogate Gram Σ_k w_k Π_{j≠i} tr(G_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,12 +51,6 @@ def optimise_product(
     descents = list(each(partial(_descend, union, noise), range(seed, seed + starts)))
     error, factors = min(descents, key=lambda one: one[0])
     return ProductStrategy(union.names, factors, error, min(bound, error))
-
-
-def product_error(union: Implicit, factors: Sequence[Array]) -> float:
-    """Σ_k w_k Π_i tr(G_ki (A_iᵀA_i)⁺) for factors of sensitivity 1 (theorem 6)."""
-    costs = [_price(union.distinct(i), factor) for i, factor in enumerate(factors)]
-    return _total(union, costs)
 
 
 def _single(union: Implicit, noise: Noise, each: Each, bound: float, seed: int) -> ProductStrategy:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.residual import center, residual_of, subsets
-from dpscale.residual.grem import Residuals, lazily_updated, non_negative
+from dpscale.residual.grem import Residuals, non_negative
 
 SIZES = {"a": 3, "b": 4, "c": 2}
 EVERY = subsets(tuple(SIZES))
@@ -30,21 +30,6 @@ def test_every_residual_is_the_inverse_variance_average():
         np.testing.assert_allclose(together.values[names], expected, atol=1e-12)
         np.testing.assert_allclose(stepwise.values[names], expected, atol=1e-12)
         assert together.precision(names) == pytest.approx(sum(w for _, w in own))
-
-
-def test_a_lazy_update_is_the_full_one_and_touches_only_what_lies_above():
-    rng = np.random.default_rng(1)
-    state = Residuals(SIZES).updated(measured(rng))
-    marginals = {names: state.marginal(names) for names in EVERY}
-    for _ in range(30):
-        told = measured(rng, 2)
-        after = state.updated(told)
-        lazy = lazily_updated(marginals, state, after)
-        for names in EVERY:
-            np.testing.assert_allclose(lazy[names], after.marginal(names), atol=1e-9, rtol=0)
-            if not any(set(kept) <= set(names) for kept, _, _ in told):
-                assert lazy[names] is marginals[names]
-        state, marginals = after, lazy
 
 
 def test_exact_residuals_give_back_the_marginal():

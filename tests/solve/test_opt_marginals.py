@@ -13,7 +13,6 @@ from dpscale.solve.marginal_algebra import (
     eigenvalues,
     inverse,
     lens_of,
-    marginal_weights,
     multiply,
     over_subsets,
     residual_traces,
@@ -27,6 +26,7 @@ from dpscale.solve.opt_marginals import (
     marginal_error,
     optimise_marginals,
 )
+from tests.oracles import marginal_weights
 
 SIZES = (3, 4, 2)
 DOMAIN = Domain(dict(zip("abc", SIZES, strict=True)))

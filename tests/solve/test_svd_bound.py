@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, Workload
 from dpscale.solve.implicit import implicit
-from dpscale.solve.marginal_algebra import characteristic, dimensions, marginal_weights, over_supersets
+from dpscale.solve.marginal_algebra import characteristic, dimensions, over_supersets
 from dpscale.solve.opt_explicit import error_of
 from dpscale.solve.svd_bound import eigenspaces, svd_bound, svd_of_gram
 from dpscale.workload import FAMILIES
+from tests.oracles import marginal_weights
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
 FAMILY = st.sampled_from(["marginal", "circular", "prefix", "range"])

@@ -168,7 +168,7 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
 
 def plant(monkeypatch, name):
     if name == "no flush":
-        monkeypatch.setattr(kernels, "fold", lambda *_: None)
+        monkeypatch.setattr(counting_loops, "fold", lambda *_: None)
     elif name == "a shared prefix too long":
         monkeypatch.setattr(Program, "of", lambda cover: sharing_more(_of(cover)))
     elif name == "padding counted":
