@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, product_block, whole_plan
+from dpscale.mechanisms.whole import check_cells, whole_plan
 from dpscale.plans.allocation import LAPLACE, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.solve import baselines
 from dpscale.solve.implicit import AxisGram, Implicit, implicit
 from dpscale.solve.opt_explicit import Noise, error_of
+from dpscale.solve.rounded_blocks import product_block
 from dpscale.solve.svd_bound import svd_bound
 
 Array = NDArray[np.float64]

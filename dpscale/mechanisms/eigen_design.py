@@ -18,7 +18,7 @@ from dpscale.errors import JobError, PlanError
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, joint_block, product_block, whole_plan
+from dpscale.mechanisms.whole import check_cells, whole_plan
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.plan import Plan
 from dpscale.solve import baselines
@@ -26,6 +26,7 @@ from dpscale.solve.design_weights import eigen_design, principal_design, separat
 from dpscale.solve.implicit import explicit_gram, implicit
 from dpscale.solve.opt_explicit import Strategy
 from dpscale.solve.opt_marginals import optimise_marginals
+from dpscale.solve.rounded_blocks import joint_block, product_block
 from dpscale.solve.svd_bound import svd_bound, svd_of_gram
 from dpscale.workload import Workload
 

@@ -17,7 +17,7 @@ from dpscale.errors import PlanError
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, joint_block, product_block, whole_plan
+from dpscale.mechanisms.whole import check_cells, whole_plan
 from dpscale.plans.allocation import LAPLACE
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
@@ -27,6 +27,7 @@ from dpscale.solve.opt_explicit import Noise, optimise_explicit
 from dpscale.solve.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
 from dpscale.solve.opt_product import optimise_product
 from dpscale.solve.opt_union import optimise_union
+from dpscale.solve.rounded_blocks import joint_block, product_block
 from dpscale.solve.svd_bound import svd_bound, svd_of_gram
 from dpscale.workload import Workload
 
