@@ -53,8 +53,9 @@ def takes_of(model: type[BaseModel], name: str) -> str:
 
 
 def _refused(where: str, fault: Any, takes: str) -> JobError:
-    if fault["type"] == "value_error" and isinstance(error := fault["ctx"]["error"], JobError):
-        return error
+    refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
+    if isinstance(refused, JobError):  # a validator's own sentence
+        return refused
     return JobError(where, f"{fault['input']!r}", takes or message_of(fault), MEND)
 
 

@@ -12,15 +12,15 @@ from dpscale.faults import Settings
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 
 BELOW_ONE = 1 - 1e-15
-MEMORY = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?i?B)\s*$")
+MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
     "B": 1,
     **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
     **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
 }
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(gt=0, le=1e12)]  # of a budget: more would overflow on its way, and protects nobody
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+Delta = Annotated[float, Field(ge=1e-300, lt=1)]
 
 
 class Data(Settings):
@@ -42,10 +42,10 @@ class Data(Settings):
 class Privacy(Settings):
     """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
 
-    epsilon: Positive | None = None
-    delta: Share | None = None
-    rho: Positive | None = None
-    privacy_cost: Positive | None = None
+    epsilon: Amount | None = None
+    delta: Delta | None = None
+    rho: Amount | None = None
+    privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: str | None = None
 

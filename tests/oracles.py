@@ -104,7 +104,7 @@ def least_squares_variances(strategy: np.ndarray, queries: np.ndarray) -> np.nda
 
 
 def marginal_weights(union) -> np.ndarray:
-    """w of theorem 10 (HDMM): G(w) has the workload's trace on every residual space; for unions of marginals it is G."""
+    """w of theorem 10 (HDMM): G(w) has the workload's trace on every residual space."""
     return weights_of(residual_traces(union) / np.maximum(dimensions(union.sizes), 1.0), union.sizes)
 
 

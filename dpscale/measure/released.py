@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import JobError, TransientError
+from dpscale.measure.affordable import check_affordable
 from dpscale.measure.measurement import Measurement
 from dpscale.measure.store import read_values, record_digest
 from dpscale.measure.tags import round_tag
@@ -39,17 +40,13 @@ class Released:
     release: str
     snapshot: str
     planned: Planned
+    rows_per_unit: int = 1
     secret: Callable[[], bytes | None] = lambda: None
 
     @property
     def spent(self) -> Cost:
         """What the whole release costs, charged before its first draw."""
         return self.planned.cost
-
-    @cached_property
-    def law(self) -> list[Any]:
-        """The noise of the first decision: with the plan, the domain and the secret it fixes what is drawn."""
-        return [[order.draw.multiplier, order.draw.law] for order in self.planned.first().orders]
 
     @cached_property
     def head(self) -> dict[str, Any]:
@@ -108,8 +105,9 @@ class Released:
             number, decision = len(taken), self._read(len(taken))
             taken.append(decision)
             alike = number < 2 or decision.fits(taken[number - 1])
-            if decision.round != number or not alike or not self.planned.affords(taken):
+            if decision.round != number or not alike:
                 raise self._foreign(number)
+        check_affordable(taken, self.spent, self.rows_per_unit)
         yield from taken
 
     def replayed(self) -> tuple[Any, Decision | None]:

@@ -44,7 +44,7 @@ class Options(Settings):
     way: Literal["explicit", "product", "union", "marginals"] | None = setting(
         None, ", ".join(WAYS), "the one way that is tried; without it all are"
     )
-    seed: int = setting(0, "a whole number", "of the restarts of the searches that are not convex")
+    seed: int = setting(0, "a whole number, 0 or more", "of the restarts of the searches that are not convex", ge=0)
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:

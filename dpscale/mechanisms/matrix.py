@@ -20,7 +20,7 @@ from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.figures import figure
 from dpscale.plans.plan import Plan
-from dpscale.plans.planfile import read_plan, write_plan
+from dpscale.plans.planfile import content_of, digest_of, read_plan, write_plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE, Budget
@@ -72,8 +72,8 @@ class Everything:
     """The one decision: all blocks."""
 
     orders: tuple[BlockOrder, ...]
-    spent: Fraction
     round: int = 0
+    choosing: Fraction = Fraction(0)
 
     def to_dict(self) -> dict[str, Any]:
         return {"round": self.round, "measurements": len(self.orders)}
@@ -176,6 +176,15 @@ class Settled:
     def write(self, folder: Path) -> None:
         write_plan(folder, self.plan)
 
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(content_of(self.plan))
+
+    @property
+    def law(self) -> list[Any]:
+        """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
+        return [[draw.multiplier, draw.law] for draw in self.schedule.draws]
+
     def check_low_order(self) -> None:
         told_whole(self.plan)
 
@@ -186,7 +195,7 @@ class Settled:
             smallest.update(dict.fromkeys(subsets(counted), counted))
         pairs = zip(self.plan.blocks, self.schedule.draws, strict=True)
         orders = tuple(BlockOrder(smallest[block.attributes], block, draw) for block, draw in pairs)
-        return Everything(orders, self.schedule.cost)
+        return Everything(orders)
 
     def first(self) -> Everything:
         """All blocks, each from the smallest counted set that holds its attributes."""
@@ -194,9 +203,6 @@ class Settled:
 
     def decision(self, told: Mapping[str, Any]) -> Everything:
         raise ValueError("a plan has no later decision")
-
-    def affords(self, decisions: Sequence[Any]) -> bool:
-        return len(decisions) <= 1
 
     def begun(self, first: Everything, values: Sequence[Array], second: object = None) -> None:
         """Nothing is believed meanwhile: nothing is chosen by it."""

@@ -1,6 +1,6 @@
 """Plans of blocks that measure marginals themselves: what HDMM, Eigen-Design and the baselines share.
 
-The plan's error is that of the rounded strategies (`solve.rounded_blocks`) and of the estimates that will be made of them.
+The plan's error is that of the rounded strategies (`solve.rounded_blocks`) and of the estimates that follow.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +21,10 @@ from dpscale.workload import Workload
 PLAN = "plan.json"
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
-    """Write a plan."""
-    factors: dict[int, tuple[str, Factor]] = {}
-    for block in plan.blocks:
-        for factor in block.factors:
-            factors.setdefault(id(factor), (f"f{len(factors)}", factor))
-    content = {
+def content_of(plan: Plan) -> dict[str, Any]:
+    """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
+    factors = _numbered(plan)
+    return {
         "mechanism": plan.mechanism,
         "workload": plan.workload.digest,
         "error": plan.error,
@@ -38,10 +36,28 @@ def write_plan(folder: Path, plan: Plan) -> None:
             for b in plan.blocks
         ],
     }
-    matrices = {key: factor.matrix for key, factor in factors.values() if factor.matrix is not None}
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of plan.json, by which the ledger knows a plan: of what is drawn, whatever the file says by then."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _numbered(plan: Plan) -> dict[int, tuple[str, Factor]]:
+    factors: dict[int, tuple[str, Factor]] = {}
+    for block in plan.blocks:
+        for factor in block.factors:
+            factors.setdefault(id(factor), (f"f{len(factors)}", factor))
+    return factors
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan."""
+    factors = _numbered(plan).values()
+    matrices = {key: factor.matrix for key, factor in factors if factor.matrix is not None}
     with writing(folder / "factors.npz") as file:
         np.savez_compressed(file, allow_pickle=False, **matrices)
-    write_content(folder, content)
+    write_content(folder, content_of(plan))
 
 
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:

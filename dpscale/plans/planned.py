@@ -54,8 +54,8 @@ class Decision(Protocol):
     @property
     def orders(self) -> Sequence[Order]: ...
     @property
-    def spent(self) -> Fraction:
-        """What choosing and measuring it costs, in the currency of the plan."""
+    def choosing(self) -> Fraction:
+        """zCDP of the selections that came to it."""
 
     def to_dict(self) -> dict[str, Any]: ...
     def fits(self, other: Any, /) -> bool:
@@ -150,15 +150,20 @@ class Planned(Protocol):
         """The same for a reader: a figure and what it is."""
 
     def write(self, folder: Path) -> None: ...
+    @property
+    def digest(self) -> str:
+        """SHA-256 of plan.json as it is or would be written."""
+
+    @property
+    def law(self) -> list[Any]:
+        """What fixes the noise, beside the plan itself: a part of what the ledger knows a release by."""
+
     def check_low_order(self) -> None:
         """PlanError where low-order tables cannot be made of what will be measured."""
 
     def first(self) -> Decision: ...
     def decision(self, written: Mapping[str, Any]) -> Decision:
         """A later decision as it was written; ValueError unless it is one of such a run and costs what it says."""
-
-    def affords(self, decisions: Sequence[Any], /) -> bool:
-        """Whether so many decisions cost no more together than was charged."""
 
     def begun(self, first: Any, values: Sequence[Array], second: Any = None) -> Any:
         """The state after the first decision; `second`: the next one, where it was taken already."""

@@ -27,7 +27,6 @@ from dpscale.job import Job
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.mechanisms.contract import Question
-from dpscale.plans.planfile import PLAN
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.hashes import digest_left, disk_errors
@@ -120,11 +119,6 @@ class Run:
         planned.write(self.path / "plan")
         vars(self)["planned"] = planned
 
-    @cached_property
-    def plan_digest(self) -> str:
-        """SHA-256 of the plan, by which the ledger knows it."""
-        return hashlib.sha256(read_bytes(self.path / "plan" / PLAN)).hexdigest()
-
     @property
     def released(self) -> Released:
         """What was measured, under the manifest's release and data; JobError before the data were looked at."""
@@ -136,7 +130,8 @@ class Run:
     def releasing(self, release: str, snapshot: str) -> Released:
         """The release under its name and that of its data, opened once for each."""
         if (release, snapshot) not in self._releases:
-            opened = Released(self.measurements_path, release, snapshot, self.planned, self.held_secret)
+            rows, folder = self.question.rows_per_unit, self.measurements_path
+            opened = Released(folder, release, snapshot, self.planned, rows, self.held_secret)
             self._releases[release, snapshot] = opened
         return self._releases[release, snapshot]
 

@@ -18,6 +18,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.engine.shards import Shards
 from dpscale.measure import Measurement, Released, carry_out
+from dpscale.measure.affordable import check_affordable, check_choosing
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Decision
 from dpscale.privacy.secret import read_secret
@@ -64,17 +65,20 @@ class _Measuring:
     released: Released
     reader: Reader
     scores: Scores = field(default_factory=Scores)
+    taken: list[Decision] = field(default_factory=list)
 
     def to_the_end(self, state: Any, waiting: Decision | None) -> Any:
         """The last state. A waiting first decision is measured pass by pass; later ones from the shards."""
         planned, counted = self.released.planned, Counted()
         first = waiting if waiting is not None and waiting.round == 0 else None
+        self.taken += [one for one in self.released.decisions() if waiting is None or one.round < waiting.round]
         wanted = self.released.missing(first) if first else []
         passes = self._passes(list(dict.fromkeys(one.source for one in wanted)))
         for number, one in enumerate(passes[: self._needed(passes, wanted)]):
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
                 charge(self.run, self.released)
+                self._standing(first) if first is not None else None
             self._measure_pass(one, wanted, handles)
             if planned.candidates:
                 counted.append((one, handles))
@@ -128,8 +132,13 @@ class _Measuring:
         return after
 
     def _standing(self, decision: Decision) -> Decision:
-        """What is measured: the decision on disk, this one unless another stands there. The ledger knows it first."""
-        standing = self.released.decide(decision)
+        """What is measured: the decision on disk, this one unless another stands there; the first is the plan's.
+
+        It is held against what was charged, and the ledger knows it first.
+        """
+        standing = decision if decision.round == 0 else self.released.decide(decision)
+        check_affordable([*self.taken, standing], self.released.spent, self.released.rows_per_unit)
+        self.taken.append(standing)
         keep_decision(self.run, self.released.release, standing.round, self.released.digest(standing))
         return standing
 
@@ -143,4 +152,6 @@ class _Measuring:
         secret, head = read_secret(self.run.secret_path), self.released.head
         chosen = draw_chosen(selection, self.scores.of(selection),
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        return planned.decided(state, selection, chosen)
+        decision = planned.decided(state, selection, chosen)
+        check_choosing(decision, selection)
+        return decision

@@ -91,7 +91,13 @@ def _drawn(run: Run, released: Released) -> str:
 
     With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
     """
-    content = [run.plan_digest, run.domain.digest, released.snapshot, released.law, run.manifest["secret_tag"]]
+    content = [
+        run.planned.digest,
+        run.domain.digest,
+        released.snapshot,
+        released.planned.law,
+        run.manifest["secret_tag"],
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
 from dpscale.names import AttributeSet
 from dpscale.plans.figures import figure
-from dpscale.plans.planfile import write_content
+from dpscale.plans.planfile import digest_of, write_content
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.workload import Workload
@@ -108,6 +107,15 @@ class Chosen:
     def write(self, folder: Path) -> None:
         write_content(folder, self.to_dict())
 
+    @property
+    def digest(self) -> str:
+        return digest_of(self.to_dict())
+
+    @property
+    def law(self) -> list[Any]:
+        """What the noise of all rounds is cut out of."""
+        return [self.mechanism, str(self.setting.rho), self.setting.rows_per_unit]
+
     def check_low_order(self) -> None:
         """Every 1-way is measured."""
 
@@ -121,9 +129,6 @@ class Chosen:
 
     def decision(self, told: Mapping[str, Any]) -> Decision:
         return Decision.from_dict(told, self.setting)
-
-    def affords(self, decisions: Sequence[Decision]) -> bool:
-        return sum((one.spent for one in decisions), Fraction(0)) <= self.setting.rho
 
     def begun(self, first: Decision, values: Sequence[Array], second: Decision | None = None) -> State:
         """Groups are those that the second decision wrote down, where there is one: they follow from floats, which

@@ -38,6 +38,11 @@ class Decision:
         """zCDP of the whole round."""
         return len(self.chosen) * (self.rho + self.step)
 
+    @property
+    def choosing(self) -> Fraction:
+        """zCDP of its selections."""
+        return len(self.chosen) * self.rho
+
     def fits(self, other: Decision) -> bool:
         """Whether a process that came to the other may go on with this one: its shards are over the same groups."""
         return self.groups == other.groups

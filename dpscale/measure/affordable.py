@@ -1,0 +1,37 @@
+"""The last look before a draw: what all decisions come to, held against what was charged.
+
+Mechanisms account for themselves, exactly; this counts again from the integer strategies, the noise and the number of
+selections, so that no mechanism, whatever its mistake, draws more than the ledger holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from dpscale.errors import BudgetError
+from dpscale.plans.planned import Decision, Selection
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.draws import total_zcdp, zcdp_of
+
+
+def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
+    """BudgetError where the decisions come to more than was charged for all of them."""
+    if total_zcdp(_parts(decisions, rows_per_unit)) > charged.rho:
+        raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
+                          "what the plan said it costs", "this is a fault of the mechanism: report it")  # fmt: skip
+
+
+def check_choosing(decision: Decision, selection: Selection) -> None:
+    """BudgetError where a decision does not tell what its selections cost."""
+    if decision.choosing < selection.count * selection.rho:
+        raise BudgetError("mechanism", f"round {decision.round} chose at a higher cost than it tells", "what it cost",
+                          "this is a fault of the mechanism: report it")  # fmt: skip
+
+
+def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[Fraction]:
+    for decision in decisions:
+        yield decision.choosing
+        for order in decision.orders:
+            block = order.block
+            yield zcdp_of(order.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)

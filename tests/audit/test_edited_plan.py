@@ -1,0 +1,108 @@
+"""The ledger knows the plan that is drawn, not the file that stands there by the time it is charged."""
+
+import hashlib
+import json
+import shutil
+from contextlib import suppress
+
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.job import Job
+from dpscale.runs.hashes import digest_left
+from dpscale.runs.run import Run
+from dpscale.stages import running, spending
+from tests.audit.small import write
+
+JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
+
+
+def drawn(run):
+    records = (pq.read_schema(path).metadata[b"dpscale"] for path in (run / "measurements").glob("*.parquet"))
+    return {tuple(json.loads(record)["attributes"]) for record in records}
+
+
+def other_attribute(run):
+    """The plan of a, b as one of a, c, at the same noise; the manifest is made to agree."""
+    path = run / "plan" / "plan.json"
+    content = json.loads(path.read_text())
+    for block in content["blocks"]:
+        block[0] = ["c" if name == "b" else name for name in block[0]]
+    path.write_text(json.dumps(content))
+
+
+def agreed(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["stages"]["plan"]["sha256"] = digest_left(run, run / "plan")
+    manifest["stages"]["measure"]["state"] = "running"
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monkeypatch):
+    """Between planning and measuring plan.json is edited; a copy, taken while the secret lived, is measured as well."""
+    import tomli_w
+
+    job, run, copy = write(tmp_path, **JOB), tmp_path / "run", tmp_path / "copy"
+    (tmp_path / "domain.toml").write_text(
+        tomli_w.dumps({"attributes": {name: {"kind": "coded", "size": 5} for name in "abc"}})
+    )
+    real_stage, real_destroy = running.run_stage, spending.destroy_secret
+
+    def staged(stage, *arguments, **settings):
+        if stage.name == "measure":
+            other_attribute(run)
+        return real_stage(stage, *arguments, **settings)
+
+    def destroyed(path):
+        if not copy.exists():
+            shutil.copytree(run, copy)
+        return real_destroy(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "run_stage", staged)
+        patched.setattr(spending, "destroy_secret", destroyed)
+        with suppress(dp.DpscaleError):  # to refuse the edit is right as well
+            dp.run(job, run)
+    if not copy.exists():
+        return
+    agreed(copy)
+    shutil.rmtree(copy / "measurements")
+    with suppress(dp.DpscaleError):
+        dp.run(job, copy)
+    both = drawn(run) | (drawn(copy) if (copy / "measurements").exists() else set())
+    assert not {("a", "b"), ("a", "c")} <= both  # one charge, two plans drawn
+
+
+def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
+    run = Run.create(Job.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
+    running.run_stages(run, only="plan")
+    path = run.path / "plan" / "plan.json"
+    written = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text(path.read_text() + " ")
+    assert run.planned.digest == written
+
+
+def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
+    """A later process: read at its beginning, edited before it is charged."""
+    job = write(tmp_path, engine={"scheduler": "synchronous"})
+    running.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
+    run = Run(tmp_path / "run")
+    path = run.path / "plan" / "plan.json"
+    read = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert run.planned.first().orders
+    path.write_text(path.read_text() + " ")
+    assert run.planned.digest == read
+
+
+@pytest.mark.parametrize("mechanism", [{"name": "aim-grem"}, {"name": "aim-grem", "published": True}])
+def test_an_adaptive_run_begun_before_the_house_was_rebuilt_goes_on(tmp_path, monkeypatch, mechanism):
+    """Its ledger entry holds the law as it was: mechanism, rho and rows. What was paid for must not be lost."""
+    job = write(tmp_path, mechanism=mechanism, privacy={"rho": 0.5, "dataset": "small"},
+                engine={"scheduler": "synchronous"})  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(spending, "destroy_secret", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            dp.run(job, tmp_path / "run")
+    assert Run(tmp_path / "run").planned.law == ["aim-grem", "1/2", 1]
+    dp.run(job, tmp_path / "run")

@@ -1,0 +1,73 @@
+"""A mechanism that asks for more than it says it costs is stopped before the draw, whatever it is."""
+
+import sys
+from contextlib import suppress
+from dataclasses import fields, replace
+from types import ModuleType
+
+import pytest
+
+import dpscale as dp
+from dpscale.audit.composition import audit_run
+from dpscale.mechanisms import MECHANISMS, aim_grem
+from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.contract import Mechanism, NoOptions
+from tests.audit.small import write
+
+RHO = {"rho": 0.5, "dataset": "small"}
+
+
+class Cheap(Chosen):
+    """Charged a hundredth of what its first decision costs."""
+
+    @property
+    def cost(self):
+        return dp.privacy.Cost(zcdp=self.setting.rho / 100)
+
+
+class Greedy(Chosen):
+    """Its rounds measure at fifty times their budget, and its decisions say so."""
+
+    def selection(self, state):
+        asked = super().selection(state)
+        return replace(asked, step=asked.step * 50) if asked else None
+
+
+class Sly(Chosen):
+    """Its choices are made at fifty times the rho that its decisions tell."""
+
+    def selection(self, state):
+        asked = super().selection(state)
+        return replace(asked, rho=asked.rho * 50) if asked else None
+
+    def decided(self, state, selection, chosen):
+        decision = super().decided(state, selection, chosen)
+        return replace(decision, rho=decision.rho / 50)
+
+
+@pytest.fixture
+def registered(request, monkeypatch):
+    def plan(question, options, tools=None):
+        chosen = aim_grem.plan(question, aim_grem.Options())
+        return request.param(**{field.name: getattr(chosen, field.name) for field in fields(Chosen)})
+
+    module = ModuleType("tests.toys.overspending")
+    module.MECHANISM = Mechanism("over", NoOptions, plan, lambda folder, question, options: plan(question, options),
+                                 lambda options: ("low_order",), beforehand=False)  # fmt: skip
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(MECHANISMS, "over", module.__name__)
+
+
+@pytest.mark.parametrize("registered", [Cheap, Greedy], indirect=True)
+def test_no_more_is_drawn_than_was_paid(tmp_path, registered):
+    with suppress(Exception):
+        dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
+    if list((tmp_path / "run" / "measurements").glob("*.parquet")):
+        audit = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")
+        assert audit.drawn <= audit.paid
+
+
+@pytest.mark.parametrize("registered", [Sly], indirect=True)
+def test_a_choice_costs_what_its_decision_tells(tmp_path, registered):
+    with pytest.raises((dp.DpscaleError, ValueError)):
+        dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
