@@ -56,11 +56,14 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # a validator's own sentence
         return refused
-    return JobError(where, f"{fault['input']!r}", takes or message_of(fault), MEND)
+    remedy = nearest(str(fault["input"]), takes.split(", ")) if fault["type"] == "literal_error" else MEND
+    return JobError(where, f"{fault['input']!r}", takes or message_of(fault), remedy)
 
 
 def message_of(fault: Any) -> str:
     """Pydantic's own words, beginning small."""
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "it should be a table"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return message[0].lower() + message[1:]
 

@@ -18,7 +18,7 @@ from dpscale.faults import Settings, checked, message_of
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import nearest
-from dpscale.reconstruct import reconstruction, taking
+from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
 from dpscale.sections import Data, EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable
 from dpscale.storage.files import is_local, place, read_text
@@ -84,12 +84,14 @@ class Job(Settings):
         asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
         if asked != "auto" and asked not in has:
             raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
-                           " or ".join(["auto", *has]), self._remedy(asked))  # fmt: skip
+                           " or ".join(["auto", *has, *self.method.same]), self._remedy(asked))  # fmt: skip
         return reconstruction(has[0] if asked == "auto" else asked)
 
     def _remedy(self, asked: str) -> str:
         setting = self.method.otherwise.get(asked)
-        return f"leave it out, or set {setting}" if setting else "leave it out"
+        if setting:
+            return f"leave it out, or set {setting}"
+        return "leave it out" if asked in RECONSTRUCTIONS else nearest(asked, ["auto", *RECONSTRUCTIONS])
 
     @cached_property
     def estimating(self) -> Settings:

@@ -29,6 +29,7 @@ def run(
     counts_of: Callable[[AttributeSet], Counts],
     secret: bytes,
     release: Mapping[str, Any] | None = None,
+    rows_per_unit: int = 1,
 ) -> Any:
     """The last state. `counts_of`: exact counts over the cells of a set; `release`: what all records begin with."""
     head = dict(release or {})
@@ -44,7 +45,7 @@ def run(
     while (selection := planned.selection(state)) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.believed(missing), missing))
-        chosen = draw_chosen(selection, scores.of(selection),
+        chosen = draw_chosen(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = planned.decided(state, selection, chosen)
         before, state = state, planned.advanced(state, decision, measured(decision, shard.marginal, secret, head))

@@ -12,6 +12,7 @@ from typing import Any
 
 from dpscale.adaptive.shard import Distances
 from dpscale.names import AttributeSet
+from dpscale.plans.believed import SCALE
 from dpscale.plans.planned import Selection
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.staircase import Words
@@ -35,18 +36,27 @@ class Scores:
             self._known.pop(names, None)
 
     def of(self, selection: Selection) -> dict[AttributeSet, int]:
-        """The score of every candidate."""
-        return {names: selection.score(names, self._known[names]) for names in selection.candidates}
+        """The score of every candidate: weight · (distance − offset)."""
+        offsets = {names: selection.offset(names) for names in selection.candidates}
+        return {names: selection.weights[names] * (self._known[names] - offsets[names]) for names in offsets}
 
     def __repr__(self) -> str:
         return "Scores(hidden)"
 
 
+def sensitivity(selection: Selection, rows_per_unit: int) -> int:
+    """How far one unit moves any score: a record moves a distance by SCALE at most."""
+    return SCALE * rows_per_unit * max(selection.weights[names] for names in selection.candidates)
+
+
 def draw_chosen(
-    selection: Selection, scores: Mapping[AttributeSet, int], stream_of: Callable[[Mapping[str, Any]], Words]
+    selection: Selection,
+    scores: Mapping[AttributeSet, int],
+    rows_per_unit: int,
+    stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
-    scale = scale_for(selection.rho, selection.sensitivity)
+    scale = scale_for(selection.rho, sensitivity(selection, rows_per_unit))
     chosen: list[AttributeSet] = []
     for rank in range(selection.count):
         left = selection.left(chosen)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from dpscale.adaptive import Shard, packed
@@ -19,6 +18,7 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measure import Measurement, measure_all
+from dpscale.measure.tags import SecretPlace
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Believed
 from dpscale.residual.groups import Groups
@@ -62,13 +62,13 @@ class Shards:
             items = [(handle, believed(mine), mine) for handle, mine in shards]
             yield from self.engine.map(shard_distances, items, "score")
 
-    def carry_out(self, wanted: Iterable[Measurement], secret_path: Path) -> None:
+    def carry_out(self, wanted: Iterable[Measurement], place: SecretPlace) -> None:
         """Make measurements, each into its own durable file."""
         by_source: dict[AttributeSet, list[Measurement]] = {}
         for measurement in wanted:
             by_source.setdefault(measurement.source, []).append(measurement)
         for shards in self._with(list(by_source)):
-            items = [(handle, [one for names in mine for one in by_source[names]], secret_path)
+            items = [(handle, [one for names in mine for one in by_source[names]], place)
                      for handle, mine in shards]  # fmt: skip
             self.engine.map(shard_measures, items, "measure")
 
@@ -127,5 +127,5 @@ def shard_distances(shard: Shard, believed: Believed, sets: list[AttributeSet]) 
     return shard.distances(believed, sets)
 
 
-def shard_measures(shard: Shard, wanted: list[Measurement], secret_path: Path) -> int:
-    return measure_all(shard.marginal, wanted, secret_path)
+def shard_measures(shard: Shard, wanted: list[Measurement], place: SecretPlace) -> int:
+    return measure_all(shard.marginal, wanted, place)

@@ -10,10 +10,10 @@ from typing import Any
 from dpscale.blas import one_thread
 from dpscale.measure.block import measure_block
 from dpscale.measure.store import write_values
+from dpscale.measure.tags import SecretPlace
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.privacy.draws import Draw
-from dpscale.privacy.secret import read_secret
 from dpscale.storage.files import present
 from dpscale.storage.flushing import Together
 from dpscale.tables.count import Counts, ExactMarginal, Layout
@@ -30,17 +30,17 @@ class Measurement:
     path: Path
 
 
-def carry_out(layout: Layout, wanted: Sequence[Measurement], secret_path: Path, flat: Counts) -> int:
+def carry_out(layout: Layout, wanted: Sequence[Measurement], place: SecretPlace, flat: Counts) -> int:
     """Make the measurements of one shard from its exact counts, each into its own durable file; how many were made."""
     marginals = {marginal.attributes: marginal for marginal in layout.marginals(flat)}
-    return measure_all(marginals.__getitem__, wanted, secret_path)
+    return measure_all(marginals.__getitem__, wanted, place)
 
 
 def measure_all(
-    marginal_of: Callable[[AttributeSet], ExactMarginal], wanted: Sequence[Measurement], secret_path: Path
+    marginal_of: Callable[[AttributeSet], ExactMarginal], wanted: Sequence[Measurement], place: SecretPlace
 ) -> int:
     """The same from wherever the exact counts of a measurement's source are."""
-    secret = read_secret(secret_path)
+    secret = place.read()
     with one_thread(), Together() as files:  # Dask's workers are the threads; those of BLAS would fight with them
         for one in wanted:
             if not present(one.path):

@@ -85,7 +85,11 @@ class Released:
     def decide(self, decision: Decision) -> Decision:
         """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
         told, path = decision.to_dict(), self._path(decision.round)
-        sealed = json.dumps(told | {"seal": self._seal(told)}).encode()
+        seal = self._seal(told)
+        if seal is None:
+            raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
+                           "the run cannot go on: start a new one, which is a new release")  # fmt: skip
+        sealed = json.dumps(told | {"seal": seal}).encode()
         if create(path, sealed):
             return decision
         standing = self._read(decision.round)

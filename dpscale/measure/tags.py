@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpscale.errors import JobError
+from dpscale.privacy.secret import read_secret
 
 
 def snapshot_tag(secret: bytes, snapshot: str) -> str:
@@ -24,6 +29,22 @@ def secret_tag(secret: bytes) -> str:
 def round_tag(secret: bytes, decision: str) -> str:
     """A round's decision under the secret: whoever edits the one cannot make the other."""
     return _tag(secret, f"dpscale round:{decision}")
+
+
+@dataclass(frozen=True)
+class SecretPlace:
+    """Where tasks find the secret of a release, and its public name: another that stands there draws nothing."""
+
+    path: Path
+    tag: str
+
+    def read(self) -> bytes:
+        """The secret; JobError where it is lost or is not the one that the release began with."""
+        secret = read_secret(self.path)
+        if secret_tag(secret) != self.tag:
+            raise JobError("run directory", "its secret is not the one that the release began with",
+                           "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
+        return secret
 
 
 def _tag(secret: bytes, text: str) -> str:

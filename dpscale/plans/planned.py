@@ -71,7 +71,8 @@ class Believed(Protocol):
 class Selection(Protocol):
     """A round's choice, a function of released values: `count` candidates, one exponential mechanism after the other.
 
-    `rho`: zCDP of one of them; `sensitivity`: how far one unit moves any score, in units of 1/SCALE.
+    `rho`: zCDP of one of them. What a candidate is worth is weight · (distance − offset), in units of 1/SCALE: a
+    mechanism says weights and offsets, public numbers both, and is never handed a distance.
     """
 
     @property
@@ -81,14 +82,13 @@ class Selection(Protocol):
     @property
     def rho(self) -> Fraction: ...
     @property
-    def sensitivity(self) -> int: ...
-    @property
     def candidates(self) -> Sequence[AttributeSet]: ...
+    @property
+    def weights(self) -> Mapping[AttributeSet, int]: ...
     def left(self, chosen: Sequence[AttributeSet], /) -> Sequence[AttributeSet]:
         """The candidates that may still be chosen after some; for a spanning tree those that close no circle."""
 
-    def score(self, names: AttributeSet, distance: int, /) -> int:
-        """What a distance of a candidate, in units of 1/SCALE, is worth."""
+    def offset(self, names: AttributeSet, /) -> int: ...
 
     def label(self, rank: int, /) -> Mapping[str, Any]:
         """What the record of the rank-th draw says besides release, snapshot and domain."""

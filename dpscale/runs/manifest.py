@@ -86,6 +86,10 @@ class Kept:
             self._text, self._sign = json.dumps(read_manifest(self.folder)), sign
         return dict(json.loads(self._text))
 
+    def forget(self) -> None:
+        """The next reading is of the file: a disk that is shared may tell an older sign for a while."""
+        self._sign = None
+
     def write(self, manifest: dict[str, Any]) -> None:
         """Whole, and kept as written."""
         text = json.dumps(manifest, indent=2)

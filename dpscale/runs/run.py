@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from dpscale.domain import Domain
 from dpscale.errors import DpscaleError, JobError
 from dpscale.job import Job
 from dpscale.measure import Released
-from dpscale.measure.tags import secret_tag
+from dpscale.measure.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
@@ -91,6 +91,11 @@ class Run:
     @property
     def secret_path(self) -> Path:
         return self.path / "secret.key"
+
+    @property
+    def secret(self) -> SecretPlace:
+        """Where the secret of the release is, and its public name."""
+        return SecretPlace(self.secret_path, self.manifest["secret_tag"])
 
     @property
     def measurements_path(self) -> Path:
@@ -183,9 +188,12 @@ class Run:
         digest = digest_left(self.path, self.path / stage.folder)
         self._mark(stage.name, end=_now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
-    def locked(self) -> AbstractContextManager[None]:
-        """One process at a time; TransientError when another is at work here."""
-        return locked(self.path)
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time; TransientError when another is at work here. The manifest is read afresh inside."""
+        with locked(self.path):
+            self._kept.forget()
+            yield
 
     def _mark(self, stage: str, **changes: Any) -> None:
         manifest = self.manifest

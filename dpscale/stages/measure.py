@@ -21,7 +21,6 @@ from dpscale.measure import Measurement, Released, carry_out
 from dpscale.measure.affordable import check_affordable, check_choosing
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Decision
-from dpscale.privacy.secret import read_secret
 from dpscale.privacy.streams import open_stream
 from dpscale.runs.run import Run
 from dpscale.runs.trace import write_trace
@@ -106,7 +105,7 @@ class _Measuring:
         for layout, handle in zip(one.shards, handles, strict=True):
             mine = [measurement for names in layout.sets for measurement in by_source.get(names, ())]
             if mine:
-                items.append((layout, mine, self.run.secret_path, handle))
+                items.append((layout, mine, self.run.secret, handle))
         self.engine.map(carry_out, items, "measure")
 
     def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
@@ -125,7 +124,7 @@ class _Measuring:
     def _round(self, state: Any, waiting: Decision | None, shards: Shards) -> Any:
         planned = self.released.planned
         decision = self._standing(waiting or self._decided(state, shards))
-        shards.carry_out(self.released.missing(decision), self.run.secret_path)
+        shards.carry_out(self.released.missing(decision), self.run.secret)
         self.reader.check_unchanged()
         after = planned.advanced(state, decision, self.released.values(decision))
         self.scores.forget(planned.touched(state, after))
@@ -149,8 +148,8 @@ class _Measuring:
         for distances in shards.distances(state.believed, self.scores.missing(selection.candidates)):
             self.scores.learn(distances)
         self.reader.check_unchanged()
-        secret, head = read_secret(self.run.secret_path), self.released.head
-        chosen = draw_chosen(selection, self.scores.of(selection),
+        secret, head = self.run.secret.read(), self.released.head
+        chosen = draw_chosen(selection, self.scores.of(selection), self.released.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = planned.decided(state, selection, chosen)
         check_choosing(decision, selection)

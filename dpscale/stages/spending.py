@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dpscale.errors import BudgetError, JobError
+from dpscale.errors import BudgetError
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
@@ -31,10 +31,7 @@ def hold_secret(run: Run) -> None:
 
 def check_secret(run: Run) -> None:
     """JobError unless the secret of the release is there."""
-    read_secret(run.secret_path)
-    if run.held_secret() is None:
-        raise JobError("run directory", "its secret is not the one that the release began with",
-                       "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
+    run.secret.read()
 
 
 def charge(run: Run, released: Released, reserve: bool = True) -> str:

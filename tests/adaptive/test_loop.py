@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.adaptive import Scores, draw_chosen, packed
+from dpscale.adaptive.selection import sensitivity
 from dpscale.adaptive.shard import Held, distance
 from dpscale.errors import PlanError
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
@@ -116,9 +117,10 @@ def test_one_record_moves_a_score_by_the_sensitivity_at_most(options):
     for row in range(0, 40, 4):
         there = scores_of(state, counter(np.delete(table, row, axis=0)))
         moved = max(abs(one - other) for one, other in zip(here.values(), there.values(), strict=True))
-        assert moved <= selection.sensitivity
+        assert moved <= sensitivity(selection, 1)
     largest = max(selection.weights[names] for names in selection.candidates)
-    assert selection.sensitivity == SCALE * largest
+    assert sensitivity(selection, 1) == selection.sensitivity == SCALE * largest
+    assert sensitivity(selection, 3) == 3 * SCALE * largest
 
 
 def test_distance_is_exact_in_integers():
@@ -189,7 +191,7 @@ def test_a_round_draws_distinct_candidates():
     state = after_ones(setting((Batched(rounds=2), MaximumEntropy())))
     selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
-        chosen = draw_chosen(selection, scores, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
+        chosen = draw_chosen(selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
         assert len(set(chosen)) == selection.count == 5
 
 

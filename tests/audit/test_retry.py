@@ -69,7 +69,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     orders = every_measurement(released)
     table = Table.open(run.job.data.path, run.domain)
     layout = Layout(run.domain, released.planned.counted)
-    carry_out(layout, orders, run.secret_path, count(layout, table.partitions))
+    carry_out(layout, orders, run.secret, count(layout, table.partitions))
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     assert len(charges(tmp_path)) == 1
 

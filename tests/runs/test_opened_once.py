@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dpscale.mechanisms import matrix
 from dpscale.privacy.ledger import Ledger
 from dpscale.runs import manifest
 from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 from tests.stages.small import write_job
 
 ONCE = ("job.toml", "domain.toml", "workload", "plan", "schedule")
@@ -78,3 +80,17 @@ def test_a_manifest_that_another_process_wrote_is_seen(place):
     assert run.manifest["release"] == "f" * 32
     run.update(secret="made")
     assert other.manifest["secret"] == "made"
+
+
+def test_a_run_is_read_again_once_it_is_locked(place, monkeypatch):
+    """A network disk tells file attributes from a cache, for seconds; a finished release must not be begun again."""
+    path = write_job(place)
+    run = Run.create(Job.read(path), place / "run")
+    run_stages(run, only="plan")
+    status = os.stat(run.path / "manifest.json")
+    dp.run(path, place / "run")
+    real = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **how: status if self.name == "manifest.json" else real(self, **how))
+    run_stages(run, only="measure")
+    monkeypatch.undo()
+    assert Run(place / "run").states()["measure"] == "done"

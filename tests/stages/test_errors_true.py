@@ -6,10 +6,11 @@ from scipy import stats
 
 from dpscale import Domain, Workload, plan
 from dpscale.measure import Released, carry_out
+from dpscale.measure.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.mechanisms.matrix import Settled
 from dpscale.privacy.budget import Budget
-from dpscale.privacy.secret import make_secret
+from dpscale.privacy.secret import make_secret, read_secret
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.tables.count import Layout
 from tests.oracles import explicit_strategy, explicit_workload
@@ -33,11 +34,12 @@ def one_run(folder, settled, seed) -> np.ndarray:
     folder.mkdir()
     released = Released(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
+    secret = SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
     orders = released.missing(settled.first())
     layout = Layout(DOMAIN, tuple(dict.fromkeys(order.source for order in orders)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
-    carry_out(layout, orders, folder / "secret.key", flat)
+    carry_out(layout, orders, secret, flat)
     estimates, made = released.evidence().least_squares(), settled.plan
     found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found)

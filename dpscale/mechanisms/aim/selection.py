@@ -44,9 +44,6 @@ class Selection:
         taken = set(chosen)
         return [names for names in self.candidates if names not in taken]
 
-    def score(self, names: AttributeSet, distance: int) -> int:
-        return self.weights[names] * (distance - self.offset(names))
-
     def offset(self, names: AttributeSet) -> int:
         """The penalty in units of 1/SCALE."""
         cells = math.prod(self.groups[name].count for name in names)

@@ -1,0 +1,39 @@
+"""A secret that is replaced while its stage runs draws nothing: what it drew could be drawn again under the first."""
+
+import json
+import shutil
+
+import pytest
+
+import dpscale as dp
+from dpscale.privacy.streams import new_secret
+from dpscale.stages import measure
+from tests.audit.small import measurements, write
+
+
+@pytest.mark.parametrize("name", ["residual-planner", "aim-grem"])
+def test_another_secret_draws_nothing_for_a_release(tmp_path, monkeypatch, name):
+    """Drawn under another secret, thrown away, drawn again under the first: two noises, one charge."""
+    job = write(tmp_path, mechanism={"name": name}, engine={"scheduler": "synchronous"})
+    key, real, first = tmp_path / "run" / "secret.key", measure.charge, []
+
+    def charge(run, released, reserve=True):
+        state = real(run, released, reserve)
+        if reserve and not first:
+            first.append(key.read_bytes())
+            key.write_bytes(new_secret())
+        return state
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measure, "charge", charge)
+        patched.setattr(measure, "publish", lambda run, released: 1 / 0)  # killed before the end
+        with pytest.raises((dp.DpscaleError, ZeroDivisionError)):
+            dp.run(job, tmp_path / "run")
+    seen = measurements(tmp_path / "run")
+    seals = [json.loads(path.read_text())["seal"] for path in (tmp_path / "run/measurements").glob("round-*.json")]
+    shutil.rmtree(tmp_path / "run" / "measurements", ignore_errors=True)
+    key.write_bytes(first[0])
+    dp.run(job, tmp_path / "run")
+    again = measurements(tmp_path / "run")
+    assert not [one for one in seen if one in again and seen[one] != again[one]]
+    assert None not in seals
