@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.believed import SCALE
 from dpscale.plans.planned import Believed
@@ -36,7 +37,10 @@ def total(values: Counts) -> int:
 
 
 def rounded(estimate: Array) -> Counts:
-    """An estimate in whole units of 1/SCALE."""
+    """An estimate in whole units of 1/SCALE; PlanError for one that is no number, which a cast would make arbitrary."""
+    if not np.isfinite(estimate).all():
+        raise PlanError("privacy", "estimates that are no finite numbers", "a budget that they can be made from",
+                        "give more, or ask less")  # fmt: skip
     return np.rint(np.clip(estimate, -(2.0**52), 2.0**52) * SCALE).astype(np.int64)
 
 

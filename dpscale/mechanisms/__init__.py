@@ -8,9 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from dpscale.blas import one_thread
 from dpscale.each import Each, plainly
-from dpscale.errors import JobError
+from dpscale.errors import JobError, PlanError
 from dpscale.faults import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
 from dpscale.names import nearest
@@ -75,8 +77,12 @@ def plan_question(named: Mechanism, question: Question, options: Settings, tools
     if not question.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "weigh what should be answered")  # fmt: skip
-    with one_thread():
-        return named.plan(question, options, tools)
+    try:
+        with one_thread():
+            return named.plan(question, options, tools)
+    except np.linalg.LinAlgError:
+        raise PlanError("workload.weights", "weights or queries beyond what floats can solve", "less extreme ones",
+                        "bring them within twelve orders of magnitude") from None  # fmt: skip
 
 
 def _beforehand(name: str) -> Mechanism:

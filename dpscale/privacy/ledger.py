@@ -29,6 +29,7 @@ from dpscale.errors import BudgetError
 from dpscale.privacy import ledgerfile
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.cap import Cap, checked_request, refusal
+from dpscale.privacy.ledgerplace import check_one_file
 from dpscale.privacy.statement import cost_from_text, cost_to_text, findings, statement
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
@@ -195,6 +196,8 @@ class Ledger:
             raise BudgetError(ledgerfile.FIELD, "was opened in another process", "a ledger opened in this process",
                               "call Ledger.open after the fork")  # fmt: skip
         with self._lock, ledgerfile.failures(self.path):
+            if kind == "IMMEDIATE":
+                check_one_file(self.path)
             self._db.execute(f"BEGIN {kind}")
             try:
                 yield

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
+from dpscale.privacy.ledgerplace import check_one_file
 from dpscale.storage.files import flush
 
 FIELD = "privacy.ledger"
@@ -179,6 +180,7 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
             if not create:
                 raise unusable(path, "does not exist", "check the name")
             create_file(path)
+        check_one_file(path)
         _check_place(path)
         db = sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=timeout, isolation_level=None, uri=True,
                              check_same_thread=False)  # fmt: skip

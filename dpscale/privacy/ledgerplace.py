@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from dpscale.errors import JobError
@@ -18,11 +19,40 @@ NETWORK = (
 )  # fmt: skip
 
 
+def check_one_file(ledger: str | Path) -> None:
+    """JobError where the file has a second name, or is a mount point and so has one elsewhere.
+
+    SQLite keeps its journal beside the name that it was opened by: through two names of one file, processes do not see
+    each other's locks and charges, and each admits what only one may spend.
+    """
+    real = os.path.realpath(ledger)
+    if os.path.isfile(real) and os.stat(real).st_nlink > 1 and not _alone_after_drafts(real):
+        raise _second_name(ledger, "has a second name (a hard link)", "remove the other name, or name another file")
+    if any(place == real for place, _ in mounts()):
+        raise _second_name(ledger, "is a mount point of its own", "mount its folder, not the file")
+
+
+def _alone_after_drafts(real: str) -> bool:
+    """Whether it has one name once the drafts are gone that who made it leaves for a moment, or where it was killed."""
+    folder, name = os.path.split(real)
+    for entry in os.scandir(folder):
+        if entry.name.startswith(f"{name}.") and entry.name.endswith(".new"):
+            with suppress(FileNotFoundError):
+                if os.path.samefile(entry.path, real):
+                    os.unlink(entry.path)
+    return os.stat(real).st_nlink == 1
+
+
+def _second_name(ledger: str | Path, got: str, remedy: str) -> JobError:
+    return JobError("privacy.ledger", f"{ledger} {got}", "a file with one name on a local disk", remedy)
+
+
 def check_ledger_place(ledger: str | Path) -> None:
-    """JobError where the ledger's folder is on a network file system."""
+    """JobError where the ledger's folder is on a network file system, or the file has a second name."""
     kind = network_kind(str(ledger))
     if kind:
         raise refused(str(ledger), kind, "")
+    check_one_file(ledger)
 
 
 def refused(ledger: str, kind: str, where: str) -> JobError:
