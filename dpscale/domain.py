@@ -115,5 +115,7 @@ def _check_names(names: Sequence[Any]) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
             raise DomainError("attributes", f"the name {name!r}", "texts for names", "name every attribute")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # no file could hold it
+            raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "mend its encoding")
     if len(set(names)) != len(names):
         raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

@@ -139,3 +139,9 @@ def test_files_are_utf8_with_or_without_a_mark(tmp_path):
     path = tmp_path / "x.toml"
     path.write_bytes('\ufeff[attributes.ort]\nkind = "categories"\nvalues = ["Köln", "Ulm"]\n'.encode())
     assert dp.Domain.read(path)["ort"].labels == ["Köln", "Ulm"]
+
+
+def test_a_name_of_half_a_letter_is_refused():
+    """A lone surrogate, as of a name read with the wrong encoding: it could be written into no file."""
+    with pytest.raises(DomainError, match=r"the name 'a\\udcff'.*encoding"):
+        Domain({"a\udcff": 3})
