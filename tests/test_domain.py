@@ -143,5 +143,5 @@ def test_files_are_utf8_with_or_without_a_mark(tmp_path):
 
 def test_a_name_of_half_a_letter_is_refused():
     """A lone surrogate, as of a name read with the wrong encoding: it could be written into no file."""
-    with pytest.raises(DomainError, match=r"the name 'a\\udcff'.*encoding"):
-        Domain({"a\udcff": 3})
+    with pytest.raises(dp.DomainError, match=r"the name 'a\\udcff'.*encoding"):
+        dp.Domain({"a\udcff": 3})
