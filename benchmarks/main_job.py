@@ -114,13 +114,21 @@ def measured(name: str, place: Path, repeats: int, tree: Path = HERE) -> dict[st
     return dict(json.loads(told.stdout))
 
 
+def fresh(place: Path, tree: Path) -> dict[str, float]:
+    """The private job by a tree, on a ledger of its own."""
+    for ledger in place.glob("ledger.sqlite*"):
+        ledger.unlink()
+    os.sync()
+    return measured("private_job", place, 3, tree)
+
+
 def in_turns(place: Path, other: Path, turns: int) -> None:
     """The private job by this tree and by another, one after the other; medians of the ratios, turn by turn."""
     both = []
-    for _ in range(turns):
-        for ledger in place.glob("ledger.sqlite*"):
-            ledger.unlink()
-        both.append([measured("private_job", place, 3, tree) for tree in (HERE, other)])
+    for turn in range(turns):
+        order = (HERE, other) if turn % 2 else (other, HERE)  # who comes second meets the first one's writes
+        told = {tree: fresh(place, tree) for tree in order}
+        both.append([told[HERE], told[other]])
     for label, stages in (("plan to measurements", ("plan", "measure")), ("whole job", ("wall",))):
         ratios = sorted(sum(ours[s] for s in stages) / sum(theirs[s] for s in stages) for ours, theirs in both)
         print(f"{label:22} {median(ratios):.3f} of the other tree's time ({ratios[0]:.3f} to {ratios[-1]:.3f})")
