@@ -111,7 +111,8 @@ class Released:
             alike = number < 2 or decision.fits(taken[number - 1])
             if decision.round != number or not alike:
                 raise self._foreign(number)
-        check_affordable(taken, self.spent, self.rows_per_unit)
+        if len(taken) > 1:  # the first alone is looked at before it is drawn
+            check_affordable(taken, self.spent, self.rows_per_unit)
         yield from taken
 
     def replayed(self) -> tuple[Any, Decision | None]:

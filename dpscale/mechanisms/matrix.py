@@ -180,7 +180,7 @@ class Settled:
     def digest(self) -> str:
         return digest_of(content_of(self.plan))
 
-    @property
+    @cached_property
     def law(self) -> list[Any]:
         """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
         return [[draw.multiplier, draw.law] for draw in self.schedule.draws]
