@@ -135,11 +135,16 @@ class _Measuring:
 
         It is held against what was charged, and the ledger knows it first.
         """
+        self._check(decision)  # before what was chosen is written anywhere
         standing = decision if decision.round == 0 else self.released.decide(decision)
-        check_affordable([*self.taken, standing], self.released.spent, self.released.rows_per_unit)
+        if standing is not decision:
+            self._check(standing)
         self.taken.append(standing)
         keep_decision(self.run, self.released.release, standing.round, self.released.digest(standing))
         return standing
+
+    def _check(self, decision: Decision) -> None:
+        check_affordable([*self.taken, decision], self.released.spent, self.released.rows_per_unit)
 
     def _decided(self, state: Any, shards: Shards) -> Decision:
         planned = self.released.planned

@@ -62,6 +62,7 @@ def registered(request, monkeypatch):
 def test_no_more_is_drawn_than_was_paid(tmp_path, registered):
     with suppress(Exception):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
+    assert not list((tmp_path / "run" / "measurements").glob("round-*.json"))  # nor is a choice written
     if list((tmp_path / "run" / "measurements").glob("*.parquet")):
         audit = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")
         assert audit.drawn <= audit.paid
