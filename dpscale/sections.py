@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dpscale.faults import Settings
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
@@ -38,6 +38,11 @@ class Data(Settings):
             raise ValueError("privacy_unit and max_rows_per_unit go together")
         return self
 
+    @property
+    def protects(self) -> Protection:
+        """Whom a release of these data protects."""
+        return Protection(self.privacy_unit, bound=self.max_rows_per_unit or 1)
+
 
 class Privacy(Settings):
     """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
@@ -63,17 +68,14 @@ class Privacy(Settings):
 
     @property
     def budget(self) -> Budget:
-        """What the draws may come to: squared Gaussian-DP μ, with its like in zCDP, or pure ε."""
-        from dpscale.privacy.conversion import gdp_mu, zcdp_rho
+        """What the draws may come to: squared Gaussian-DP μ, which as zCDP is half of it, or pure ε."""
+        from dpscale.privacy.conversion import gdp_mu
 
         if self.epsilon is not None and self.delta is None:
             return Budget(LAPLACE, self.epsilon)
         if self.epsilon is not None and self.delta is not None:
-            amount = gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE
-            return Budget(GAUSSIAN, amount, Fraction(zcdp_rho(self.epsilon, self.delta) * BELOW_ONE))
-        if self.rho is not None:
-            return Budget(GAUSSIAN, 2 * self.rho, Fraction(self.rho))
-        return Budget(GAUSSIAN, float(self.privacy_cost or 0), Fraction(self.privacy_cost or 0) / 2)
+            return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
+        return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
 
 
 class Part(Settings):

@@ -1,4 +1,4 @@
-"""The ledger's rows read back: a dataset's statement for people and programs, and the rows that cannot be right."""
+"""An account told to people and programs, and the rows of a ledger that cannot be right."""
 
 from __future__ import annotations
 
@@ -8,77 +8,95 @@ import re
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.privacy.accounting import Cost, float_above
-from dpscale.privacy.cap import Cap, remaining_epsilon
-from dpscale.privacy.ledgerfile import STATES
+from dpscale.privacy.account import Account, Row, cost_from_text
+from dpscale.privacy.accounting import float_above
+from dpscale.privacy.cap import remaining_epsilon
+from dpscale.privacy.conversion import gdp_mu
+from dpscale.privacy.currency import CURRENCIES, PURE, Spending
+from dpscale.privacy.ledgerschema import STATES
 
-Row = dict[str, Any]
-
-
-def cost_to_text(cost: Cost) -> str:
-    """One text for one cost: canonical JSON of exact fractions."""
-    try:
-        return json.dumps(cost.to_dict(), sort_keys=True)
-    except ValueError as error:  # Python prints no integer of more than some thousand digits
-        raise BudgetError("cost", "got a fraction of thousands of digits", "fractions of fewer digits",
-                          "round it up with Cost.coarsened()") from error  # fmt: skip
+TABLES = ("caps", "releases", "rounds", "protections", "terms")
 
 
-def cost_from_text(text: str) -> Cost:
-    """The inverse of `cost_to_text`."""
-    try:
-        return Cost.from_dict(json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise BudgetError("cost", "got a row that is not a cost", "the text that the ledger wrote",
-                          "restore the ledger from a copy") from error  # fmt: skip
-
-
-def statement(caps: list[Row], releases: list[Row], stated_delta: float) -> dict[str, Any]:
-    """One dataset, from its rows in order: cap, spent, reserved, remaining epsilon, releases; ready for JSON."""
-    cap = Cap(caps[-1]["epsilon"], caps[-1]["delta"]) if caps else None
-    delta = cap.delta if cap else stated_delta
-    costs = [cost_from_text(row["cost"]) for row in releases]
-    spent = Cost.total(costs)
-    reserved = Cost.total(cost for cost, row in zip(costs, releases, strict=True) if row["state"] == "reserved")
+def statement(account: Account, stated_delta: float) -> dict[str, Any]:
+    """One dataset: cap, currency, spent, reserved, remaining, releases; ready for JSON, what is infinite as null."""
+    cap = account.cap
+    delta = cap.delta if cap else 0.0 if account.currency == PURE else stated_delta
     return {
-        "cap": _without(caps[-1], "seq", "dataset") if caps else None,
-        "former_caps": [_without(row, "seq", "dataset") for row in caps[:-1]],
-        "spent": _figures(spent, delta),
-        "reserved": _figures(reserved, delta),
-        "remaining_epsilon": remaining_epsilon(cap, spent) if cap else None,
-        "releases": [_without(row, "seq", "dataset") | {"cost": json.loads(row["cost"])} for row in releases],
+        "cap": _without(account.caps[-1], "seq", "dataset") | {"currency": cap.currency} if cap else None,
+        "former_caps": [_without(row, "seq", "dataset") for row in account.caps[:-1]],
+        "protects": str(account.protects) if account.protects else None,
+        "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
+        "spent": _figures(account, account.spent, delta),
+        "reserved": _figures(account, account.reserved, delta),
+        "remaining": _remaining(account),
+        "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap else None,
+        "notes": notes(account),
+        "releases": [_entry(row) for row in account.releases],
     }
 
 
-def _figures(cost: Cost, delta: float) -> dict[str, Any]:
-    epsilon = cost.epsilon(delta)
-    return {
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
+def notes(account: Account) -> list[str]:
+    """What a reader of the figures has to know."""
+    said = []
+    if account.spent.public:
+        said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
+    if not account.caps:
+        said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
+    elif account.charged_before:
+        said.append(f"{account.charged_before} of the releases came before this cap: for them it is an odometer")
+    if account.spent.approximate and account.spent.pure:
+        said.append("pure and Gaussian releases are counted together in gdp")
+    if any(not row["relation"] for row in account.releases):
+        said.append("older releases did not tell whom they protect: they are counted as protecting the same")
+    return said
+
+
+def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
+    figures = {
+        "epsilon": spending.epsilon(account.currency, delta),
         "delta": delta,
-        "rho": float_above(cost.rho),
-        "squared_mu": float_above(cost.gaussian),
-        "cost": cost.to_dict(),
+        "squared_mu": spending.amount("gdp"),
+        "pure_epsilon": spending.amount(PURE),
     }
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _remaining(account: Account) -> float | None:
+    """What is left of the cap, in its currency."""
+    cap = account.cap
+    if cap is None:
+        return None
+    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, cap.delta) ** 2
+    return max(0.0, most - account.spent.amount(cap.currency))
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    cost = cost_from_text(row["cost"])
+    told = {"cost": json.loads(row["cost"]), "squared_mu": float_above(cost.squared_mu), "public": bool(row["public"])}
+    return _without(row, "seq", "dataset") | told
 
 
 def _without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def findings(caps: list[Row], releases: list[Row], rounds: list[Row], last: dict[str, int]) -> list[str]:
+def findings(tables: dict[str, list[Row]], last: dict[str, int]) -> list[str]:
     """What is wrong with the rows: gaps in their numbers (a row taken out), costs and states that cannot be."""
     wrong = []
-    for table, rows in (("caps", caps), ("releases", releases), ("rounds", rounds)):
-        if [row["seq"] for row in rows] != list(range(1, last.get(table, 0) + 1)):
+    for table in TABLES:
+        if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):
             wrong.append(f"the rows of {table} are not numbered as they were written")
-    unknown = {row["release"] for row in rounds} - {row["release"] for row in releases}
-    wrong += [f"release {name!r} has decided rounds and is not there" for name in sorted(unknown)]
-    return wrong + [f"release {row['release']!r} {fault}" for row in releases if (fault := _fault(row))]
+    known = {row["release"] for row in tables["releases"]}
+    for table, what in (("rounds", "has decided rounds"), ("protections", "protects somebody")):
+        strangers = sorted({row["release"] for row in tables[table]} - known)
+        wrong += [f"release {name!r} {what} and is not there" for name in strangers]
+    return wrong + [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
 
 
 def _fault(row: Row) -> str:
     try:
-        positive = cost_from_text(row["cost"]).rho > 0
+        positive = bool(cost_from_text(row["cost"]))
     except BudgetError:
         positive = False
     times = [row[f"{state}_at"] is not None for state in STATES]
