@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from dpscale.errors import JobError
 from dpscale.faults import Settings
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
+MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
+NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
     "B": 1,
@@ -53,6 +57,8 @@ class Privacy(Settings):
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: str | None = None
+    careless: bool = False
+    public_rows: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
@@ -60,6 +66,43 @@ class Privacy(Settings):
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
             raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
         return self
+
+    @model_validator(mode="after")
+    def _protects(self) -> Privacy:
+        """A budget that protects nobody has to be meant. The number of rows is held against delta only where it is
+        said: the true one is private."""
+        if not self.careless:
+            for fault in (self._large_epsilon, self._large_delta):
+                if fault:
+                    raise ValueError(fault)
+        return self
+
+    @property
+    def _large_epsilon(self) -> JobError | None:
+        if self.epsilon is None:
+            from dpscale.privacy.conversion import delta_of_mu
+
+            amount = self.budget.amount
+            if amount < NO_DOUBT or delta_of_mu(math.sqrt(amount), MOST_EPSILON) <= MOST_DELTA:
+                return None
+        elif self.epsilon <= MOST_EPSILON:
+            return None
+        name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
+        return JobError(f"privacy.{name}", f"{getattr(self, name):g}: a guess at somebody's record may become"
+                        f" e^{MOST_EPSILON} times as sure", f"what comes to epsilon {MOST_EPSILON} at most",
+                        "give less, or set careless = true")  # fmt: skip
+
+    @property
+    def _large_delta(self) -> JobError | None:
+        delta, rows = self.delta or 0.0, self.public_rows
+        if rows and delta > 1 / rows:
+            return JobError("privacy.delta", f"{delta:g} for {rows} rows: it lets a whole record out of so many be"
+                            " published", f"at most 1 / public_rows, {1 / rows:.3g}",
+                            "give a smaller delta, or set careless = true")  # fmt: skip
+        if delta > MOST_DELTA:
+            return JobError("privacy.delta", f"{delta:g}: it lets one record in {round(1 / delta)} be published whole",
+                            f"at most {MOST_DELTA:g}", "give a smaller delta, or set careless = true")  # fmt: skip
+        return None
 
     @property
     def noise(self) -> str:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpscale.errors import BudgetError
+from dpscale.ledger import Ledger
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, remove_partial

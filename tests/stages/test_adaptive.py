@@ -14,10 +14,10 @@ import pytest
 import dpscale as dp
 from dpscale.adaptive import run
 from dpscale.job import Job
+from dpscale.ledger import Ledger
 from dpscale.measure import Released, measurement, released
 from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
 from dpscale.runs.run import Run

@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dpscale as dp
 from dpscale.cli import signs
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run

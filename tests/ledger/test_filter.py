@@ -18,8 +18,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from dpscale.ledger.cap import Cap
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.cap import Cap
 from dpscale.privacy.conversion import gdp_mu, pure_of_mu
 from dpscale.privacy.currency import Spending
 

@@ -26,14 +26,15 @@ from types import TracebackType
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.privacy import ledgerfile, ledgerrows
-from dpscale.privacy.account import Account, canonical, cost_to_text
+from dpscale.ledger import file as ledgerfile
+from dpscale.ledger import rows as ledgerrows
+from dpscale.ledger.account import Account, canonical, cost_to_text
+from dpscale.ledger.cap import Cap, checked_request, refusal
+from dpscale.ledger.place import check_one_file
+from dpscale.ledger.schema import VERSION
+from dpscale.ledger.statement import TABLES, findings, statement
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.cap import Cap, checked_request, refusal
-from dpscale.privacy.ledgerplace import check_one_file
-from dpscale.privacy.ledgerschema import VERSION
 from dpscale.privacy.protection import Protection
-from dpscale.privacy.statement import TABLES, findings, statement
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
@@ -154,6 +155,7 @@ class Ledger:
             ).fetchone()
             if present:
                 return _state_of_same(release, present, entry)
+            ledgerrows.check_known(self._db, dataset)
             account = ledgerrows.account(self._db, dataset)
             cap, cost = account.cap, account.as_charged(cost, protects)
             admitted = cap is None or cap.admits(account.spent.plus(cost, public))
@@ -162,11 +164,6 @@ class Ledger:
         if cap and not admitted:  # the sentence takes some search: not while others wait
             raise refusal(dataset, cap, account.spent, cost, epsilon, delta, public)
         return "reserved" if reserve else "admitted"
-
-    def near(self, dataset: str) -> str | None:
-        """A capped dataset whose name is almost this one, which the ledger does not know."""
-        with self._transaction("DEFERRED"):
-            return ledgerrows.capped_near(self._db, _checked_name("dataset", dataset))
 
     def decide(self, release: str, number: int, digest: str) -> None:
         """Keep what an adaptive release decided to measure in a round, before it is drawn; a repeat is free.

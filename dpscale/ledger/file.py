@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
-from dpscale.privacy.ledgerplace import check_one_file
-from dpscale.privacy.ledgerschema import APPLICATION_ID, STEPS, VERSION, schema
+from dpscale.ledger.place import check_one_file
+from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema
 from dpscale.storage.files import flush
 
 FIELD = "privacy.ledger"

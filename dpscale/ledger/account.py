@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from dpscale.errors import BudgetError
+from dpscale.ledger.cap import Cap
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.cap import Cap
 from dpscale.privacy.currency import GDP, PURE, Spending
 from dpscale.privacy.protection import Protection, checked_steps
 

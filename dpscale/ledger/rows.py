@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import sqlite3
 
-from dpscale.privacy.account import Account, Row, canonical
-from dpscale.privacy.cap import Cap
-from dpscale.privacy.ledgerfile import now
+from dpscale.errors import BudgetError
+from dpscale.ledger.account import Account, Row, canonical
+from dpscale.ledger.cap import Cap
+from dpscale.ledger.file import now
 from dpscale.privacy.protection import Protection
 
 TERMS = ("currency", "unit", "relation", "bound")
@@ -15,7 +16,7 @@ CAPS = """SELECT caps.*, currency, unit, relation, bound FROM caps LEFT JOIN ter
     WHERE caps.dataset = ? ORDER BY caps.seq"""
 RELEASES = """SELECT releases.*, unit, relation, bound, public FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
-NEAR = 0.85  # of a name's letters
+SLIPS = 2
 
 
 def rows(db: sqlite3.Connection, query: str, values: tuple[str, ...] = ()) -> list[Row]:
@@ -41,18 +42,32 @@ def _number(row: Row) -> int:
     return int(row["seq"])
 
 
-def capped_near(db: sqlite3.Connection, dataset: str) -> str | None:
-    """A capped dataset whose name differs from an unknown one by case, spaces or a letter or two."""
+def check_known(db: sqlite3.Connection, dataset: str) -> None:
+    """BudgetError for a name that is new and almost that of a capped dataset: a slip would spend beside the cap."""
     if dataset in {canonical(name) for name in names(db)}:
-        return None
+        return
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
-    folded = {_folded(name): name for name in sorted(capped)}
-    close = difflib.get_close_matches(_folded(dataset), folded, 1, NEAR)
-    return folded[close[0]] if close else None
+    near = next((name for name in sorted(capped) if _near(name, dataset)), None)
+    if near is not None:
+        raise BudgetError("privacy.dataset", f"{dataset!r}, which is new and almost {near!r}, which has a cap",
+                          "the name of one dataset", f"write {near!r}, or set a cap for this name too")  # fmt: skip
 
 
 def _folded(name: str) -> str:
-    return "".join(name.casefold().split())
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _near(one: str, other: str) -> bool:
+    """Whether names differ by two letters at most, and in no digit: 2025 and 2026 are two datasets; paths by none."""
+    one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
+    if _digits(one) != _digits(other):
+        return False
+    alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
+
+
+def _digits(name: str) -> str:
+    return "".join(letter for letter in name if letter.isdigit())
 
 
 def cap_row(cap: Cap, protects: Protection | None) -> Row:

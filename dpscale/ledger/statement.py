@@ -8,12 +8,12 @@ import re
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.privacy.account import Account, Row, cost_from_text
+from dpscale.ledger.account import Account, Row, cost_from_text
+from dpscale.ledger.cap import remaining_epsilon
+from dpscale.ledger.schema import STATES
 from dpscale.privacy.accounting import float_above
-from dpscale.privacy.cap import remaining_epsilon
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.currency import CURRENCIES, PURE, Spending
-from dpscale.privacy.ledgerschema import STATES
 
 TABLES = ("caps", "releases", "rounds", "protections", "terms")
 

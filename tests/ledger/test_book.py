@@ -28,11 +28,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
-from dpscale.privacy import ledgerfile, ledgerschema
+from dpscale.ledger import Ledger
+from dpscale.ledger import file as ledgerfile
+from dpscale.ledger import schema as ledgerschema
+from dpscale.ledger.cap import Cap, largest_epsilon, remaining_epsilon
 from dpscale.privacy.accounting import Cost, epsilon_of_mu, float_above, gdp_mu, root_above
-from dpscale.privacy.cap import Cap, largest_epsilon, remaining_epsilon
 from dpscale.privacy.currency import Spending
-from dpscale.privacy.ledger import Ledger
 
 DIGEST = "ab" * 32
 DELTA = 1e-9
