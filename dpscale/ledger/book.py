@@ -62,7 +62,7 @@ class CapChange:
         if self.below_spent:
             said += ", which is above it: nothing more is admitted"
         if self.charged_before:
-            said += f"; for the {self.charged_before} releases before it the cap is an odometer, not a filter"
+            said += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
         return said
 
 

@@ -44,7 +44,7 @@ def notes(account: Account) -> list[str]:
     if not account.caps:
         said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
     elif account.charged_before:
-        said.append(f"{account.charged_before} of the releases came before this cap: for them it is an odometer")
+        said.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
     if account.spent.approximate and account.spent.pure:
         said.append("pure and Gaussian releases are counted together in gdp")
     if any(not row["relation"] for row in account.releases):
