@@ -33,13 +33,15 @@ class LowOrder:
     """Consistent non-negative low-order tables.
 
     `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
-    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`.
+    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`. `measured`: those
+    that measurements told of; the other tables are implied by them.
     """
 
     ones: Mapping[str, Array]
     groups: Mapping[str, Groups]
     tables: Mapping[AttributeSet, Array]
     total: float
+    measured: frozenset[AttributeSet] = frozenset()
 
     @cached_property
     def coarse(self) -> dict[str, Array]:

@@ -12,7 +12,7 @@ its own. They go by chunks through `each`, which may make tasks of them: no byte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -71,7 +71,7 @@ def low_order(
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
         model = _with(model, _shrunk(model, larger, {}, each))
-    return model
+    return replace(model, measured=frozenset(measured))
 
 
 def _with(model: LowOrder, tables: Mapping[AttributeSet, Array]) -> LowOrder:

@@ -25,7 +25,8 @@ def write_model(path: Path, model: LowOrder) -> None:
     """One file, exact."""
     groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
     tables = [list(names) for names in model.tables]
-    index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total}
+    index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
+             "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
     arrays = {f"one{i}": one_way for i, one_way in enumerate(model.ones.values())}
     _write(path, index, arrays | {f"table{i}": table for i, table in enumerate(model.tables.values())})
 
@@ -37,7 +38,8 @@ def read_model(path: Path) -> LowOrder:
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(index["ones"])}
         tables = {tuple(names): arrays[f"table{i}"] for i, names in enumerate(index["tables"])}
-    return LowOrder(ones, groups, tables, index["total"])
+    measured = index.get("measured", index["tables"])  # older files do not tell
+    return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured))
 
 
 def write_errors(folder: Path, errors: Simulated) -> None:

@@ -1,0 +1,62 @@
+"""Drawing, a task a part: prototypes resampled and swept until the part's counts are its share of what is wanted.
+
+The whole table's wanted counts T are cut into parts that are whole numbers and add up: part p of P gets
+⌊T (p+1)/P + u⌋ − ⌊T p/P + u⌋ with one u for each cell, so a cell of one row in five parts is in one of them and not in
+all or none. Nothing passes between tasks: each follows from the learnt model, the release's name and its own number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.learn import Learnt
+from dpscale.synthesize.sweeping import Sweeper, independent_rows
+
+Array = NDArray[np.float64]
+BETAS = (4.0, 16.0, 64.0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `parts` of a table of `rows` rows."""
+
+    rows: int
+    parts: int
+    number: int
+
+    @property
+    def count(self) -> int:
+        """Rows of this part; those of all parts add up."""
+        return self.rows * (self.number + 1) // self.parts - self.rows * self.number // self.parts
+
+    def share(self, whole: Array, chance: Chance) -> Array:
+        """Its share of counts that are wanted of the whole; `chance` as for every other part."""
+        if self.parts == 1:
+            return whole
+        dither = chance.uniforms(len(whole))
+        before, after = (np.floor(whole * (end / self.parts) + dither) for end in (self.number, self.number + 1))
+        return np.asarray(after - before)
+
+
+def draw(learnt: Learnt, part: Part, release: str) -> NDArray[np.int32]:
+    """(count, d): the part's rows over groups."""
+    wanted, chance = learnt.wanted, Chance(release, "draw", part.rows, part.parts, part.number)
+    if not part.count:
+        return np.empty((0, len(wanted.layout.sizes)), np.int32)
+    if not wanted.layout.pairs:
+        return independent_rows(wanted.layout, wanted.ones, part.count, chance)
+    targets = part.share(wanted.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
+    rows = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
+    sweeper = Sweeper(wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance)
+    for beta in BETAS:
+        sweeper.sweep(beta)
+    return rows
+
+
+def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
+    """Each prototype as often as any other, or once more or less."""
+    return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]

@@ -1,0 +1,62 @@
+"""Learning, once: a pairwise model of the measured pairs, what it implies of the others, and prototype rows.
+
+Rows start independent and are swept with growing feedback. What the feedback leaves over is integrated into the pairs'
+own logits, θ += κ β (T − C)/S (a proportional-integral controller), so that in the end the model itself gives the
+measured counts and the feedback only takes out the noise of sampling. Feedback alone would bias C, and rows would
+freeze where one value nearly determines another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruct.fitting_loops import fit_pair
+from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.pairs import Wanted
+from dpscale.synthesize.sweeping import Sweeper, independent_rows
+
+Array = NDArray[np.float64]
+PROTOTYPES = 20_000
+BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
+KAPPA, KEPT, TOLD_BEFORE = 0.3, 6, 0.3
+FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-9, 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What a task draws from: wanted shares of all pairs, θ of the measured ones, prototype rows over groups."""
+
+    wanted: Wanted
+    theta: Array
+    rows: NDArray[np.int32]
+
+
+def learn(wanted: Wanted, release: str, count: int = PROTOTYPES) -> Learnt:
+    """Sweeps over `count` rows. Pairs that were not measured become what the model implies, and a little of chains."""
+    layout, chance = wanted.layout, Chance(release, "learn")
+    rows = independent_rows(layout, wanted.ones, count, chance)
+    targets = wanted.shares * count
+    sweeper = Sweeper(layout, wanted.ones, rows, targets, np.zeros(layout.cells), wanted.known, chance)
+    measured, seen = layout.within(wanted.known), np.zeros(layout.cells)
+    for number, beta in enumerate(BETAS):
+        sweeper.sweep(beta)
+        sweeper.theta += np.where(measured, KAPPA * beta * (targets - sweeper.counts) / sweeper.scale, 0)
+        if number >= len(BETAS) - KEPT:
+            seen += sweeper.counts / (KEPT * count)
+    shares = np.where(measured, wanted.shares, (1 - TOLD_BEFORE) * seen + TOLD_BEFORE * wanted.shares)
+    return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
+
+
+def _fitted(wanted: Wanted) -> Wanted:
+    """The pairs that were not measured, fitted to the 1-ways: otherwise drawing would be held to what cannot be."""
+    layout = wanted.layout
+    for i, j in layout.pairs:
+        if not wanted.known[i, j]:
+            table = np.maximum(layout.of(wanted.shares, i, j), LEAST)
+            rows, columns = (np.ascontiguousarray(layout.one(wanted.ones, k)) for k in (i, j))
+            fit_pair(table, rows, columns, FIT_ROUNDS, FIT_TOLERANCE)
+            layout.of(wanted.shares, i, j)[:] = table
+    return wanted

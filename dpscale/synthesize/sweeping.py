@@ -1,0 +1,66 @@
+"""A table of rows and the weights that hold its counts: what learning and drawing both sweep over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.synthesize import loops
+from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.pairs import Layout
+
+Array = NDArray[np.float64]
+FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
+LEAST = 1e-9
+
+
+@dataclass(eq=False)
+class Sweeper:
+    """`rows`: (n, d) groups; `targets`: wanted counts of every pair's cells; `theta`: the pairs' own logits.
+
+    The energy of the table is −Σ_rows [Σ_i u_i + Σ_{i<j} θ_ij] + β/2 Σ_cells (C − T)² / (T + 1). A value's conditional
+    follows from it, C without the row itself; `held`: (d, d), the pairs that count.
+    """
+
+    layout: Layout
+    ones: Array
+    rows: NDArray[np.int32]
+    targets: Array
+    theta: Array
+    held: NDArray[np.bool_]
+    chance: Chance
+    counts: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        attributes = len(self.layout.sizes)
+        self.scale = self.targets + FLOOR
+        self.counts = np.zeros(self.layout.cells)
+        self._alone = np.log(np.maximum(self.ones, LEAST)).astype(np.float32)
+        self._degrees = self.held.sum(axis=1).astype(np.int64)
+        self._near = np.zeros((attributes, attributes), np.int64)
+        for i in range(attributes):
+            self._near[i, : self._degrees[i]] = np.flatnonzero(self.held[i])
+        self._weights, self._slopes = (np.zeros(2 * self.layout.cells + 1, np.float32) for _ in range(2))
+        self._state = self.chance.state()
+        self._count()
+
+    def sweep(self, beta: float) -> None:
+        """Draw every value anew, with feedback of strength β."""
+        layout = self.layout
+        loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
+                    float(beta), self._weights, self._slopes)  # fmt: skip
+        order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
+        loops.sweep(self.rows, order, self._near, self._degrees, layout.starts, layout.sizes, self._alone,
+                    layout.ones_at, self._weights, self._slopes, self._state, turn)  # fmt: skip
+        self._count()
+
+    def _count(self) -> None:
+        loops.count(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
+
+
+def independent_rows(layout: Layout, ones: Array, count: int, chance: Chance) -> NDArray[np.int32]:
+    """(count, d) rows of independent attributes, each as often as its 1-way says."""
+    columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
+    return np.ascontiguousarray(np.stack(columns, axis=1))
