@@ -25,7 +25,6 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -43,7 +42,7 @@ from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.schedule import make_schedule
-from dpscale.privacy import zcdp_rho
+from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
@@ -75,23 +74,24 @@ TRIED: dict[str, dict[str, Any]] = {
 }
 
 
-def rho_of(epsilon: float) -> Fraction:
-    return Fraction(zcdp_rho(epsilon, DELTA))
+def cost_of(epsilon: float) -> float:
+    """Squared Gaussian-DP μ."""
+    return float(gdp_mu(epsilon, DELTA)) ** 2
 
 
 def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> State:
     """`alone`: 1-ways and nothing else."""
     asked = tuple((name,) for name in table.names) if alone else table.targets
-    workload, rho = Workload(Domain(dict(table.sizes))).add("marginal", attributes=asked), rho_of(epsilon)
-    question = Question(workload, Budget(GAUSSIAN, float(2 * rho), rho))
+    workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=asked)
+    question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
     state: State = run(plan_adaptively(question, options), table.counts, seeded_secret(seed))
     return state
 
 
 def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
-    """ResidualPlanner on all targets at the same ρ."""
+    """ResidualPlanner on all targets at the same cost."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
-    schedule, secret = make_schedule(made, float(2 * rho_of(epsilon))), seeded_secret(seed)
+    schedule, secret = make_schedule(made, cost_of(epsilon)), seeded_secret(seed)
     values = []
     for index, (block, draw) in enumerate(zip(made.blocks, schedule.draws, strict=True)):
         exact = ExactMarginal(block.attributes, np.asarray(table.counts(block.attributes), dtype=np.int64))
@@ -203,7 +203,7 @@ def _held(off: np.ndarray, own: np.ndarray) -> tuple[float, float]:
 
 def against_peer(table: Table, python: str, limit: float, seed: int, data: Path) -> None:
     """A plain AIM loop on mbi, in its own process, against ours at ε = 1."""
-    script, rho = Path(__file__).with_name("peer_mbi.py"), float(rho_of(1.0))
+    script, rho = Path(__file__).with_name("peer_mbi.py"), zcdp_rho(1.0, DELTA)
     command = [python, script, table.name, rho, seed, "--limit", limit, "--data", data]
     print(f"{table.name}, epsilon 1, against a plain AIM loop on mbi")
     try:
