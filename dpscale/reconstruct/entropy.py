@@ -33,8 +33,8 @@ class LowOrder:
     """Consistent non-negative low-order tables.
 
     `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
-    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`. `measured`: those
-    that measurements told of; the other tables are implied by them.
+    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`. `measured`:
+    those that measurements told of; the other tables are implied by them.
     """
 
     ones: Mapping[str, Array]

@@ -279,7 +279,9 @@ def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, ch
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},
         {"family": "abs", "attributes": [["a", "c"]]},
     ]
-    release = dp.run(write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0}), tmp_path / "run")
+    release = dp.run(
+        write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0, "careless": True}), tmp_path / "run"
+    )
     index = json.loads((release.path / "answers/index.json").read_text())
     assert len(index) == 6
     for row in index:
