@@ -20,7 +20,16 @@ from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import nearest
 from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
-from dpscale.sections import Data, EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable
+from dpscale.sections import (
+    Data,
+    EngineSettings,
+    MechanismTable,
+    Output,
+    Part,
+    Privacy,
+    ReconstructTable,
+    SynthesizeTable,
+)
 from dpscale.storage.files import is_local, place, read_text
 from dpscale.workload import NAMES, Workload
 
@@ -35,6 +44,7 @@ class Job(Settings):
     reconstruct: ReconstructTable = ReconstructTable()
     engine: EngineSettings = EngineSettings()
     output: Output = Output()
+    synthesize: SynthesizeTable | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any]) -> Job:
@@ -190,5 +200,6 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "reconstruct": ReconstructTable,
                 "engine": EngineSettings,
                 "output": Output,
+                "synthesize": SynthesizeTable,
             }[part]
     return sorted(model.model_fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from dpscale.plans.planned import Planned
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
 from dpscale.stages.running import run_stages
+from dpscale.storage.files import read_text
 
 
 class Release:
@@ -65,8 +67,15 @@ class Release:
         return self._estimates.answer(attributes, query)
 
     def synthetic(self) -> Any:
-        """Synthetic rows, where the job asks for them."""
-        raise JobError("synthesize", "not in this job", "a job with a [synthesize] table", "answers are in answers/")
+        """Synthetic rows, a dask DataFrame. JobError where none were drawn."""
+        import dask.dataframe as dd
+
+        folder = self.path / "synthetic"
+        if not self._run.done("synthesize"):
+            raise JobError("synthesize", f"no rows in {self.path}", "a job with a [synthesize] table, or rows since",
+                           f"draw them: dpscale synthesize {self.path}")  # fmt: skip
+        files = [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
+        return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
 
 
 def run(

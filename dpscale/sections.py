@@ -177,6 +177,16 @@ class EngineSettings(Settings):
         return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
 
 
+class SynthesizeTable(Settings):
+    """Rows: how many (left out: about as many as there are records), in how many files, of which kind."""
+
+    rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    method: Literal["auto", "sampler"] = "auto"
+    parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    weights: bool = False
+    format: Literal["parquet", "csv"] = "parquet"
+
+
 class Output(Settings):
     """Sets with more queries than this in one family get no file: the Release answers them on demand."""
 

@@ -119,8 +119,28 @@ def _stage_command(name: str, doc: str) -> None:
 
 
 for _stage in STAGES.values():
-    if _stage.needs:  # the first one is `plan`, which takes a job
+    if _stage.needs and _stage.name != "synthesize":  # the first one is `plan`, which takes a job
         _stage_command(_stage.name, _stage.help)
+
+
+@main.command(help=STAGES["synthesize"].help)
+@click.argument("run_dir")
+@click.option("--rows", type=click.IntRange(min=1), help="How many, if not as the job says.")
+@scheduler_option
+@quiet_option
+@json_option
+def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    from dpscale.runs.run import Run
+    from dpscale.stages.running import run_stages
+
+    directory = Run(run_dir)
+    if rows is not None:
+        with directory.locked():
+            directory.ask_rows(rows)
+    with Bars(quiet) as progress:
+        run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
+    stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
+    click.echo(json.dumps(stage) if as_json else f"synthesize: {stage['state']}, in {directory.path / 'synthetic'}")
 
 
 @main.command()

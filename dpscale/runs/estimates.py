@@ -11,7 +11,10 @@ from pathlib import Path
 
 from dpscale.each import Each
 from dpscale.reconstruct.contract import Estimates
+from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.modelfiles import MODEL, read_model
 from dpscale.runs.run import Run
+from dpscale.storage.files import present
 
 
 def estimates_of(run: Run) -> Estimates:
@@ -25,6 +28,13 @@ def keep_model(run: Run, each: Each) -> None:
     run.require("measure")
     released = run.released
     run.job.reconstruction.keep(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
+
+
+def low_order_of(run: Run) -> LowOrder:
+    """Low-order tables of a measured run: those of its estimates, where it has such, or made for rows alone."""
+    run.require("measure")
+    kept = model_folder(run) / MODEL
+    return read_model(kept) if present(kept) else run.released.evidence().low_order()
 
 
 def model_folder(run: Run) -> Path:

@@ -33,6 +33,7 @@ from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
 from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
 from dpscale.runs.stage import Stage
+from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
@@ -118,6 +119,18 @@ class Run:
             raise JobError("run directory", "its plan has another noise than its job asks for",
                            "the plan as it was made", "start a new run")  # fmt: skip
         return planned
+
+    @property
+    def synthesis(self) -> SynthesizeTable:
+        """What rows are asked for: by the job, or by whoever asked for rows since."""
+        asked = self.job.synthesize or SynthesizeTable()
+        return asked.model_copy(update=self.manifest.get("synthesize") or {})
+
+    def ask_rows(self, rows: int) -> None:
+        """Ask for another number of rows; those that are there are of no use then."""
+        if self.synthesis.rows != rows:
+            stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
+            self.update(synthesize={"rows": rows}, stages=stages)
 
     def keep_plan(self, planned: Planned) -> None:
         """Write the plan; it need not be read again here."""

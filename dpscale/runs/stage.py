@@ -16,6 +16,7 @@ class Stage:
     folder: what it leaves, a folder or a file of the run directory, which is hashed as it ends.
     leaves: a file or folder in it that is there if, and only if, the stage is whole.
     spends: whether it may spend budget.
+    table: the job's table that asks for it; where that is missing it is not made unless somebody asks.
     module: where its `perform(run, engine)` is, imported when it is first called.
     """
 
@@ -26,6 +27,11 @@ class Stage:
     module: str
     needs: Sequence[str] = ()
     spends: bool = False
+    table: str = ""
+
+    def asked(self, job: Any) -> bool:
+        """Whether a job asks for it."""
+        return not self.table or getattr(job, self.table) is not None
 
     def perform(self, run: Any, engine: Any) -> None:
         """Do it, for a `Run` on an `Engine`."""

@@ -14,6 +14,9 @@ TABLE = (
           "measurements", "measurements", "dpscale.stages.measure", needs=("plan",), spends=True),
     Stage("reconstruct", "Write the answers of a measured run.",
           "answers", "answers/index.json", "dpscale.stages.reconstruct", needs=("plan", "measure")),
+    Stage("synthesize", "Draw synthetic rows from a measured run.",
+          "synthetic", "synthetic/_rows.json", "dpscale.stages.synthesize", needs=("plan", "measure"),
+          table="synthesize"),
     Stage("report", "Write the report of an answered run.",
           "report.html", "report.html", "dpscale.stages.report", needs=("plan", "reconstruct")),
 )  # fmt: skip

@@ -25,4 +25,6 @@ def make_plan(job: Job, question: Question, engine: Engine) -> Planned:
     planned = plan_question(job.method, question, job.options, tools)
     check_room(planned, job, engine)
     job.reconstruction.check(planned, job.estimating, job.engine.bytes)
+    if job.synthesize is not None:
+        planned.check_low_order()
     return planned

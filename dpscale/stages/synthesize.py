@@ -1,0 +1,108 @@
+"""The synthesize stage: rows, for free and as often as asked. It reads no record and no count.
+
+What is learnt is made once, on the driver; then every part of the table is a task of its own, whose bytes follow from
+what was learnt, the release's name and the part's number.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.engine import Engine
+from dpscale.runs.estimates import low_order_of, model_folder
+from dpscale.runs.run import Run
+from dpscale.storage.files import listed, present, write_whole, writing
+from dpscale.synthesize.cells import Spread, spread
+from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.decode import column, table_of, type_of
+from dpscale.synthesize.draw import Part, draw
+from dpscale.synthesize.learn import Learnt, learn
+from dpscale.synthesize.pairs import wanted
+from dpscale.synthesize.raking import raked
+from dpscale.synthesize.stored import read_learnt, write_learnt
+
+LEARNT, INDEX = "rows.npz", "_rows.json"  # readers of a folder pass over names with a line before them
+PART_ROWS = 100_000
+MOST_OPEN = 2
+Opened = tuple[Run, Learnt, Spread]
+_open: dict[str, Opened] = {}
+
+
+def perform(run: Run, engine: Engine) -> None:
+    """Learn, draw every part, and say what there is."""
+    settings, folder = run.synthesis, model_folder(run)
+    if not present(folder / LEARNT):
+        _learn(run, folder)
+    total = float(json.loads((folder / "total.json").read_text()))
+    rows = settings.rows or max(1, round(total))
+    parts = settings.parts or -(-rows // PART_ROWS)
+    _clear(run.path / "synthetic")
+    items = [(str(run.path), str(folder), total, rows, parts, number) for number in range(parts)]
+    files = engine.map(write_part, items, "rows")
+    content = {"rows": rows, "parts": parts, "files": files, "weights": settings.weights, "total": total}
+    write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
+
+
+def _learn(run: Run, folder: Path) -> None:
+    model = low_order_of(run)
+    learnt = learn(wanted(model, run.job.engine.bytes), run.manifest["release"])
+    write_whole(folder / "total.json", json.dumps(model.total).encode())
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones))
+
+
+def _clear(folder: Path) -> None:
+    """No part of another table stays beside those to come."""
+    for name in listed(folder) if present(folder) else []:
+        (folder / name).unlink()
+
+
+def _opened(path: str, folder: str) -> Opened:
+    """What tasks draw from, kept in the process from one to the next."""
+    if folder not in _open:
+        _open[folder] = (Run(path), *read_learnt(Path(folder) / LEARNT))
+        while len(_open) > MOST_OPEN:
+            _open.pop(next(iter(_open)))
+    return _open[folder]
+
+
+def write_part(path: str, folder: str, total: float, rows: int, parts: int, number: int) -> str:
+    """Draw and write a part; the name of its file."""
+    run, learnt, cells = _opened(path, folder)
+    release, part = run.manifest["release"], Part(rows, parts, number)
+    groups = draw(learnt, part, release)
+    drawn = spread(learnt.wanted, cells, groups, Chance(release, "cells", rows, parts, number))
+    weights = raked(learnt.wanted, groups, part, total) if run.synthesis.weights else None
+    table = _decoded(run, learnt, drawn, weights, Chance(release, "values", rows, parts, number))
+    name = f"part-{number:05d}.{run.synthesis.format}"
+    _write(run.path / "synthetic" / name, table)
+    return name
+
+
+def _decoded(run: Run, learnt: Learnt, cells: np.ndarray, weights: np.ndarray | None, chance: Chance) -> Any:
+    """The columns in the input's order, of its types."""
+    import pyarrow as pa
+
+    names, types = learnt.wanted.layout.names, run.manifest.get("columns") or {}
+    ordered = [name for name in types if name in names] + [name for name in names if name not in types]
+    values = {
+        name: column(run.domain[name], cells[:, names.index(name)], chance, type_of(types.get(name, "")))
+        for name in ordered
+    }
+    if weights is not None:
+        values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
+    return table_of(values)
+
+
+def _write(path: Path, table: Any) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    with writing(path, durable=False) as file:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, file)
+        else:
+            pyarrow.parquet.write_table(table, file, store_schema=False)
