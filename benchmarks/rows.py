@@ -6,7 +6,7 @@ one core. Real tables are in ../shared/data and do not travel with dpscale.
     python benchmarks/rows.py [--tables adult acs salary titanic] [--epsilons 0.1 1 10] [--seeds 3] [--parts 1 4]
         --speed                rows a second of the drawing loop, by attributes
         --save                 keep the errors in results/
-Reported elsewhere for Adult, ε = 1: AIM with Private-PGM 0.179 in 349 s, dpsynth's SWIFT 0.180 in 302 s, MST 0.226 in 41 s.
+Reported elsewhere, Adult, ε = 1: AIM by Private-PGM 0.179 in 349 s, dpsynth's SWIFT 0.180 in 302 s, MST 0.226 in 41 s.
 """
 
 from __future__ import annotations
