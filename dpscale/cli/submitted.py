@@ -8,6 +8,8 @@ import click
 
 from dpscale.cli.group import json_option, main
 
+GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it again to go on"}
+
 
 @main.command()
 @click.argument("job")
@@ -22,6 +24,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None
     from dpscale.runs.run import Run
 
     directory = Run.create(Job.read(job), run_dir)
+    directory.check_open("measure")
     with connected(scheduler) as client:
         signs_now = driver.submit(directory, client)
     summary = {"run_dir": str(directory.path), **signs_now}
@@ -43,7 +46,9 @@ def status(run_dir: str, as_json: bool) -> None:
         click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
         return
     for name, state in states.items():
-        click.echo(f"{name:>12}: {state}{', run the job again to go on' if state == 'stopped' else ''}")
+        click.echo(f"{name:>12}: {state}{GOING_ON.get(state, '')}")
+    if run.ended:
+        click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
     if driven:
         working = driven.get("working")
         tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""

@@ -37,6 +37,7 @@ from dpscale.storage.files import is_local, place, present, read_bytes, store_er
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
+FINISHED, ABANDONED = "finished", "abandoned"
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
@@ -87,6 +88,12 @@ class Run:
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
         self._kept.write(self.manifest | changes)
+
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """How and when it was ended by `dpscale end`; None where it was not."""
+        ended: dict[str, Any] | None = self.manifest.get("ended")
+        return ended
 
     @property
     def secret_path(self) -> Path:
@@ -157,7 +164,7 @@ class Run:
         return entry.get("state") == "done" and present(self.path / left_by(stage, entry)[1])
 
     def states(self, driven: bool = False) -> dict[str, str]:
-        """The state of every stage begun: running, done, failed, or stopped where its process is gone.
+        """The state of every stage begun: running, done, failed, cancelled, or stopped, also where its process is gone.
 
         `driven`: a driver elsewhere is known to be at work, which not every disk's locks tell.
         """
@@ -169,7 +176,16 @@ class Run:
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""
         if not self.done(stage):
+            self.check_open(stage)
             raise self._undone(stage)
+
+    def check_open(self, stage: str) -> None:
+        """JobError where the run was abandoned before this stage was done."""
+        ended = self.ended
+        if ended and ended["how"] == ABANDONED:
+            got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
+            raise JobError("run directory", got, "a run that was not ended",
+                           "start a new run with --fresh, which is a new release")  # fmt: skip
 
     def _undone(self, stage: str) -> JobError:
         return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
@@ -177,16 +193,16 @@ class Run:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """Mark a stage as running, then done with the hash of its files; on an error, as failed."""
-        self._mark(stage.name, start=_now(), state="running", end=None)
+        """Mark a stage as running, then done with the hash of its files; on an error as failed, or as stopped."""
+        self._mark(stage.name, start=now(), state="running", end=None)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
-                self._mark(stage.name, end=_now(), state="failed")
+                self._mark(stage.name, end=now(), state=_state_after(error))
             raise
         digest = digest_left(self.path, self.path / stage.folder)
-        self._mark(stage.name, end=_now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
+        self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -199,7 +215,7 @@ class Run:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
         self._kept.write(manifest)
-        self._log(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
+        self._log(json.dumps({"time": now(), "stage": stage, "state": changes.get("state")}) + "\n")
 
     def _log(self, line: str) -> None:
         path = self.path / "log.jsonl"
@@ -235,5 +251,11 @@ def _first_files(job: Job, domain: Domain, digest: str) -> dict[str, bytes]:
     }
 
 
-def _now() -> str:
+def _state_after(error: BaseException) -> str:
+    """Of a stage that an error ended: who stops a run, from the keyboard or by `cancel`, has not made it fail."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
+
+
+def now() -> str:
+    """The time, as manifests and logs have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -26,6 +26,7 @@ from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run
 from dpscale.stages import measure
+from dpscale.stages.ending import end
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked
@@ -111,6 +112,22 @@ def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypat
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         [row] = ledger.summary("small")["datasets"]["small"]["releases"]
     assert row["state"] == "released"
+
+
+def test_a_run_in_a_store_is_ended(tmp_path, prefix, monkeypatch):
+    job = write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, prefix)
+    run = Run(prefix)
+    with run.locked(), pytest.raises(dp.TransientError, match="another process works in"):
+        end(run)
+    assert present(run.secret_path)
+    assert (end(run)["how"], end(run)["charged"]) == ("abandoned", None)
+    assert not present(run.secret_path)
+    with pytest.raises(dp.JobError, match="was ended on"):
+        dp.run(job, prefix)
 
 
 def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):
