@@ -6,7 +6,7 @@ import json
 
 import click
 
-from dpscale.cli.group import json_option, main
+from dpscale.cli.group import fresh_option, json_option, main
 
 GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it again to go on"}
 
@@ -15,16 +15,19 @@ GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
 @click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
+@fresh_option
 @json_option
-def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None:
+def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, its driver too, and come back at once."""
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
     from dpscale.runs.run import Run
+    from dpscale.stages.repeating import check_repeat
 
-    directory = Run.create(Job.read(job), run_dir)
+    directory = Run.create(Job.read(job), run_dir, fresh)
     directory.check_open("measure")
+    check_repeat(directory)
     with connected(scheduler) as client:
         signs_now = driver.submit(directory, client)
     summary = {"run_dir": str(directory.path), **signs_now}

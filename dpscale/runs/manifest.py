@@ -27,10 +27,10 @@ KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 ANY = {"snapshot", "secret", "privacy"}  # null until there is one
 
 
-def first_manifest(job: Job, digest: str) -> dict[str, Any]:
-    """Of a run that has done nothing yet: a release of its own, or with a seed the job's."""
+def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
+    """Of a run that has done nothing yet: a release of its own, or with a seed the job's, the number-th of them."""
     seed = job.engine.seed
-    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
         "version": VERSION,
         "release": release,

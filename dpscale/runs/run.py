@@ -29,6 +29,7 @@ from dpscale.measure.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
+from dpscale.runs.family import following, latest
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
 from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
@@ -60,14 +61,18 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None) -> Run:
-        """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False) -> Run:
+        """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
+
+        Where none is named, the latest of a job's runs is reopened.
+        """
         domain = job.read_domain()
         workload = job.build_workload(domain)
         digest = job_digest(job, domain)
-        where = _resolved(path if path is not None else Path("runs") / digest[:12])
-        with store_errors(where), making(where):
-            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest))
+        base = _resolved(path if path is not None else Path("runs") / digest[:12])
+        with store_errors(base), making(base):
+            where, number = _place(base, digest, fresh, named=path is not None)
+            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest)
         vars(run)["workload"] = workload
         return run
@@ -242,12 +247,19 @@ def _resolved(path: str | Path) -> Path:
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
-def _first_files(job: Job, domain: Domain, digest: str) -> dict[str, bytes]:
+def _place(base: Path, digest: str, fresh: bool, named: bool) -> tuple[Path, int]:
+    """Which of a job's directories, and which number it has among them."""
+    if fresh:
+        return following(base, digest)
+    return (base, 1) if named else latest(base, digest)
+
+
+def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """What a run begins with, the manifest last."""
     return {
         "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(first_manifest(job, digest), indent=2).encode(),
+        MANIFEST: json.dumps(first_manifest(job, digest, number), indent=2).encode(),
     }
 
 
