@@ -36,12 +36,17 @@ def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
         "release": release,
         "private": seed is None,
         "job_sha256": digest,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": versions(),
         "snapshot": None,
         "secret": None,
         "privacy": None,
         "stages": {},
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a release rests on, as they are here."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
