@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.evidence.sensitivities import Events, Said, check_draws
-else:  # in a bundle
+else:  # in a bundle, where nothing may be left behind
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
     from sensitivities import Events, Said, check_draws
 
 ROUNDING = 1e-9  # of floats, where a sum is not of fractions alone
@@ -47,6 +49,13 @@ def counted(listed: list[Said]) -> Events:
     for one in listed:
         events[one["kind"], Fraction(one["cost"])] += int(one["count"])
     return events
+
+
+def misnamed(listed: list[Said]) -> bool:
+    """Whether a figure by which libraries name an event is not that of its exact cost."""
+    powers = {"gaussian": -0.5, "laplace": -1.0}
+    return any(abs(one["noise_multiplier"] / float(Fraction(one["cost"])) ** powers[one["kind"]] - 1) > ROUNDING
+               for one in listed if "noise_multiplier" in one)  # fmt: skip
 
 
 def events_of_cost(cost: Said) -> Events:
@@ -204,6 +213,8 @@ def faults(folder: str | Path) -> list[str]:
         return [*found, "a release that is not on the ledger"]
     if sum(map(events_of_cost, charges.values()), Events()) != counted(events["dataset"]["events"]):
         found.append("events.json does not list what the ledger holds")
+    if any(misnamed(events[name]["events"]) for name in ("release", "dataset")):
+        found.append("events.json has a noise multiplier that is not of its cost")
     claims = [events["release"]["cost"], events["dataset"]["epsilon"], events["dataset"]["delta"]]
     if claims != [charges[draws["release"]], ledger["spent"]["epsilon"], ledger["spent"]["delta"]]:
         found.append("events.json claims another cost than the ledger does")

@@ -40,10 +40,11 @@ def verified(public: str, signature: str, content: bytes) -> bool:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), content)
+        key, signed = bytes.fromhex(public), bytes.fromhex(signature)
+        Ed25519PublicKey.from_public_bytes(key).verify(signed, content)
     except (InvalidSignature, ValueError):
         return False
-    return True
+    return (key.hex(), signed.hex()) == (public, signature)  # one spelling: no byte may differ
 
 
 def _loaded(path: Path, field: str, load: Callable[[bytes], Any], kind: type) -> Any:

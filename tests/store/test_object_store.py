@@ -20,6 +20,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
 from dpscale.cli import signs
+from dpscale.evidence.bundle import write_bundle
+from dpscale.evidence.check import check_bundle
 from dpscale.job import Job
 from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
@@ -128,6 +130,16 @@ def test_a_run_in_a_store_is_ended(tmp_path, prefix, monkeypatch):
     assert not present(run.secret_path)
     with pytest.raises(dp.JobError, match="was ended on"):
         dp.run(job, prefix)
+
+
+def test_evidence_of_a_run_in_a_store(tmp_path, prefix):
+    release = dp.run(write(tmp_path, engine={"scheduler": "synchronous"}), prefix)
+    for _ in range(2):
+        write_bundle(Run(release.path), [{"name": "one", "passed": True, "detail": ""}])
+    folder = copied(f"{prefix}/evidence", tmp_path / "bundle")
+    assert check_bundle(folder)["draws"] == 7  # residuals of all subsets of pairs of three attributes
+    assert "s3://" not in "".join(path.read_text() for path in folder.iterdir())
+    assert "measurements/" in (folder / "run-files.json").read_text()
 
 
 def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):
