@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 
+from dpscale.errors import BudgetError
 from dpscale.evidence.checklist import checklist
 from dpscale.evidence.draws import Counted, draws_and_factors, file_hashes
 from dpscale.evidence.redacted import redacted
@@ -71,6 +72,9 @@ def _facts(run: Run, selftest: Any) -> Said:
 
 def _ledger(dataset: Said) -> Said:
     """The dataset on the ledger, without its name, which may be a path, and without digests."""
+    if not dataset:
+        raise BudgetError("privacy.ledger", "it does not hold this release", "the ledger that it was charged to",
+                          "make the bundle where that is")  # fmt: skip
     rows = [{name: row[name] for name in KEPT if name in row} for row in dataset["releases"]]
     return {"releases": rows, **{name: dataset[name] for name in TOTALS if name in dataset}}
 

@@ -37,7 +37,7 @@ MANY = 64  # distinct Laplace events that are still composed one by one
 
 
 def read(folder: str | Path, name: str) -> Any:
-    return json.loads((Path(folder) / name).read_text())
+    return json.loads((Path(folder) / name).read_text("utf-8"))
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
@@ -261,4 +261,5 @@ def main(folder: str | Path) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a console may have no ε
     sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent))

@@ -54,15 +54,16 @@ def entry_of(run: Run) -> dict[str, Any] | None:
 
 def dataset_of(run: Run) -> dict[str, Any]:
     """All that the run's ledger says of the dataset; nothing where the run never came to one."""
-    known = run.manifest.get("ledger")
-    if known is None:
+    manifest = run.manifest
+    known = manifest.get("ledger")
+    if known is None and manifest["privacy"] is None:
         return {}
     with Ledger.open(run.job.privacy.ledger, create=False) as ledger:
-        if ledger.name != known:
+        if known not in (None, ledger.name):  # older runs did not keep its name
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
                               "that one, on the machine where it is", "run it there")  # fmt: skip
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-    release = run.manifest["release"]
+    release = manifest["release"]
     holding = (one for one in datasets.values() if any(row["release"] == release for row in one["releases"]))
     return next(holding, {})
 

@@ -526,6 +526,26 @@ def test_a_draw_that_no_decision_ordered_is_refused_even_before_its_hash(tmp_pat
         draws.draws_and_factors(run)
 
 
+def test_the_self_test_is_run_where_none_is_given_and_what_is_none_is_refused(tmp_path, monkeypatch):
+    run, given = a_run(tmp_path), tmp_path / "selftest.json"
+    monkeypatch.setattr("dpscale.audit.selftest", lambda: [("noise", True, "fine"), ("attack", False, "found")])
+    assert command("evidence", run)[0] == 0
+    code, told, _ = command("evidence", "--check", run / "evidence")
+    assert code == 0
+    assert "self-test FAILED, as the bundle says" in told
+    for text in ("", "[1]", "{}x"):
+        given.write_text(text)
+        code, _, told = command("evidence", run, "--selftest", given)
+        assert code == 2
+        assert told.startswith("dpscale: --selftest: ")
+
+
+def test_a_console_without_greek_shows_it_all_the_same(made):
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin"}
+    script = subprocess.run([sys.executable, made["plan"] / "recompute.py"], env=environment, capture_output=True)
+    assert (script.returncode, script.stderr) == (0, b"")
+
+
 def test_it_takes_a_run_or_a_folder_to_check(made):
     assert command("evidence")[0] == 2
     assert command("evidence", made["plan"].parent, "--check", made["plan"])[0] == 2

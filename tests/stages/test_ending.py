@@ -188,6 +188,13 @@ def test_where_the_ledger_is_gone_the_secret_is_destroyed_all_the_same(tmp_path)
     assert not run.secret_path.exists()
 
 
+def test_of_an_older_run_that_kept_no_name_of_its_ledger_the_charge_is_told_as_well(tmp_path):
+    run = stopped(write(tmp_path), tmp_path / "run", "amid")
+    path = run.path / "manifest.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "ledger"}))
+    assert "the whole charge is spent" in told(0, "end", run.path)
+
+
 def test_two_at_once_end_it_once(tmp_path):
     run = stopped(write(tmp_path), tmp_path / "run", "amid")
     found = []
