@@ -63,8 +63,9 @@ class Job(Settings):
 
     @property
     def dataset(self) -> str:
-        """The name under which the ledger keeps this data."""
-        return self.privacy.dataset or self.data.path
+        """The name under which the ledger keeps this data: as given, or the path without its links."""
+        path = self.data.path
+        return self.privacy.dataset or (os.path.realpath(path) if is_local(place(path)) else path)
 
     @cached_property
     def method(self) -> Mechanism:
@@ -163,6 +164,9 @@ def _add_predicates(workload: Workload, part: Part) -> None:
 def _sentence(error: ValidationError) -> JobError:
     """The first fault of a job as one sentence."""
     fault = error.errors()[0]
+    refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
+    if isinstance(refused, JobError):  # a validator's own sentence
+        return refused
     named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]
     where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":

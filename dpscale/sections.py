@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from dpscale.errors import JobError
 from dpscale.faults import Settings
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
+MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
+NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
     "B": 1,
@@ -38,6 +42,11 @@ class Data(Settings):
             raise ValueError("privacy_unit and max_rows_per_unit go together")
         return self
 
+    @property
+    def protects(self) -> Protection:
+        """Whom a release of these data protects."""
+        return Protection(self.privacy_unit, bound=self.max_rows_per_unit or 1)
+
 
 class Privacy(Settings):
     """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
@@ -48,6 +57,8 @@ class Privacy(Settings):
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: str | None = None
+    careless: bool = False
+    public_rows: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
@@ -56,6 +67,43 @@ class Privacy(Settings):
             raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
         return self
 
+    @model_validator(mode="after")
+    def _protects(self) -> Privacy:
+        """A budget that protects nobody has to be meant. The number of rows is held against delta only where it is
+        said: the true one is private."""
+        if not self.careless:
+            for fault in (self._large_epsilon, self._large_delta):
+                if fault:
+                    raise ValueError(fault)
+        return self
+
+    @property
+    def _large_epsilon(self) -> JobError | None:
+        if self.epsilon is None:
+            from dpscale.privacy.conversion import delta_of_mu
+
+            amount = self.budget.amount
+            if amount < NO_DOUBT or delta_of_mu(math.sqrt(amount), MOST_EPSILON) <= MOST_DELTA:
+                return None
+        elif self.epsilon <= MOST_EPSILON:
+            return None
+        name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
+        return JobError(f"privacy.{name}", f"{getattr(self, name):g}: a guess at somebody's record may become"
+                        f" e^{MOST_EPSILON} times as sure", f"what comes to epsilon {MOST_EPSILON} at most",
+                        "give less, or set careless = true")  # fmt: skip
+
+    @property
+    def _large_delta(self) -> JobError | None:
+        delta, rows = self.delta or 0.0, self.public_rows
+        if rows and delta > 1 / rows:
+            return JobError("privacy.delta", f"{delta:g} for {rows} rows: it lets a whole record out of so many be"
+                            " published", f"at most 1 / public_rows, {1 / rows:.3g}",
+                            "give a smaller delta, or set careless = true")  # fmt: skip
+        if delta > MOST_DELTA:
+            return JobError("privacy.delta", f"{delta:g}: it lets one record in {round(1 / delta)} be published whole",
+                            f"at most {MOST_DELTA:g}", "give a smaller delta, or set careless = true")  # fmt: skip
+        return None
+
     @property
     def noise(self) -> str:
         """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
@@ -63,17 +111,14 @@ class Privacy(Settings):
 
     @property
     def budget(self) -> Budget:
-        """What the draws may come to: squared Gaussian-DP μ, with its like in zCDP, or pure ε."""
-        from dpscale.privacy.conversion import gdp_mu, zcdp_rho
+        """What the draws may come to: squared Gaussian-DP μ, which as zCDP is half of it, or pure ε."""
+        from dpscale.privacy.conversion import gdp_mu
 
         if self.epsilon is not None and self.delta is None:
             return Budget(LAPLACE, self.epsilon)
         if self.epsilon is not None and self.delta is not None:
-            amount = gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE
-            return Budget(GAUSSIAN, amount, Fraction(zcdp_rho(self.epsilon, self.delta) * BELOW_ONE))
-        if self.rho is not None:
-            return Budget(GAUSSIAN, 2 * self.rho, Fraction(self.rho))
-        return Budget(GAUSSIAN, float(self.privacy_cost or 0), Fraction(self.privacy_cost or 0) / 2)
+            return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
+        return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
 
 
 class Part(Settings):

@@ -56,7 +56,7 @@ def draw_chosen(
     stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
-    scale = scale_for(selection.rho, sensitivity(selection, rows_per_unit))
+    scale = scale_for(selection.beta, sensitivity(selection, rows_per_unit))
     chosen: list[AttributeSet] = []
     for rank in range(selection.count):
         left = selection.left(chosen)

@@ -2,7 +2,7 @@
 
 This reads measurements, plan, job and ledger with its own few lines and shares no code with the rooms that wrote them:
 Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan. An
-adaptive run's draws are half of that in zCDP, with Δ² of the residual that the record names, and its choices are added.
+adaptive run's draws have the Δ² of the residual that the record names, and its choices are added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Audit:
-    """What was drawn and what was paid, as squared Gaussian-DP mu, pure epsilon or ρ, and what is wrong besides."""
+    """What was drawn and what was paid, as squared Gaussian-DP mu or pure epsilon, and what is wrong besides."""
 
     drawn: Fraction
     paid: Fraction
@@ -61,7 +61,7 @@ def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Au
     """
     paid, decided = _paid(ledger), _decided(ledger, release)
     rounds = [json.loads(path.read_text()) for path in sorted((run / "measurements").glob("round-*.json"))]
-    drawn = sum((Fraction(one["rho"]) * len(one["chosen"]) for one in rounds), Fraction(0))
+    drawn = sum((Fraction(one["beta"]) * len(one["chosen"]) for one in rounds), Fraction(0))
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
     drawn_already: set[tuple[int, int, tuple[str, ...]]] = set()
     faults = [f"round {one['round']}: not what the ledger knows" for one in rounds if _digest(one) not in decided]
@@ -76,7 +76,7 @@ def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Au
         squared = 1
         for _, *starts in record["groups"]:
             squared *= 1 if record["whole"] else len(starts) * (len(starts) - 1)
-        drawn += _cost(record, (squared, 0), bound) / 2
+        drawn += _cost(record, (squared, 0), bound)
     return Audit(drawn, paid.get(release, Fraction(0)), tuple(faults))
 
 
@@ -101,7 +101,7 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
     with closing(sqlite3.connect(ledger)) as db:
         rows = db.execute("SELECT release, cost FROM releases").fetchall()
     costs = {release: json.loads(cost) for release, cost in rows}
-    kinds = ("gaussian", "pure", "zcdp")
+    kinds = ("gaussian", "pure")
     return {release: next((Fraction(cost[kind]) for kind in kinds if Fraction(cost[kind])), Fraction(0))
             for release, cost in costs.items()}  # fmt: skip
 

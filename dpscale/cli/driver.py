@@ -23,7 +23,7 @@ from dpscale.cli import signs
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
-from dpscale.privacy.ledgerplace import network_kind, refused
+from dpscale.ledger.place import network_kind, refused
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole

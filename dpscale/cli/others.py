@@ -22,7 +22,7 @@ def ledger() -> None:
 def ledger_show(path: str, as_json: bool) -> None:
     """Show spent, reserved and remaining budget, per release and in total."""
     from dpscale.cli.ledgertext import ledger_text
-    from dpscale.privacy.ledger import Ledger
+    from dpscale.ledger import Ledger
 
     with Ledger.open(path, create=False) as opened:
         summary = opened.summary()
@@ -33,13 +33,17 @@ def ledger_show(path: str, as_json: bool) -> None:
 @click.argument("path")
 @click.option("--dataset", required=True)
 @click.option("--epsilon", type=float, required=True)
-@click.option("--delta", type=float, required=True)
-def ledger_cap(path: str, dataset: str, epsilon: float, delta: float) -> None:
+@click.option("--delta", type=float, required=True, help="0 for a cap on pure releases.")
+@click.option("--currency", type=click.Choice(["gdp", "pure"]), help="What adds up; by default pure where delta is 0.")
+@click.option("--unit", help="Whom its releases protect: row, or the column that names persons.")
+def ledger_cap(path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None) -> None:
     """Cap what all releases of a dataset may cost together."""
-    from dpscale.privacy.ledger import Ledger
+    from dpscale.ledger import Ledger
+    from dpscale.privacy.protection import Protection
 
+    protects = None if unit is None else Protection(None if unit == "row" else unit)
     with Ledger.open(path) as opened:
-        click.echo(str(opened.set_cap(dataset, epsilon, delta)))
+        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))
 
 
 @main.group()

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpscale.evidence.draws import Counted, draws_and_factors, file_hashes
 from dpscale.evidence.redacted import redacted
 from dpscale.evidence.signing import ALGORITHM
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.currency import PURE
 from dpscale.runs.hashes import check_left, disk_errors
 from dpscale.runs.manifest import versions
 from dpscale.runs.run import Run, now
@@ -30,8 +32,8 @@ FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json",
 SCRIPTS = ("recompute.py", "sensitivities.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
-        "unit", "relation", "rows_per_unit", "bound", "private", "seeded")  # fmt: skip
-TOTALS = ("cap", "former_caps", "spent", "reserved", "remaining_epsilon", "currency", "unit", "relation")
+        "unit", "relation", "bound", "squared_mu", "public")  # fmt: skip
+TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
 
 Said = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
@@ -83,7 +85,8 @@ def _events(run: Run, ledger: Said, costs: Counted) -> Said:
     """What was drawn and what the ledger holds, as privacy events with what is claimed of them."""
     name, spent = run.manifest["release"], ledger["spent"]
     entry = next(row for row in ledger["releases"] if row["release"] == name)
-    charged = sum((_of_cost(row["cost"]) for row in ledger["releases"]), Counted())
+    charged = sum((_of_cost(row["cost"], ledger["currency"]) for row in ledger["releases"]), Counted())
+    charged += _for_groups(charged, spent)
     return {
         "private": run.manifest["private"],
         "release": {
@@ -98,15 +101,26 @@ def _events(run: Run, ledger: Said, costs: Counted) -> Said:
 def _claim(cost: Mapping[str, str], delta: float) -> Said:
     """What a ledger's entry claims of its release: ε at δ, which is 0 where all is pure."""
     whole = Cost.from_dict(cost)
-    delta = 0.0 if whole.pure and not (whole.gaussian or whole.zcdp) else delta
+    delta = 0.0 if whole.is_pure else delta
     epsilon = whole.epsilon(delta)
     return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": delta, "cost": dict(cost)}
 
 
-def _of_cost(cost: Mapping[str, str]) -> Counted:
+def _of_cost(cost: Mapping[str, str], currency: str) -> Counted:
+    """An entry in the currency in which its dataset adds up."""
     whole = Cost.from_dict(cost)
-    parts = {"gaussian": whole.gaussian, "zcdp": whole.zcdp, "pure": whole.pure}
-    return Counter({(kind, part): 1 for kind, part in parts.items() if part})
+    return Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
+
+
+def _for_groups(charged: Counted, spent: Said) -> Counted:
+    """What is counted beyond the entries: of a release that protects less than the dataset, by group privacy."""
+    more = Counted()
+    for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon")):
+        here = sum((cost * count for (own, cost), count in charged.items() if own == kind), Fraction(0))
+        beyond = Fraction(spent[name] or 0) - here
+        if here and beyond > here * Fraction(1e-9):
+            more[kind, beyond] += 1
+    return more
 
 
 def _listed(events: Counted) -> list[Said]:

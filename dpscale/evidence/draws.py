@@ -47,7 +47,7 @@ def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
             "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
     costs = Counter((_kind(order.draw), order.draw.cost) for order in orders)
     for one in told["selections"]:
-        kind, cost = ("zcdp", one["rho"]) if one["range"] is None else ("selection", one["range"])
+        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
         costs[kind, Fraction(cost)] += one["count"]
     return told, dict(names.values()), costs
 
@@ -96,11 +96,11 @@ def _selections(decision: Decision) -> Iterator[Said]:
     if not decision.choosing:
         return
     told = decision.to_dict()
-    rho, count = Fraction(told.get("rho") or 0), len(told.get("chosen") or ())
-    if rho and rho * count == decision.choosing:
-        yield {"round": decision.round, "count": count, "rho": str(rho), "range": str(epsilon_below(rho))}
+    beta, count = Fraction(told.get("beta") or 0), len(told.get("chosen") or ())
+    if beta and beta * count == decision.choosing:
+        yield {"round": decision.round, "count": count, "mu_squared": str(beta), "range": str(epsilon_below(beta))}
     else:
-        yield {"round": decision.round, "count": 1, "rho": str(decision.choosing), "range": None}
+        yield {"round": decision.round, "count": 1, "mu_squared": str(decision.choosing), "range": None}
 
 
 def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:

@@ -3,8 +3,8 @@
 A draw measures m·K·x + noise on the integers. A unit of k records moves it by m Δ k in L2 at most, Δ² the largest
 squared norm of a column of the integer matrix K. Gaussian noise of variance v is charged as one of v − 8, for which
 μ² = (m Δ k)²/(v − 8). Laplace noise of scale s costs ε = m Δ₁ k / s, Δ₁ the largest L1 norm. Over axes K is a product,
-and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length `range`: it
-costs range²/8 as zCDP at most.
+and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length `range`: as
+Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import zlib
 from array import array
 from collections import Counter
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any
 
 SMOOTHING = 8
+ABOVE = Fraction(1 + 1e-9)  # rounding of floats
 
 Said = dict[str, Any]
 Events = Counter[tuple[str, Fraction]]  # how often, by kind and exact cost: μ², ε or ρ
@@ -85,15 +87,18 @@ def check_draws(draws: Said, factors: dict[str, Said]) -> tuple[Events, list[str
     if len({draw["file"] for draw in draws["draws"]}) != len(draws["draws"]):
         faults.append("a draw that is listed twice")
     for one in draws["selections"]:
-        if int(one["count"]) < 1 or Fraction(one["rho"]) < 0:
+        if int(one["count"]) < 1 or Fraction(one["mu_squared"]) < 0:
             faults.append(f"round {one['round']}: a selection that cannot be")
-        if one["range"] is None:
-            events["zcdp", Fraction(one["rho"])] += int(one["count"])
-            continue
-        if Fraction(one["range"]) ** 2 / 8 > Fraction(one["rho"]):
+        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
+        if kind == "selection" and mu_of_pure(float(Fraction(cost)) / 2) ** 2 > Fraction(one["mu_squared"]) * ABOVE:
             faults.append(f"round {one['round']}: a selection that costs more than it says")
-        events["selection", Fraction(one["range"])] += int(one["count"])
+        events[kind, Fraction(cost)] += int(one["count"])
     return events, faults
+
+
+def mu_of_pure(epsilon: float) -> float:
+    """Of ε-DP as Gaussian DP: its trade-off curve touches that of N(0, 1) against N(μ, 1) here."""
+    return -2 * NormalDist().inv_cdf(1 / (1 + math.exp(epsilon))) if epsilon < 700 else math.inf
 
 
 def _possible(draw: Said, k: Any) -> bool:

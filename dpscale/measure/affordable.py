@@ -12,26 +12,30 @@ from fractions import Fraction
 from dpscale.errors import BudgetError
 from dpscale.plans.planned import Decision, Selection
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.draws import total_zcdp, zcdp_of
+from dpscale.privacy.draws import LaplaceDraw, recounted, total_below
 
 
 def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
     """BudgetError where the decisions come to more than was charged for all of them."""
-    if total_zcdp(_parts(decisions, rows_per_unit)) > charged.rho:
+    parts = list(_parts(decisions, rows_per_unit))
+    gaussian, pure = (total_below(cost for kind, cost in parts if kind is pure) for pure in (False, True))
+    if gaussian > charged.gaussian or pure > charged.pure:
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "what the plan said it costs", "this is a fault of the mechanism: report it")  # fmt: skip
 
 
 def check_choosing(decision: Decision, selection: Selection) -> None:
     """BudgetError where a decision does not tell what its selections cost."""
-    if decision.choosing < selection.count * selection.rho:
+    if decision.choosing < selection.count * selection.beta:
         raise BudgetError("mechanism", f"round {decision.round} chose at a higher cost than it tells", "what it cost",
                           "this is a fault of the mechanism: report it")  # fmt: skip
 
 
-def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[Fraction]:
+def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction]]:
+    """Whether it is pure, and what it costs: squared μ, or ε."""
     for decision in decisions:
-        yield decision.choosing
+        yield False, decision.choosing
         for order in decision.orders:
             block = order.block
-            yield zcdp_of(order.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
+            cost = recounted(order.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
+            yield isinstance(order.draw, LaplaceDraw), cost

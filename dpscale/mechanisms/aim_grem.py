@@ -33,7 +33,7 @@ class Options(Settings):
     """How the loop goes about it. The defaults are our own best on evidence (benchmarks/adaptive.py)."""
 
     published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, and no other option")
-    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of ρ", ge=0.01, le=0.99)
+    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
     selecting: float = setting(
         0.1, "a share from 0.01 to 0.99", "the share of a round that pays its choices", ge=0.01, le=0.99
     )
@@ -92,11 +92,11 @@ def _share(value: float) -> Fraction:
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     if question.noise == LAPLACE:
-        raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism", "epsilon with delta, or rho",
+        raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism", "epsilon with delta, or beta",
                        "add delta")  # fmt: skip
     workload, targets = question.workload, targets_of(question.workload)
     sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
-    asked = Setting(sizes, tuple(targets), question.budget.rho, question.rows_per_unit, options.schedule(),
+    asked = Setting(sizes, tuple(targets), Fraction(question.budget.amount), question.rows_per_unit, options.schedule(),
                     options.beliefs(), whole_weights(targets))  # fmt: skip
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     entropy = replace(asked, schedule=Batched(), beliefs=MaximumEntropy()) if options.published else asked

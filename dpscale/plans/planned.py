@@ -55,7 +55,7 @@ class Decision(Protocol):
     def orders(self) -> Sequence[Order]: ...
     @property
     def choosing(self) -> Fraction:
-        """zCDP of the selections that came to it."""
+        """Squared μ of the selections that came to it."""
 
     def to_dict(self) -> dict[str, Any]: ...
     def fits(self, other: Any, /) -> bool:
@@ -71,7 +71,7 @@ class Believed(Protocol):
 class Selection(Protocol):
     """A round's choice, a function of released values: `count` candidates, one exponential mechanism after the other.
 
-    `rho`: zCDP of one of them. What a candidate is worth is weight · (distance − offset), in units of 1/SCALE: a
+    `beta`: squared μ of one of them. What a candidate is worth is weight · (distance − offset), in units of 1/SCALE: a
     mechanism says weights and offsets, public numbers both, and is never handed a distance.
     """
 
@@ -80,7 +80,7 @@ class Selection(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def rho(self) -> Fraction: ...
+    def beta(self) -> Fraction: ...
     @property
     def candidates(self) -> Sequence[AttributeSet]: ...
     @property

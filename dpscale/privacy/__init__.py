@@ -16,6 +16,8 @@ _ACCOUNTING = (
     "epsilon_of_mu",
     "epsilon_of_rho",
     "gdp_mu",
+    "mu_of_exponential",
+    "mu_of_pure",
     "rho_of_exponential",
     "rho_of_pure",
     "zcdp_rho",

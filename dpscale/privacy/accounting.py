@@ -1,14 +1,15 @@
 """What a release costs: exact sums of privacy costs, and the (epsilon, delta) that they come to.
 
-Costs are kept by what is known of the mechanism, in exact fractions, because the kinds compose differently:
-Gaussian DP adds squared mu (Dong, Roth & Su 2022, Corollary 2), zCDP adds rho (Bun & Steinke 2016, Lemma 1.7), pure DP
-adds epsilon, or epsilon²/2 as zCDP. mu-Gaussian DP is mu²/2-zCDP. Conversions to floats come last and round upwards.
+Costs are kept by what is known of the mechanism, in exact fractions: Gaussian DP adds squared mu (Dong, Roth & Su 2022,
+Corollary 2), pure DP adds epsilon. All else enters Gaussian DP: a pure mechanism and a selection by the corner of their
+trade-off (docs/privacy.md), an old zCDP entry as pi times its rho. So a release has one squared mu, known when it is
+charged, and releases add. Conversions to floats come last and round upwards.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
@@ -19,9 +20,10 @@ from dpscale.privacy.conversion import (
     delta_of_mu,
     delta_of_rho,
     epsilon_of_mu,
-    epsilon_of_mu_and_pure,
     epsilon_of_rho,
     gdp_mu,
+    mu_of_exponential,
+    mu_of_pure,
     rho_of_exponential,
     rho_of_pure,
     zcdp_rho,
@@ -35,13 +37,16 @@ __all__ = [
     "epsilon_of_rho",
     "float_above",
     "gdp_mu",
+    "mu_of_exponential",
+    "mu_of_pure",
     "rho_of_exponential",
     "rho_of_pure",
     "root_above",
     "zcdp_rho",
 ]
 
-SPLITS = tuple(2.0**-k for k in (1, 2, 4, 7, 11, 16, 22, 30))  # shares of delta tried for either part of a mix
+MOST = 10**15  # of an epsilon whose mu is worth computing
+PI = Fraction(math.nextafter(math.pi, 4))  # a little above
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ class Cost:
 
     Parameters
     ----------
-    gaussian: sum of the squared mu of Gaussian-DP mechanisms (the papers' privacy cost beta).
-    zcdp: sum of the rho of mechanisms only known to be zCDP (exponential mechanism, selection).
+    gaussian: sum of the squared mu of Gaussian-DP mechanisms (the papers' privacy cost beta), selections among them.
+    zcdp: sum of the rho of old adaptive entries: measurements of Gaussian noise, and selections.
     pure: sum of the epsilon of pure-DP mechanisms (Laplace).
     pure_squares: sum of the epsilon² of the same; left out, `pure` is taken as one mechanism.
 
@@ -79,7 +84,7 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
-        """The cost of all of them together, also when each was chosen in sight of the ones before."""
+        """The cost of all of them together, where none was chosen in sight of another."""
         return sum(costs, cls())
 
     def scaled(self, factor: Fraction | int) -> Cost:
@@ -105,19 +110,39 @@ class Cost:
                               "read it with the version that wrote it")  # fmt: skip
         return cls(**parts)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        return any(getattr(self, part.name) for part in fields(self))
+
     @property
-    def rho(self) -> Fraction:
-        """The zCDP of the whole, exactly."""
-        return self.gaussian / 2 + self.zcdp + self.pure_squares / 2
+    def is_pure(self) -> bool:
+        """Whether `pure` is all of it."""
+        return not self.gaussian and not self.zcdp
+
+    @property
+    def squared_mu(self) -> Fraction:
+        """The squared mu for which the whole is Gaussian DP: what it takes of a budget in that currency.
+
+        A selection of range epsilon has rho = epsilon²/8 and at most pi rho of squared mu, a measurement 2 rho.
+        """
+        return self.gaussian + PI * self.zcdp + self._pure_as_gaussian
+
+    @property
+    def _pure_as_gaussian(self) -> Fraction:
+        """As one mechanism of the whole epsilon, or as its parts, each at most epsilon² pi/2."""
+        if not self.pure:
+            return self.pure
+        mu = mu_of_pure(float_above(self.pure)) if self.pure < MOST else math.inf
+        parts = PI / 2 * self.pure_squares
+        return parts if math.isinf(mu) else min(Fraction(mu) ** 2, parts)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon for which the whole is (epsilon, delta)-DP: the least of the bounds that hold for its parts.
+        """An epsilon for which the whole is (epsilon, delta)-DP, as one release whose parts were fixed beforehand.
 
-        With Gaussian parts alone it is exact, with a pure part besides nearly so. It is inf for delta = 0, unless all
-        parts are pure.
+        With Gaussian parts alone it is exact. It is inf for delta = 0, unless all parts are pure.
         """
         delta = checked_delta(delta)
-        return min(bound(self, delta) for bound in BOUNDS)
+        pure = float_above(self.pure) if self.is_pure else math.inf
+        return min(pure, epsilon_of_squared_mu(self.squared_mu, delta))
 
 
 def _fraction(part: str, value: Any) -> Fraction:
@@ -156,68 +181,7 @@ def root_above(value: Fraction) -> float:
     return root
 
 
-# The bounds. Each holds for any Cost and any delta; basic composition adds epsilons and deltas of separate parts.
-
-
-def _as_pure(cost: Cost, delta: float) -> float:
-    return math.inf if cost.gaussian or cost.zcdp else float_above(cost.pure)
-
-
-def _as_zcdp(cost: Cost, delta: float) -> float:
-    return _of_rho(cost.rho, delta)
-
-
-def _as_zcdp_and_pure(cost: Cost, delta: float) -> float:
-    if not cost.pure:
-        return math.inf  # no other than the one before
-    return _sum_above(_of_rho(cost.gaussian / 2 + cost.zcdp, delta), float_above(cost.pure))
-
-
-def _as_gaussian_and_zcdp(cost: Cost, delta: float) -> float:
-    return _split(cost.gaussian, cost.zcdp + cost.pure_squares / 2, delta)
-
-
-def _as_gaussian_and_zcdp_and_pure(cost: Cost, delta: float) -> float:
-    if not cost.pure or not cost.zcdp:
-        return math.inf  # no other than the one before, or than the one after
-    return _sum_above(_split(cost.gaussian, cost.zcdp, delta), float_above(cost.pure))
-
-
-def _as_gaussian_and_pure(cost: Cost, delta: float) -> float:
-    mu, pure = root_above(cost.gaussian), float_above(cost.pure)
-    if cost.zcdp or not cost.pure or math.isinf(mu) or math.isinf(pure):
-        return math.inf
-    return epsilon_of_mu_and_pure(mu, pure, delta)
-
-
-BOUNDS: tuple[Callable[[Cost, float], float], ...] = (
-    _as_pure,
-    _as_zcdp,
-    _as_zcdp_and_pure,
-    _as_gaussian_and_zcdp,
-    _as_gaussian_and_zcdp_and_pure,
-    _as_gaussian_and_pure,
-)
-
-
-def _split(beta: Fraction, rho: Fraction, delta: float) -> float:
-    """Gaussian DP at one share of delta and zCDP at the rest, the best of a geometric grid of shares."""
-    if not beta or not rho:
-        return _of_beta(beta, delta) if not rho else _of_rho(rho, delta)
-    shares = [(share * delta, (1 - share) * delta) for share in SPLITS]  # exact: a power of two, and 1 less it
-    shares += [(rest, share) for share, rest in shares]
-    return min(_sum_above(_of_beta(beta, one), _of_rho(rho, other)) for one, other in shares)
-
-
-def _of_beta(beta: Fraction, delta: float) -> float:
-    mu = root_above(beta)
+def epsilon_of_squared_mu(squared: Fraction, delta: float) -> float:
+    """The least epsilon for which Gaussian DP of that squared mu implies (epsilon, delta)-DP; inf beyond floats."""
+    mu = root_above(squared)
     return math.inf if math.isinf(mu) else epsilon_of_mu(mu, delta)
-
-
-def _of_rho(rho: Fraction, delta: float) -> float:
-    above = float_above(rho)
-    return math.inf if math.isinf(above) else epsilon_of_rho(above, delta)
-
-
-def _sum_above(one: float, other: float) -> float:
-    return math.nextafter(one + other, math.inf) if one and other else one + other

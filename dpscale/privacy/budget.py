@@ -1,24 +1,22 @@
 """What a release may spend: the kind of its noise, and how much of that kind's currency.
 
 Under Gaussian noise the amount is β, squared Gaussian-DP μ, and errors fall with β; under Laplace noise it is ε of pure
-differential privacy, and errors fall with ε². Mechanisms that choose as they go still reckon in ρ of zCDP.
+differential privacy, and errors fall with ε². Selections are paid in β too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 GAUSSIAN, LAPLACE = "gaussian", "laplace"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """`amount`: β for Gaussian noise, ε for Laplace. `rho`: the same promise in zCDP, 0 where it is pure."""
+    """`amount`: β for Gaussian noise, ε for Laplace."""
 
     noise: str
     amount: float
-    rho: Fraction = Fraction(0)
 
     @property
     def privacy_cost(self) -> float:

@@ -2,6 +2,7 @@
 
 Gaussian DP: the exact curve of Balle & Wang 2018 (Theorem 8), in the form of Dong, Roth & Su 2022 (Corollary 1),
     delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
+Pure DP and the exponential mechanism are Gaussian DP too, by the corner of their trade-off (docs/privacy.md).
 zCDP: the Renyi optimisation of Canonne, Kamath & Steinke 2020 (Proposition 12); with t = alpha - 1,
     log delta = min over t > 0 of  t((t+1) rho - eps) - t log(1 + 1/t) - log(1 + t).
 Any t gives a valid bound, so an inexact minimiser can cost tightness but never privacy.
@@ -27,6 +28,7 @@ SLACK = 1e-12  # relative, on deltas and epsilons: an order of magnitude above w
 MARGIN = 3e-12  # relative, on mu and rho: above SLACK, so that there and back again stays within the budget
 ULPS = 8 * sys.float_info.epsilon  # what the cancelling terms of an exponent may lose, relative to their size
 SMALLEST = sys.float_info.min  # a delta below this is reported as this
+NEAR = 2.0  # below it, 1/2 + tanh(epsilon/2)/2 is far enough from 1 for its digits
 FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
 
 
@@ -141,32 +143,36 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return crossing(lambda mu: delta_of_mu(mu, epsilon) * (1 + MARGIN) > delta)[0]
 
 
-def epsilon_of_mu_and_pure(mu: float, pure: float, delta: float) -> float:
-    """The least epsilon >= 0 for which mu-Gaussian DP together with `pure`-DP implies (epsilon, delta)-DP.
+def mu_of_pure(epsilon: float) -> float:
+    """A mu for which every epsilon-DP mechanism is mu-Gaussian DP: 2 Phi^-1(e^eps / (1 + e^eps)).
 
-    Randomised response dominates every pure mechanism (Kairouz, Oh & Viswanath 2015), with a loss of +-pure; dominating
-    pairs compose (Zhu, Dong & Wang 2022, Theorem 10), so the delta is the Gaussian one averaged over that loss.
+    The trade-off of pure DP is a polygon with one corner, at alpha = beta = 1 / (1 + e^eps); G_mu is convex and passes
+    through that corner (docs/privacy.md). At most epsilon sqrt(pi/2).
     """
-    mu, pure, delta = checked_parameter("mu", mu), checked_parameter("pure", pure), checked_delta(delta)
-    if mu == 0 or delta < SMALLEST:
-        return math.inf if mu else pure
-    likely = 1 / (1 + math.exp(-pure))
+    from scipy.special import erfinv, ndtri_exp
 
-    def delta_at(epsilon: float) -> float:
-        worse, better = _delta_below_0(mu, epsilon - pure), _delta_below_0(mu, epsilon + pure)
-        return likely * worse + (1 - likely) * better
-
-    if delta_at(0) <= delta:
-        return 0.0
-    epsilon = crossing(lambda epsilon: delta_at(epsilon) <= delta)[1]
-    return epsilon + SLACK * epsilon + ULPS * pure  # what epsilon - pure lost
+    epsilon = checked_epsilon(epsilon)
+    if epsilon < NEAR:
+        return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2))) * (1 + SLACK)
+    return -2 * float(ndtri_exp(-(epsilon + math.log1p(math.exp(-epsilon))))) * (1 + SLACK)
 
 
-def _delta_below_0(mu: float, epsilon: float) -> float:
-    """The curve of mu-Gaussian DP continued to negative epsilon, by its symmetry."""
-    if epsilon >= 0:
-        return delta_of_mu(mu, epsilon)
-    return -math.expm1(epsilon) + math.exp(epsilon) * delta_of_mu(mu, -epsilon)
+def pure_of_mu(mu: float) -> float:
+    """The largest epsilon for which `mu_of_pure(epsilon) <= mu`: log(Phi(mu/2) / Phi(-mu/2))."""
+    from scipy.special import log_ndtr
+
+    half = checked_parameter("mu", mu) / 2
+    if half < 1:
+        return 2 * math.atanh(math.erf(half / math.sqrt(2))) * (1 - MARGIN)
+    return float(log_ndtr(half) - log_ndtr(-half)) * (1 - MARGIN)
+
+
+def mu_of_exponential(epsilon: float) -> float:
+    """A mu for which the exponential mechanism, whose loss has a range of epsilon, is mu-Gaussian DP.
+
+    2 Phi^-1(e^(eps/2) / (1 + e^(eps/2))), what eps/2 of pure DP comes to: the proof is in docs/privacy.md.
+    """
+    return mu_of_pure(checked_epsilon(epsilon) / 2)
 
 
 # Zero-concentrated differential privacy

@@ -160,14 +160,14 @@ def cost_of(draws: Iterable[Draw]) -> Cost:
     return Cost(gaussian=_rounded_up(gaussian), pure=pure, pure_squares=squares)
 
 
-def zcdp_of(draw: Draw, squared_l2: int, l1: int, rows_per_unit: int) -> Fraction:
-    """What a draw comes to in zCDP by its own numbers and the strategy's, whatever it says of its cost."""
+def recounted(draw: Draw, squared_l2: int, l1: int, rows_per_unit: int) -> Fraction:
+    """What a draw costs (β, or ε) by its own numbers and the strategy's, whatever it says of its cost."""
     if isinstance(draw, LaplaceDraw):
-        return Fraction(draw.multiplier * l1 * rows_per_unit, draw.scale) ** 2 / 2
-    return Fraction(draw.multiplier**2 * squared_l2 * rows_per_unit**2, draw.variance - SMOOTHING) / 2
+        return Fraction(draw.multiplier * l1 * rows_per_unit, draw.scale)
+    return Fraction(draw.multiplier**2 * squared_l2 * rows_per_unit**2, draw.variance - SMOOTHING)
 
 
-def total_zcdp(parts: Iterable[Fraction]) -> Fraction:
+def total_below(parts: Iterable[Fraction]) -> Fraction:
     """The sum of many, each rounded down to a unit of 2^-160: exact sums of thousands of fractions grow long."""
     return Fraction(sum(int(part * COST_UNIT) for part in parts), COST_UNIT)
 

@@ -3,7 +3,8 @@
 Scores of floats would have a sensitivity only up to rounding; so callers hand in whole numbers, computed in integers
 from integer counts and rounded released values, and their sensitivity is exact. A draw inverts the cumulative law: the
 uniform number is a prefix of bits, the weights are intervals (`exp_bounds`), and both get longer until they part; so no
-float and no rounding decides. With scale = ε / (2Δ) the cost is ε²/8 in zCDP (Cesar & Rogers 2021).
+float and no rounding decides. With scale = ε / (2Δ) the loss has a range of ε, which is Gaussian DP
+of μ = 2 Φ⁻¹(e^{ε/2} / (1 + e^{ε/2})) (docs/privacy.md).
 
 Floats only save time: where the uniform number is farther from every edge than they can be wrong, they find the same
 index as the intervals would. Their edges are wrong by less than 2e-10: weights by 745 · 2⁻⁵² relatively (those whose
@@ -12,16 +13,18 @@ exponent is larger are nothing either way), sums by n · 2⁻⁵³, n ≤ MOST_S
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
-from math import isqrt
 
 import numpy as np
 
+from dpscale.privacy.conversion import pure_of_mu
 from dpscale.privacy.staircase import WORD_BITS, Words, exp_bounds
 
-ROOT_BITS = 80
+RANGE_BITS = 40
 MARGIN, MOST_SCREENED = 1e-9, 10**6
 
 
@@ -68,12 +71,16 @@ def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
     return len(gaps) - 1
 
 
-def epsilon_below(rho: Fraction) -> Fraction:
-    """A rational ε with ε²/8 ≤ ρ, below the root by 2^-80 of it at most: what a selection of cost ρ may use."""
-    shift = ROOT_BITS + max(0, rho.denominator.bit_length() - rho.numerator.bit_length())
-    return Fraction(isqrt((8 * rho.numerator << 2 * shift) // rho.denominator), 1 << shift)
+def epsilon_below(beta: Fraction) -> Fraction:
+    """A rational ε with which a selection costs β at most, squared Gaussian-DP μ: 2 log(Φ(μ/2) / Φ(−μ/2)), μ = √β.
+
+    Rounded down to so few bits that it hardly ever differs between machines whose floats differ in their last ones.
+    """
+    mu = math.sqrt(beta) * (1 - 4 * sys.float_info.epsilon)
+    mantissa, exponent = math.frexp(2 * pure_of_mu(mu))
+    return Fraction(math.floor(math.ldexp(mantissa, RANGE_BITS))) * Fraction(2) ** (exponent - RANGE_BITS)
 
 
-def scale_for(rho: Fraction, sensitivity: int) -> Fraction:
-    """The scale ε / (2Δ) of a draw that costs at most ρ."""
-    return epsilon_below(rho) / (2 * sensitivity)
+def scale_for(beta: Fraction, sensitivity: int) -> Fraction:
+    """The scale ε / (2Δ) of a draw that costs at most β."""
+    return epsilon_below(beta) / (2 * sensitivity)

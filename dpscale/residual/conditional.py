@@ -1,7 +1,7 @@
 """Conditional ResidualPlanner: a round's budget over the residuals of one marginal (AIM+GReM, equation 2).
 
     min Σ v_τ / (x_τ + a_τ)   s.t.   Σ p_τ x_τ ≤ 1,  x ≥ 0
-with x_τ the new precision and a_τ the one already there, in units of the round's 2ρ. It is water-filling: x_τ =
+with x_τ the new precision and a_τ the one already there, in units of the round's β. It is water-filling: x_τ =
 max(0, c √(v_τ/p_τ) − a_τ) for one level c, found by sorting. Exact; no iterative solver.
 """
 
@@ -41,7 +41,7 @@ def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Array, Array]:
 
 
 def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float) -> Array:
-    """Each residual's share p x of a round's privacy cost β = 2ρ, in the order of `subsets(names)`.
+    """Each residual's share p x of a round's privacy cost β, in the order of `subsets(names)`.
 
     `had`: precisions already there. Shares below LEAST_SHARE are 0 and go to the others, so that they sum to 1.
     """

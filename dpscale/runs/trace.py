@@ -11,8 +11,9 @@ from dpscale.storage.files import reading, writing
 def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
     """trace.parquet: a row for every measurement that was chosen; no file for None.
 
-    Columns: round, rank, attributes, rho (of the measurement with its selection), moved (L1 distance by which the
-    estimate of the chosen marginal moved, records), expected_noise (the L1 error that its noise alone would make).
+    Columns: round, rank, attributes, privacy_cost (squared μ of the measurement with its selection), moved (L1 distance
+    by which the estimate of the chosen marginal moved, records), expected_noise (the L1 error that its noise alone
+    would make).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -20,7 +21,8 @@ def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
     if rows is None:
         return
     schema = pa.schema([("round", pa.int32()), ("rank", pa.int32()), ("attributes", pa.list_(pa.string())),
-                        ("rho", pa.float64()), ("moved", pa.float64()), ("expected_noise", pa.float64())])  # fmt: skip
+                        ("privacy_cost", pa.float64()), ("moved", pa.float64()),
+                        ("expected_noise", pa.float64())])  # fmt: skip
     with writing(path, durable=False) as file:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpscale.errors import BudgetError, DataError, JobError, PlanError
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now

@@ -54,9 +54,9 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines: dict[int, dict[str, Any]] = {}
     for row in trace:
         line = lines.setdefault(
-            row["round"], {"round": row["round"], "rho": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
+            row["round"], {"round": row["round"], "cost": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
         )
-        line["rho"] += row["rho"]
+        line["cost"] += row["privacy_cost"]
         line["chosen"].append(", ".join(row["attributes"]))
         line["moved"] += row["moved"]
         line["noise"] += row["expected_noise"]

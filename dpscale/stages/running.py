@@ -7,7 +7,7 @@ from typing import Any
 
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.privacy.ledgerplace import check_ledger_place
+from dpscale.ledger.place import check_ledger_place
 from dpscale.runs.hashes import check_left, disk_errors
 from dpscale.runs.run import Run
 from dpscale.runs.stage import Stage

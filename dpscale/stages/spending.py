@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpscale.errors import BudgetError
+from dpscale.ledger import Ledger
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, remove_partial
@@ -42,7 +42,15 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
     privacy, drawn = run.job.privacy, _drawn(run, released)
     with _ledger(run) as ledger:
         state = ledger.charge(
-            run.job.dataset, released.release, released.spent, drawn, privacy.epsilon, privacy.delta, reserve
+            run.job.dataset,
+            released.release,
+            released.spent,
+            drawn,
+            privacy.epsilon,
+            privacy.delta,
+            reserve,
+            run.job.data.protects,
+            public=run.job.engine.seed is not None,
         )
     if reserve:
         run.update(privacy=_spent(run, released.spent))
@@ -106,5 +114,6 @@ def _spent(run: Run, cost: Cost) -> dict[str, Any]:
         "epsilon": run.job.privacy.epsilon,
         "delta": run.job.privacy.delta,
         "unit": run.job.data.privacy_unit or "row",
-        "rows_per_unit": run.job.data.max_rows_per_unit or 1,
+        "relation": run.job.data.protects.relation,
+        "rows_per_unit": run.job.data.protects.bound,
     }

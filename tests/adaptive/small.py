@@ -42,9 +42,9 @@ def counter(table):
     return counts_of
 
 
-def setting(options=OWN, rho=Fraction(1, 20), targets=TRIPLES, **more):
+def setting(options=OWN, beta=Fraction(1, 10), targets=TRIPLES, **more):
     schedule, beliefs = options
-    return Setting(SIZES, tuple(targets), rho, schedule=schedule, beliefs=beliefs, **more)
+    return Setting(SIZES, tuple(targets), beta, schedule=schedule, beliefs=beliefs, **more)
 
 
 def chain(asked):

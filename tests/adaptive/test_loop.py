@@ -38,11 +38,11 @@ def made_up(order, rng):
 def scripted(asked, rng, choose):
     """A run on made-up values; yields states, and what each round chose and ordered."""
     decision = first_decision(asked)
-    spent = sum(order.rho for order in decision.orders)
+    spent = sum(order.draw.cost for order in decision.orders)
     state = begun(asked, decision, [made_up(order, rng) for order in decision.orders])
     while not state.done:
         decision = decided(state, selection := next_selection(state), choose(selection))
-        spent += selection.rho * len(decision.chosen) + sum(order.rho for order in decision.orders)
+        spent += selection.beta * len(decision.chosen) + sum(order.draw.cost for order in decision.orders)
         state = advanced(state, decision, [made_up(order, rng) for order in decision.orders])
     return state, spent
 
@@ -70,9 +70,9 @@ asked_anything = given(
 )
 
 
-def check_budget(sets, rho, published, rows, seed):
+def check_budget(sets, beta, published, rows, seed):
     targets = {tuple(name for name in NAMES if name in own) for own in sets}
-    asked = setting(PUBLISHED if published else OWN, rho, sorted(targets), rows_per_unit=rows)
+    asked = setting(PUBLISHED if published else OWN, beta, sorted(targets), rows_per_unit=rows)
     rng = np.random.default_rng(seed)
 
     def choose(selection):
@@ -80,11 +80,11 @@ def check_budget(sets, rho, published, rows, seed):
         return [selection.candidates[index] for index in order[: selection.count]]
 
     state, spent = scripted(asked, rng, choose)
-    assert rho * (1 - Fraction(1, 10**5)) < spent <= rho
+    assert beta * (1 - Fraction(1, 10**5)) < spent <= beta
     if state.setting.candidates:
         assert state.left == 0
         planned = len(asked.names) * asked.one_way_cost + sum(note.step * len(note.chosen) for note in state.rounds)
-        assert planned == rho
+        assert planned == beta
 
 
 test_the_budget_is_met_exactly_and_never_passed = settings(max_examples=60, deadline=None)(asked_anything(check_budget))
@@ -176,7 +176,7 @@ def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
         told | {"orders": told["orders"] * 2},
         told | {"chosen": [["a"], *told["chosen"][1:]]},
         told | {"chosen": [told["chosen"][0], *told["chosen"][:-1]]},
-        told | {"rho": "-1/7"},
+        told | {"beta": "-1/7"},
         told | {"orders": [[-1, *row[1:]] for row in told["orders"]]},
         told | {"step": "0"},
         told | {"groups": told["groups"] | {"a": [4, 0, 3, 2]}},
@@ -244,14 +244,14 @@ def test_ours_is_far_better_than_published_and_than_independence():
 
 def test_with_budget_to_spare_pairs_come_out_exact():
     pairs = [names for names in subsets(NAMES) if len(names) == 2]
-    state = run(setting(rho=Fraction(10**4), targets=pairs), COUNTS, seeded_secret(0))
+    state = run(setting(beta=Fraction(10**4), targets=pairs), COUNTS, seeded_secret(0))
     assert error(state, COUNTS, pairs) < 0.01
     state = run(setting(PUBLISHED, Fraction(10**4), pairs), COUNTS, seeded_secret(0))
     assert error(state, COUNTS, pairs) < 0.02
 
 
 def test_workloads_of_one_attribute_and_of_everything():
-    one = run(setting(targets=[("c",)], rho=Fraction(10)), COUNTS, seeded_secret(0))
+    one = run(setting(targets=[("c",)], beta=Fraction(10)), COUNTS, seeded_secret(0))
     assert one.rounds == ()
     np.testing.assert_allclose(one.marginal(("c",)), COUNTS(("c",)), atol=2)
     everything = run(setting(targets=[NAMES]), COUNTS, seeded_secret(0))
@@ -261,11 +261,11 @@ def test_workloads_of_one_attribute_and_of_everything():
 
 
 def test_a_budget_for_nothing_still_runs():
-    state = run(setting(rho=Fraction(1, 10**12)), COUNTS, seeded_secret(0))
+    state = run(setting(beta=Fraction(1, 10**12)), COUNTS, seeded_secret(0))
     assert state.left == 0
     assert np.isfinite(state.marginal(TRIPLES[0])).all()
     with pytest.raises(PlanError):
-        setting(rho=Fraction(0))
+        setting(beta=Fraction(0))
     with pytest.raises(PlanError):
         setting(targets=[])
 
@@ -274,7 +274,7 @@ def test_more_rows_a_unit_mean_more_noise():
     single = first_decision(setting()).orders[0]
     triple = first_decision(setting(rows_per_unit=3)).orders[0]
     assert triple.variance == pytest.approx(9 * single.variance, rel=1e-4)
-    assert triple.rho <= setting().one_way_cost
+    assert triple.draw.cost <= setting().one_way_cost
 
 
 def test_pairs_inside_many_targets_are_candidates_once():

@@ -9,8 +9,8 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import audit_run, record_of
 from dpscale.audit.releases import MECHANISMS
+from dpscale.ledger import Ledger
 from dpscale.measure.store import record_digest, write_values
-from dpscale.privacy.ledger import Ledger
 from dpscale.runs.run import Run
 from tests.audit.small import write
 
@@ -41,9 +41,10 @@ def test_the_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, da
     assert found.sound
     assert 0.7 * 999 / 1000 < found.drawn <= 0.7
     with Ledger.open(ledger) as opened:
-        spent = opened.summary()["datasets"]["pure"]["spent"]["cost"]
-    assert spent["gaussian"] == "0"
-    assert found.drawn <= Fraction(spent["pure"]) <= 0.7
+        told = opened.summary()["datasets"]["pure"]
+    assert told["spent"]["epsilon"] == told["spent"]["pure_epsilon"]
+    assert told["spent"]["delta"] == 0
+    assert found.drawn <= Fraction(told["releases"][0]["cost"]["pure"]) <= 0.7
 
 
 @pytest.mark.parametrize("published", [False, True])
@@ -54,13 +55,14 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
                        workload=[{"family": "prefix", "degree": 2}]), tmp_path / "run").path  # fmt: skip
     found = audit_run(run, tmp_path / "ledger.sqlite")
     assert found.sound
-    assert found.paid * 999 / 1000 < found.drawn <= found.paid == Fraction(dp.privacy.zcdp_rho(1.0, 1e-9) * (1 - 1e-15))
+    assert found.paid * 999 / 1000 < found.drawn <= found.paid
+    assert found.paid == Fraction(dp.privacy.gdp_mu(1.0, 1e-9) ** 2 * (1 - 1e-15))
     path = next(iter(run.glob("measurements/*.parquet")))
     record = record_of(path) | {"variance": "3000000"}
     write_values(path.with_name(f"{record_digest(record)}.parquet"), np.zeros(3), record)
     assert not audit_run(run, tmp_path / "ledger.sqlite").sound  # a second draw under another noise
     path = run / "measurements/round-001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rho": "0"}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"beta": "0"}))
     assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 

@@ -96,13 +96,13 @@ def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
 
 
 @pytest.mark.parametrize("mechanism", [{"name": "aim-grem"}, {"name": "aim-grem", "published": True}])
-def test_an_adaptive_run_begun_before_the_house_was_rebuilt_goes_on(tmp_path, monkeypatch, mechanism):
-    """Its ledger entry holds the law as it was: mechanism, rho and rows. What was paid for must not be lost."""
+def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechanism):
+    """Its ledger entry holds the law as it was: mechanism, cost and rows. What was paid for must not be lost."""
     job = write(tmp_path, mechanism=mechanism, privacy={"rho": 0.5, "dataset": "small"},
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(spending, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             dp.run(job, tmp_path / "run")
-    assert Run(tmp_path / "run").planned.law == ["aim-grem", "1/2", 1]
+    assert Run(tmp_path / "run").planned.law == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")

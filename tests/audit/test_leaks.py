@@ -17,7 +17,7 @@ import pytest
 import tomli_w
 
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
 from dpscale.stages.running import run_stages
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame

@@ -15,8 +15,8 @@ from dpscale import BudgetError, DataError, JobError
 from dpscale.audit.composition import audit_run, record_of
 from dpscale.engine import resolve
 from dpscale.job import Job
+from dpscale.ledger import Ledger
 from dpscale.measure import carry_out
-from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.secret import make_secret
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES, reading, spending

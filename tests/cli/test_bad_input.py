@@ -29,7 +29,7 @@ def refused(place, path, *says, code=2, command="run"):
         assert part in result.stderr
     ledger = place / "ledger.sqlite"
     if ledger.exists() and code == 2:
-        from dpscale.privacy.ledger import Ledger
+        from dpscale.ledger import Ledger
 
         with Ledger.open(ledger) as opened:
             assert opened.summary()["datasets"] == {}

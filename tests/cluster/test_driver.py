@@ -18,7 +18,7 @@ from dpscale import TransientError
 from dpscale.cli import driver, signs
 from dpscale.cli.commands import main
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
 from dpscale.stages.running import run_stages
 from tests.audit.small import measurements, write
@@ -244,7 +244,7 @@ def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(clus
     def seen(mounts):
         import importlib
 
-        from dpscale.privacy import ledgerplace
+        from dpscale.ledger import place as ledgerplace
 
         importlib.reload(ledgerplace)
         if mounts:

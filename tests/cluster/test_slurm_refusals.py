@@ -64,7 +64,7 @@ def test_it_ends_with_the_code_of_an_error_in_mid_run(tmp_path, cluster, monkeyp
     monkeypatch.setattr(slurm, "make_cluster", lambda *_: nullcontext(cluster))
     monkeypatch.setattr(cluster, "adapt", lambda **_: None)
     privacy = {"privacy_cost": 0.5, "dataset": "small", "ledger": str(tmp_path / "ledger.sqlite")}
-    from dpscale.privacy.ledger import Ledger
+    from dpscale.ledger import Ledger
 
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 1e-3, 1e-9)

@@ -1,6 +1,6 @@
 """Seeded runs whose draws and answers are frozen: from a stored plan, under a fixed release id, on a table of CSV text.
 
-`python -m tests.golden.runs` makes all stored files anew: only where an issue changes what is drawn, and says so.
+`python -m tests.golden.runs [CASE ...]` makes stored files anew: only where an issue changes what is drawn.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def figures(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _store() -> None:
-    shutil.rmtree(STORED, ignore_errors=True)
-    for case in CASES:
+def _store(cases: list[str]) -> None:
+    for case in cases or CASES:
+        shutil.rmtree(STORED / case, ignore_errors=True)
         expected = {}
         for partitions in PARTITIONS:
             with tempfile.TemporaryDirectory() as place:
@@ -135,4 +135,4 @@ def _store() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_store())
+    _store(sys.argv[1:])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from tests.audit.small import write
 
 ROOT = Path(__file__).parents[2]

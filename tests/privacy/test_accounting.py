@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import (
     from_gaussian_mechanism,
-    from_laplace_mechanism,
-    from_randomized_response,
 )
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
 
 from dpscale.errors import BudgetError, JobError
 from dpscale.privacy.accounting import (
@@ -26,15 +25,17 @@ from dpscale.privacy.accounting import (
     delta_of_mu,
     delta_of_rho,
     epsilon_of_mu,
-    epsilon_of_mu_and_pure,
     epsilon_of_rho,
     float_above,
     gdp_mu,
+    mu_of_exponential,
+    mu_of_pure,
     rho_of_exponential,
     rho_of_pure,
     root_above,
     zcdp_rho,
 )
+from dpscale.privacy.conversion import pure_of_mu
 
 EXACT = 1e-9  # how far above the truth an exact conversion may be, relative
 
@@ -132,8 +133,6 @@ def test_there_and_back_again_stays_within_the_budget(epsilon: float, delta: flo
     assert epsilon * (1 - 1e-5) <= epsilon_of_mu(mu, delta) <= epsilon  # deltas near delta(0) leave epsilon ill-defined
     assert epsilon * (1 - 1e-5) <= epsilon_of_rho(rho, delta) <= epsilon
     assert Cost(gaussian=Fraction(mu) ** 2).epsilon(delta) <= epsilon
-    assert Cost(zcdp=Fraction(rho)).epsilon(delta) <= epsilon
-    assert Cost(zcdp=Fraction(rho) / 3, gaussian=Fraction(rho) * 4 / 3).epsilon(delta) <= epsilon
     assert delta_of_mu(mu, epsilon) <= delta
     assert delta_of_rho(rho, epsilon) <= delta * (1 + 1e-11)
 
@@ -236,7 +235,7 @@ def test_costs_add_exactly_and_survive_their_text(many: list[Cost]) -> None:
     assert total.gaussian == sum(cost.gaussian for cost in many)
     assert total.pure == sum(cost.pure for cost in many)
     assert total.pure_squares == sum(cost.pure**2 for cost in many)
-    assert total.rho == sum(cost.gaussian / 2 + cost.zcdp + cost.pure**2 / 2 for cost in many)
+    assert total.zcdp == sum(cost.zcdp for cost in many)
     assert Cost.from_dict(total.to_dict()) == total
     assert Cost.total([total, Cost()]) == total
 
@@ -244,7 +243,7 @@ def test_costs_add_exactly_and_survive_their_text(many: list[Cost]) -> None:
 @given(costs, st.fractions(Fraction(1, 100), 5))
 def test_scaling_is_that_of_the_noise(cost: Cost, factor: Fraction) -> None:
     scaled = cost.scaled(factor)
-    assert scaled.rho == cost.rho * factor**2
+    assert (scaled.gaussian, scaled.zcdp) == (cost.gaussian * factor**2, cost.zcdp * factor**2)
     assert scaled.pure == cost.pure * factor
     assert scaled.scaled(1 / factor) == cost
 
@@ -307,7 +306,7 @@ def test_pure_costs_compose_tightly_both_ways() -> None:
     few, many = Cost.total([Cost(pure="1/2")] * 2), Cost.total([Cost(pure="1/100")] * 10000)
     assert few.epsilon(1e-9) == few.epsilon(0) == 1
     assert many.epsilon(0) == 100
-    assert many.epsilon(1e-9) == epsilon_of_rho(0.5, 1e-9) < 7
+    assert many.epsilon(1e-9) == epsilon_of_mu(root_above(many.squared_mu), 1e-9) < 8.5
     assert Cost(pure=100).epsilon(1e-9) == 100  # one mechanism of epsilon 100 is not many small ones
 
 
@@ -317,54 +316,75 @@ def test_delta_zero_is_for_pure_costs() -> None:
     assert Cost().epsilon(0) == Cost().epsilon(0.1) == 0
 
 
-def composed_truth(gaussian: float, pure: float, delta: float, from_pure: object) -> float:
-    """dp-accounting's distribution of the loss, on a grid rounded down: at most the truth."""
-    interval = 1e-4
-    options = {"pessimistic_estimate": False, "value_discretization_interval": interval}
-    loss = from_gaussian_mechanism(1 / math.sqrt(gaussian), **options).compose(from_pure(pure, options))  # type: ignore[operator]
-    return float(loss.get_epsilon_for_delta(delta))
+# Everything as Gaussian DP
 
 
-def laplace(pure: float, options: dict[str, float]) -> object:
-    return from_laplace_mechanism(1 / pure, **options)
+def corner(epsilon: float) -> mpmath.mpf:
+    """Φ⁻¹ of e^ε / (1 + e^ε), by Newton steps from a float."""
+    with mpmath.workdps(60):
+        tail = 1 / (1 + mpmath.exp(mpmath.mpf(epsilon)))
+        x = mpmath.mpf(mu_of_pure(epsilon)) / 2
+        for _ in range(8):
+            x += (mpmath.ncdf(-x) - tail) / mpmath.npdf(x)
+        return x
 
 
-def response(pure: float, options: dict[str, float]) -> object:
-    return from_randomized_response(2 / (1 + math.exp(pure)), 2, **options)
+@settings(max_examples=60, deadline=None)
+@given(epsilon=powers(-9, 2.8))
+def test_pure_dp_as_gaussian_dp_is_the_corner_of_its_trade_off_from_above(epsilon: float) -> None:
+    assert above(mu_of_pure(epsilon), 2 * corner(epsilon))
+    assert mu_of_exponential(2 * epsilon) == mu_of_pure(epsilon)
+    assert mu_of_pure(epsilon) ** 2 <= math.pi / 2 * epsilon**2 * (1 + 1e-9)  # what many small parts are charged as
+    assert epsilon * (1 - 1e-9) <= pure_of_mu(mu_of_pure(epsilon)) <= epsilon
+    assert mu_of_pure(pure_of_mu(epsilon)) <= epsilon
 
 
-@pytest.mark.parametrize("gaussian", [0.01, 0.5])
-@pytest.mark.parametrize("pure", [0.05, 1.0])
-@pytest.mark.parametrize("from_pure", [laplace, response])
-def test_mixed_costs_are_never_below_the_loss_distribution(gaussian: float, pure: float, from_pure: object) -> None:
-    truth = composed_truth(gaussian, pure, 1e-6, from_pure)
-    ours = Cost(gaussian=gaussian, pure=pure).epsilon(1e-6)
-    assert truth * (1 - 1e-6) <= ours
-    if from_pure is response:
-        assert ours == pytest.approx(truth, abs=4e-4)
-        assert Cost(gaussian=gaussian).epsilon(1e-6) < truth  # the check sees a part left out
+def polygon_is_above(q: float, p: float, mu: float) -> bool:
+    """Whether a trade-off with one corner, at (q, 1 − p), lies above G_μ at every level."""
+    levels = np.concatenate([np.linspace(0, 1, 2001), np.geomspace(1e-12, 1, 500), [q]])
+    straight = np.interp(levels, [0, q, 1], [1, 1 - p, 0])
+    return bool(np.all(straight >= ndtr(ndtri(1 - levels) - mu) - 1e-12))
 
 
-@settings(max_examples=30, deadline=None)
-@given(mu=powers(-2, 1), pure=powers(-3, 1), delta=powers(-30, -1))
-def test_gaussian_and_pure_is_between_its_parts(mu: float, pure: float, delta: float) -> None:
-    alone, both = epsilon_of_mu(mu, delta), epsilon_of_mu_and_pure(mu, pure, delta)
-    assert alone * (1 - 1e-9) <= both <= (alone + pure) * (1 + 1e-9)
+def two_outcomes(epsilon: float, most: float) -> tuple[float, float]:
+    """Q and P of the outcome with the larger loss, where the losses are `most` and `most` − epsilon."""
+    q = -math.expm1(most - epsilon) / (math.exp(most) * -math.expm1(-epsilon))
+    return q, q * math.exp(most)
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.03, 0.5, 1.0, 2.0, 5.0, 12.0])
+def test_a_loss_of_bounded_range_is_gaussian_dp_over_its_whole_trade_off_wherever_the_range_lies(
+    epsilon: float,
+) -> None:
+    mu = mu_of_exponential(epsilon)
+    pairs = [two_outcomes(epsilon, share * epsilon) for share in np.linspace(0.001, 0.999, 199)]
+    needed = [ndtri(p) - ndtri(q) for q, p in pairs]
+    assert all(polygon_is_above(q, p, mu) for q, p in pairs)
+    assert int(np.argmax(needed)) == 99  # the middle of the range is the worst, as the proof says
+    assert max(needed) == pytest.approx(mu, rel=1e-9)
+    assert not all(polygon_is_above(q, p, 0.99 * mu) for q, p in pairs)  # the check sees a mu too small
+    assert epsilon**2 / 4 * 1.2 < mu**2 <= epsilon**2 / 4 * math.pi / 2 * (1 + 1e-9) or epsilon > 5
 
 
 @settings(max_examples=25, deadline=None)
 @given(cost=costs, more=costs, delta=powers(-12, -1))
-def test_mixed_costs_lie_between_what_each_part_and_their_sum_give(cost: Cost, more: Cost, delta: float) -> None:
+def test_costs_never_fall_when_something_is_added(cost: Cost, more: Cost, delta: float) -> None:
     epsilon = cost.epsilon(delta)
-    assert epsilon <= epsilon_of_rho(float_above(cost.rho), delta)
     for part in (Cost(gaussian=cost.gaussian), Cost(zcdp=cost.zcdp), Cost(pure=cost.pure)):
-        assert epsilon >= part.epsilon(delta) * (1 - 1e-9)
-    assert (cost + more).epsilon(delta) >= epsilon * (1 - 1e-9)
+        if not part.is_pure:
+            assert epsilon >= part.epsilon(delta) * (1 - 1e-9)
+    assert (cost + more).squared_mu >= cost.squared_mu
 
 
-def test_a_little_selection_beside_much_noise_does_not_cost_the_exact_curve() -> None:
-    cost = Cost(gaussian=2, zcdp="1/10000000")
-    assert cost.epsilon(1e-9) < epsilon_of_rho(float_above(cost.rho), 1e-9) - 0.1
+@settings(max_examples=25, deadline=None)
+@given(rho=st.fractions(Fraction(1, 1000), 2), share=st.fractions(0, 1))
+def test_an_old_entry_in_zcdp_costs_what_its_measurements_and_selections_may_have(
+    rho: Fraction, share: Fraction
+) -> None:
+    epsilon = math.sqrt(8 * share * rho)  # all selections as one
+    truth = 2 * (1 - share) * rho + Fraction(mu_of_exponential(epsilon)) ** 2
+    assert truth <= Cost(zcdp=rho).squared_mu * (1 + Fraction(1, 10**9))
+    assert Cost(zcdp=rho).squared_mu >= 2 * rho
 
 
 def test_dp_accounting_of_the_composed_gaussians() -> None:

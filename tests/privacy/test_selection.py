@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.selection import _located, _screened, draw_index, epsilon_below, scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 
@@ -86,8 +87,9 @@ def test_huge_gaps_and_one_candidate():
 
 
 @given(st.fractions(Fraction(1, 10**12), 100))
-def test_epsilon_never_costs_more_than_rho(rho):
-    epsilon = epsilon_below(rho)
-    assert epsilon**2 / 8 <= rho
-    assert float(epsilon) == pytest.approx(math.sqrt(8 * rho), rel=1e-12)
-    assert scale_for(rho, 3) == epsilon / 6
+def test_the_range_of_a_selection_never_costs_more_than_it_may(beta):
+    epsilon = epsilon_below(beta)
+    assert Fraction(mu_of_exponential(float(epsilon))) ** 2 <= beta
+    assert mu_of_exponential(float(epsilon)) == pytest.approx(math.sqrt(beta), rel=1e-11)
+    assert epsilon.numerator.bit_length() <= 40
+    assert scale_for(beta, 3) == epsilon / 6

@@ -10,8 +10,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.job import Job
+from dpscale.ledger import Ledger
 from dpscale.mechanisms import matrix
-from dpscale.privacy.ledger import Ledger
 from dpscale.runs import manifest
 from dpscale.runs.run import Run
 from dpscale.stages.running import run_stages

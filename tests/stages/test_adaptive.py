@@ -14,10 +14,10 @@ import pytest
 import dpscale as dp
 from dpscale.adaptive import run
 from dpscale.job import Job
+from dpscale.ledger import Ledger
 from dpscale.measure import Released, measurement, released
 from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.privacy.ledger import Ledger
 from dpscale.privacy.streams import seeded_secret
 from dpscale.residual.groups import by_mass
 from dpscale.runs.run import Run
@@ -71,7 +71,7 @@ def test_a_job_draws_what_the_plain_loop_draws(reference):
         assert released.marginal(names).tobytes() == state.marginal(names).tobytes()
     trace = pq.read_table(place / "whole/trace.parquet").to_pylist()
     assert [tuple(row["attributes"]) for row in trace] == [names for note in state.rounds for names in note.chosen]
-    assert math.fsum(row["rho"] for row in trace) < 0.5
+    assert math.fsum(row["privacy_cost"] for row in trace) < 1
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_where_it_runs_and_in_how_much_memory_changes_no_byte(reference, tmp_pat
     assert everything(dp.run(job, tmp_path / "run").path) == expected
 
 
-def test_the_charge_is_rho_exactly_and_before_the_first_draw(reference):
+def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
     place, _, _ = reference
     [row] = spent(place)
-    assert (Fraction(row["cost"]["zcdp"]), row["state"]) == (Fraction(1, 2), "released")
+    assert (Fraction(row["cost"]["gaussian"]), row["state"]) == (1, "released")
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
-    chosen = sum(len(one["chosen"]) * (Fraction(one["rho"]) + Fraction(one["step"])) for one in decisions)
-    assert chosen + Run(place / "whole").planned.first().spent == Fraction(1, 2)
+    chosen = sum(len(one["chosen"]) * (Fraction(one["beta"]) + Fraction(one["step"])) for one in decisions)
+    assert chosen + Run(place / "whole").planned.first().spent == 1
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
 def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
     job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
-    rho = Job.read(job).privacy.budget.rho
+    mu = math.sqrt(Job.read(job).privacy.budget.amount)
     epsilon, delta = (
-        cost.get("epsilon", dp.privacy.epsilon_of_rho(float(rho), 1e-6) * (1 + 1e-9)),
+        cost.get("epsilon", dp.privacy.epsilon_of_mu(mu, 1e-6) * (1 + 1e-9)),
         cost.get("delta", 1e-6),
     )
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
@@ -178,8 +178,8 @@ def finer(told):
     "edit",
     [
         lambda told: told | {"step": str(100 * Fraction(told["step"]))},
-        lambda told: told | {"rho": "0"},
-        lambda told: told | {"rho": "1/0"},
+        lambda told: told | {"beta": "0"},
+        lambda told: told | {"beta": "1/0"},
         lambda told: {key: value for key, value in told.items() if key != "seal"},
         finer,
     ],

@@ -10,8 +10,8 @@ import dpscale as dp
 from dpscale.cli import signs
 from dpscale.cli.commands import main
 from dpscale.job import Job
+from dpscale.ledger import Ledger
 from dpscale.measure import measurement
-from dpscale.privacy.ledger import Ledger
 from dpscale.runs.run import Run
 from dpscale.stages import measure
 from dpscale.stages.ending import end

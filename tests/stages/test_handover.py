@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.runs import hashes
 from dpscale.runs.run import Run
 from dpscale.stages import measure

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from tests.stages.small import job, table, write_job
 
 MECHANISMS = ["query-smasher", "weighted-fourier", "hdmm", "identity"]

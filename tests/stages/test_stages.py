@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.engine import LocalEngine
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.runs import run as opening
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES, reading

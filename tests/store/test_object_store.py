@@ -23,7 +23,7 @@ from dpscale.cli import signs
 from dpscale.evidence.bundle import write_bundle
 from dpscale.evidence.check import check_bundle
 from dpscale.job import Job
-from dpscale.privacy.ledger import Ledger
+from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run

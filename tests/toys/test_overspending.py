@@ -22,7 +22,7 @@ class Cheap(Chosen):
 
     @property
     def cost(self):
-        return dp.privacy.Cost(zcdp=self.setting.rho / 100)
+        return dp.privacy.Cost(gaussian=self.setting.beta / 100)
 
 
 class Greedy(Chosen):
@@ -34,15 +34,15 @@ class Greedy(Chosen):
 
 
 class Sly(Chosen):
-    """Its choices are made at fifty times the rho that its decisions tell."""
+    """Its choices are made at fifty times the cost that its decisions tell."""
 
     def selection(self, state):
         asked = super().selection(state)
-        return replace(asked, rho=asked.rho * 50) if asked else None
+        return replace(asked, beta=asked.beta * 50) if asked else None
 
     def decided(self, state, selection, chosen):
         decision = super().decided(state, selection, chosen)
-        return replace(decision, rho=decision.rho / 50)
+        return replace(decision, beta=decision.beta / 50)
 
 
 @pytest.fixture

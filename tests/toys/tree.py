@@ -31,7 +31,7 @@ class Tree(Chosen):
         step = state.left / count
         cost = self.setting.schedule.selecting * step
         mine = {field.name: getattr(asked, field.name) for field in fields(Selection)} if asked else {}
-        return Branches(**mine | {"count": count, "rho": cost, "step": step - cost}) if asked else None
+        return Branches(**mine | {"count": count, "beta": cost, "step": step - cost}) if asked else None
 
 
 def plan(question, options, tools=None):

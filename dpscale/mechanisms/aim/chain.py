@@ -67,7 +67,7 @@ class Chosen:
     @property
     def cost(self) -> Cost:
         """What the whole run costs, charged before its first draw."""
-        return Cost(zcdp=self.setting.rho)
+        return Cost(gaussian=self.setting.beta)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,16 +92,16 @@ class Chosen:
         return ()
 
     def summary(self, budget: Budget) -> dict[str, Any]:
-        return {"rho": float(self.setting.rho), "candidates": len(self.candidates)}
+        return {"privacy_cost": float(self.setting.beta), "candidates": len(self.candidates)}
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        return [(figure(float(self.setting.rho)), "ρ of zero-concentrated differential privacy"),
+        return [(figure(float(self.setting.beta)), "privacy cost: squared μ of Gaussian differential privacy"),
                 (figure(len(self.candidates)), "sets to choose among; what each round measured was chosen by what was "
                  "known before it")]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """For plan.json."""
-        return {"mechanism": self.mechanism, "workload": self.workload.digest, "rho": str(self.setting.rho),
+        return {"mechanism": self.mechanism, "workload": self.workload.digest, "beta": str(self.setting.beta),
                 "rows_per_unit": self.setting.rows_per_unit, "options": dict(self.options)}  # fmt: skip
 
     def write(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ class Chosen:
     @property
     def law(self) -> list[Any]:
         """What the noise of all rounds is cut out of."""
-        return [self.mechanism, str(self.setting.rho), self.setting.rows_per_unit]
+        return [self.mechanism, str(self.setting.beta), self.setting.rows_per_unit]
 
     def check_low_order(self) -> None:
         """Every 1-way is measured."""
@@ -148,10 +148,10 @@ class Chosen:
         return states.touched(before, after)
 
     def trace(self, state: State) -> list[dict[str, Any]]:
-        """A row for every measurement after the 1-ways: ρ of it with its selection, how far it moved the estimate (L1,
+        """A row for every measurement after the 1-ways: β of it with its selection, how far it moved the estimate (L1,
         records), and how far its noise alone would have."""
         return [
-            {"round": number, "rank": rank, "attributes": list(names), "rho": float(note.step),
+            {"round": number, "rank": rank, "attributes": list(names), "privacy_cost": float(note.step),
              "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
             for number, note in enumerate(state.rounds, start=1)
             for rank, names in enumerate(note.chosen)

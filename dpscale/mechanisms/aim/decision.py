@@ -23,25 +23,25 @@ from dpscale.residual.groups import Groups, every_cell
 class Decision:
     """Round 0 measures the 1-ways; each round after it the residuals of what it chose.
 
-    `rho`: zCDP of one selection; `step`: of one chosen set's measurements; `groups`: of every attribute.
+    `beta`: squared μ of one selection; `step`: of one chosen set's measurements; `groups`: of every attribute.
     """
 
     round: int
     chosen: tuple[AttributeSet, ...]
-    rho: Fraction
+    beta: Fraction
     step: Fraction
     groups: Mapping[str, Groups]
     orders: tuple[ResidualOrder, ...]
 
     @property
     def spent(self) -> Fraction:
-        """zCDP of the whole round."""
-        return len(self.chosen) * (self.rho + self.step)
+        """Squared μ of the whole round."""
+        return len(self.chosen) * (self.beta + self.step)
 
     @property
     def choosing(self) -> Fraction:
-        """zCDP of its selections."""
-        return len(self.chosen) * self.rho
+        """Squared μ of its selections."""
+        return len(self.chosen) * self.beta
 
     def fits(self, other: Decision) -> bool:
         """Whether a process that came to the other may go on with this one: its shards are over the same groups."""
@@ -52,7 +52,7 @@ class Decision:
         return {
             "round": self.round,
             "chosen": [list(names) for names in self.chosen],
-            "rho": str(self.rho),
+            "beta": str(self.beta),
             "step": str(self.step),
             "groups": {name: [grouping.size, *grouping.starts] for name, grouping in self.groups.items()},
             "orders": [
@@ -70,7 +70,7 @@ class Decision:
             raise ValueError("groups do not fit the domain")
         chosen = tuple(tuple(names) for names in told["chosen"])
         orders = tuple(_order(setting, number, groups, chosen, *row) for row in told["orders"])
-        decision = cls(number, chosen, Fraction(told["rho"]), Fraction(told["step"]), groups, orders)
+        decision = cls(number, chosen, Fraction(told["beta"]), Fraction(told["step"]), groups, orders)
         _check(decision, setting)
         return decision
 
@@ -104,9 +104,9 @@ def _check(decision: Decision, setting: Setting) -> None:
     if len(set(decision.chosen)) != len(decision.chosen) or not set(decision.chosen) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
     if (
-        decision.rho < 0
+        decision.beta < 0
         or decision.step <= 0
-        or sum(order.rho for order in decision.orders) > len(decision.chosen) * decision.step
+        or sum(order.draw.cost for order in decision.orders) > len(decision.chosen) * decision.step
     ):
         raise ValueError("orders that cost more than their round")
     if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):

@@ -28,7 +28,7 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
-VERSION = "aim-grem/1"  # in every record, so another version would draw other noise
+VERSION = "aim-grem/2"  # in every record, so another version would draw other noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,6 @@ class ResidualOrder:
         return self.draw.variance / (self.draw.multiplier * scale) ** 2
 
     @property
-    def rho(self) -> Fraction:
-        """Its exact cost in zCDP."""
-        return self.draw.cost / 2
-
-    @property
     def label(self) -> dict[str, Any]:
         """What names the measurement, besides release and snapshot, and so fixes its noise."""
         cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
@@ -87,10 +82,10 @@ def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool) ->
     return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 
 
-def one_way_order(rank: int, name: str, groups: Groups, rho: Fraction, rows_per_unit: int) -> ResidualOrder:
-    """A 1-way over its cells at a cost of ρ."""
+def one_way_order(rank: int, name: str, groups: Groups, beta: Fraction, rows_per_unit: int) -> ResidualOrder:
+    """A 1-way over its cells at a cost of β."""
     block = strategy_of((name,), (groups,), by_cell=True)
-    draw = gaussian_draw(block.squared_l2_sensitivity, 2 * rho, rows_per_unit, name)
+    draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
     return ResidualOrder(0, rank, (name,), (name,), (groups,), draw, by_cell=True)
 
 
@@ -98,19 +93,19 @@ def residual_orders(
     names: AttributeSet,
     groups: Sequence[Groups],
     had: dict[AttributeSet, float],
-    rho: Fraction,
+    beta: Fraction,
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
 ) -> list[ResidualOrder]:
-    """The residuals inside `names`, sharing ρ by conditional ResidualPlanner. `had`: precisions already there."""
+    """The residuals inside `names`, sharing β by conditional ResidualPlanner. `had`: precisions already there."""
     sizes = [grouping.count for grouping in groups]
-    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(2 * rho))]
+    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(beta))]
     orders = []
     for kept, part in zip(subsets(names), parts, strict=True):
         if part:
             inside = tuple(groups[names.index(name)] for name in kept)
             block = strategy_of(kept, inside, by_cell=False)
-            cost = 2 * rho * Fraction(part, sum(parts))
+            cost = beta * Fraction(part, sum(parts))
             draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(kept))
             orders.append(ResidualOrder(*round_and_rank, names, kept, inside, draw))
     return orders

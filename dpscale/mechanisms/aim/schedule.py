@@ -28,11 +28,11 @@ class RoundSchedule(Protocol):
     def sizes(self, attributes: int) -> tuple[int, int]:
         """The fewest and the most attributes of a candidate."""
 
-    def one_way_cost(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
-        """ρ of each 1-way."""
+    def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        """β of each 1-way."""
 
-    def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
-        """ρ of a measurement with its selection in the first round."""
+    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        """β of a measurement with its selection in the first round."""
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """How much each candidate counts, by the weights of the targets. `inside`: the candidates within a target."""
@@ -41,7 +41,7 @@ class RoundSchedule(Protocol):
         """Measurements a round."""
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
-        """The next step's ρ: more after a round that moved the estimates by no more than its noise."""
+        """The next step's β: more after a round that moved the estimates by no more than its noise."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Published:
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, attributes
 
-    def one_way_cost(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
-        """1/(2σ0²) with σ0² = |W↓|/(0.9 ρ)."""
-        return Fraction(9, 20) * rho / (candidates + 1)
+    def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        """1/σ0² with σ0² = |W↓|/(0.9 ρ), ρ = β/2."""
+        return Fraction(9, 20) * beta / (candidates + 1)
 
-    def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
-        return self.one_way_cost(rho, attributes, candidates) / (1 - self.selecting)
+    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        return self.one_way_cost(beta, attributes, candidates) / (1 - self.selecting)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ_π w_π |γ ∩ π| is a sum over γ's attributes."""
@@ -80,7 +80,7 @@ class Published:
 class Batched:
     """Sets of 2 … `degree` attributes, in `rounds` batches. The defaults are our best on evidence (benchmarks).
 
-    ones: share of ρ for the 1-ways. patience: a round whose measurements moved the estimates by less than this share of
+    ones: share of β for the 1-ways. patience: a round whose measurements moved the estimates by less than this share of
     their noise is a vain one. growth: how the budget of a measurement grows after it.
     """
 
@@ -95,12 +95,12 @@ class Batched:
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 2, self.degree
 
-    def one_way_cost(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
+    def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         """An even part of their share; of all where nothing else is wanted."""
-        return (self.ones if candidates else Fraction(1)) * rho / attributes
+        return (self.ones if candidates else Fraction(1)) * beta / attributes
 
-    def first_step(self, rho: Fraction, attributes: int, candidates: int) -> Fraction:
-        return (rho - attributes * self.one_way_cost(rho, attributes, candidates)) / max(candidates, 1)
+    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        return (beta - attributes * self.one_way_cost(beta, attributes, candidates)) / max(candidates, 1)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ w_π over the targets π that hold γ."""

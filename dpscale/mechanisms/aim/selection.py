@@ -22,14 +22,14 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """`count` distinct candidates, each draw costing `rho`. `step`: ρ of one measurement."""
+    """`count` distinct candidates, each draw costing `beta`. `step`: β of one measurement."""
 
     round: int
     candidates: tuple[AttributeSet, ...]
     weights: Mapping[AttributeSet, int]
     groups: Mapping[str, Groups]
     count: int
-    rho: Fraction
+    beta: Fraction
     step: Fraction
     penalty: float
     rows_per_unit: int
@@ -51,10 +51,10 @@ class Selection:
 
     def label(self, rank: int) -> dict[str, Any]:
         """What names the draw, besides release and snapshot."""
-        return {"mechanism": VERSION, "round": self.round, "rank": rank, "rho": str(self.rho),
+        return {"mechanism": VERSION, "round": self.round, "rank": rank, "beta": str(self.beta),
                 "candidates": len(self.candidates), "sensitivity": str(self.sensitivity)}  # fmt: skip
 
 
 def deviation(step: Fraction, rows_per_unit: int) -> float:
     """σ_t: the noise of a measurement that costs `step`, if it were one of a whole marginal."""
-    return rows_per_unit / math.sqrt(2 * float(step))
+    return rows_per_unit / math.sqrt(step)

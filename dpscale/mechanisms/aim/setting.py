@@ -19,7 +19,7 @@ OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Attributes with their sizes, the marginals wanted, ρ (zCDP), how it is spent and what is believed.
+    """Attributes with their sizes, the marginals wanted, β (squared μ), how it is spent and what is believed.
 
     rows_per_unit: how many records one protected unit may hold: sensitivities grow by it. target_weights: whole numbers
     above 0, one for each target; () for 1 each.
@@ -27,7 +27,7 @@ class Setting:
 
     sizes: Mapping[str, int]
     targets: tuple[AttributeSet, ...]
-    rho: Fraction
+    beta: Fraction
     rows_per_unit: int = 1
     schedule: RoundSchedule = OWN_SCHEDULE
     beliefs: Beliefs = OWN_BELIEFS
@@ -40,8 +40,8 @@ class Setting:
                             "leave it out: it tells nothing")  # fmt: skip
         if not self.targets or not any(self.targets):
             raise PlanError("workload", "no attribute set", "one marginal at least", "add a family to the workload")
-        if not isinstance(self.rho, Fraction) or self.rho <= 0:
-            raise PlanError("privacy", f"a budget of {self.rho}", "an exact fraction above 0", "give more budget")
+        if not isinstance(self.beta, Fraction) or self.beta <= 0:
+            raise PlanError("privacy", f"a budget of {self.beta}", "an exact fraction above 0", "give more budget")
 
     @cached_property
     def names(self) -> AttributeSet:
@@ -76,13 +76,13 @@ class Setting:
 
     @cached_property
     def one_way_cost(self) -> Fraction:
-        """ρ of each 1-way."""
-        return self.schedule.one_way_cost(self.rho, len(self.names), len(self.candidates))
+        """β of each 1-way."""
+        return self.schedule.one_way_cost(self.beta, len(self.names), len(self.candidates))
 
     @cached_property
     def first_step(self) -> Fraction:
-        """ρ of a measurement with its selection in the first round."""
-        return self.schedule.first_step(self.rho, len(self.names), len(self.candidates))
+        """β of a measurement with its selection in the first round."""
+        return self.schedule.first_step(self.beta, len(self.names), len(self.candidates))
 
     @property
     def batch(self) -> int:

@@ -1,7 +1,7 @@
 """The state of an AIM run: a function of released values alone, so that anyone could continue from what was published.
 
 Nothing here is random and nothing sees a count. Budgets are exact fractions: the last round takes all that is left, so
-ρ is met exactly. A state can be rebuilt from the decisions and the measured values of its rounds, read back from disk.
+β is met exactly. A state can be rebuilt from the decisions and the measured values of its rounds, read back from disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 class Round:
     """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
 
-    `step`: ρ of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
+    `step`: β of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
     """
 
     chosen: tuple[AttributeSet, ...]
@@ -43,8 +43,8 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: ρ not spent;
-    `step`: ρ of the next measurement with its selection."""
+    """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: β not spent;
+    `step`: β of the next measurement with its selection."""
 
     setting: Setting
     counts: Mapping[str, NoisyCounts]
@@ -97,7 +97,7 @@ def begun(
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
         setting.beliefs.begun(counts)
     )
-    return State(setting, counts, groups, residuals, setting.rho - decision.spent, setting.first_step)
+    return State(setting, counts, groups, residuals, setting.beta - decision.spent, setting.first_step)
 
 
 def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
@@ -116,7 +116,7 @@ def next_selection(state: State) -> Selection | None:
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
-    """How many measurements the round makes and ρ for each; where less than two rounds are left it takes all."""
+    """How many measurements the round makes and β for each; where less than two rounds are left it takes all."""
     batch = state.setting.batch
     if state.left > 2 * batch * state.step:
         return batch, state.step
@@ -134,7 +134,7 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
         orders += added
         for order in added:
             had[order.names] = had.get(order.names, 0.0) + 1 / order.variance
-    return Decision(selection.round, tuple(chosen), selection.rho, selection.step, state.groups, tuple(orders))
+    return Decision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(orders))
 
 
 def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
@@ -152,7 +152,7 @@ def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State
     pairs = zip(before, decision.chosen, strict=True)
     moved = tuple(float(np.abs(after.belief.table(names) - old).sum()) for old, names in pairs)
     noise = tuple(NOISE_L1 * sigma * old.size for old in before)
-    note = Round(decision.chosen, decision.step + decision.rho, moved, noise)
+    note = Round(decision.chosen, decision.step + decision.beta, moved, noise)
     return _noted(after, note, state.setting.schedule.annealed(note.step, moved, noise))
 
 

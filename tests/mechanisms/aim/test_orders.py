@@ -12,21 +12,21 @@ from tests.adaptive.small import measure
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))
 
 
-def orders(rho=Fraction(1, 30), had=None, rows=1):
-    return residual_orders(("x", "y"), GROUPS, had or {}, rho, rows, (3, 1))
+def orders(beta=Fraction(1, 30), had=None, rows=1):
+    return residual_orders(("x", "y"), GROUPS, had or {}, beta, rows, (3, 1))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_costs_come_to_nearly_rho_and_never_more(rows):
-    for rho in (Fraction(1, 7), Fraction(1, 10**9), Fraction(123, 7)):
-        spent = sum(order.rho for order in orders(rho, rows=rows))
-        assert rho * (1 - Fraction(1, 10**5)) < spent <= rho
+def test_costs_come_to_nearly_beta_and_never_more(rows):
+    for beta in (Fraction(1, 7), Fraction(1, 10**9), Fraction(123, 7)):
+        spent = sum(order.draw.cost for order in orders(beta, rows=rows))
+        assert beta * (1 - Fraction(1, 10**5)) < spent <= beta
 
 
-def test_the_exact_cost_is_p_over_two_variances():
+def test_the_exact_cost_is_p_over_the_variance():
     for order in orders():
         p = np.prod([1 - 1 / own.count for own in order.groups])
-        assert float(order.rho) == pytest.approx(p / (2 * order.variance), rel=1e-5)
+        assert float(order.draw.cost) == pytest.approx(p / order.variance, rel=1e-5)
 
 
 def test_one_record_moves_the_lattice_numbers_by_the_sensitivity():

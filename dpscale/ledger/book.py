@@ -26,30 +26,44 @@ from types import TracebackType
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.privacy import ledgerfile
+from dpscale.ledger import file as ledgerfile
+from dpscale.ledger import rows as ledgerrows
+from dpscale.ledger.account import Account, canonical, cost_to_text
+from dpscale.ledger.cap import Cap, checked_request, refusal
+from dpscale.ledger.place import check_one_file
+from dpscale.ledger.schema import VERSION
+from dpscale.ledger.statement import TABLES, findings, statement
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.cap import Cap, checked_request, refusal
-from dpscale.privacy.ledgerplace import check_one_file
-from dpscale.privacy.statement import cost_from_text, cost_to_text, findings, statement
+from dpscale.privacy.protection import Protection
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
+ONE_ROW = Protection()
 
 
 @dataclass(frozen=True)
 class CapChange:
-    """What setting a cap came to; `below_spent` when the history is already over it, and nothing more is admitted."""
+    """What setting a cap came to; `below_spent` when the history is already over it, and nothing more is admitted.
+
+    `charged_before`: how many releases came first, for which the cap is no filter but an odometer.
+    """
 
     dataset: str
-    epsilon: float
-    delta: float
+    cap: Cap
     spent_epsilon: float
-    below_spent: bool
+    charged_before: int
+
+    @property
+    def below_spent(self) -> bool:
+        return self.spent_epsilon > self.cap.epsilon
 
     def __str__(self) -> str:
-        cap = f"{self.dataset}: the cap is epsilon {self.epsilon:.6g} at delta {self.delta:.6g}"
-        spent = f"spent is {self.spent_epsilon:.6g}"
-        return f"{cap}, {spent}" + (", which is above it: nothing more is admitted" if self.below_spent else "")
+        said = f"{self.dataset}: the cap is {self.cap}, spent is {self.spent_epsilon:.6g}"
+        if self.below_spent:
+            said += ", which is above it: nothing more is admitted"
+        if self.charged_before:
+            said += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
+        return said
 
 
 class Ledger:
@@ -87,19 +101,30 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def set_cap(self, dataset: str, epsilon: float, delta: float) -> CapChange:
+    def set_cap(
+        self,
+        dataset: str,
+        epsilon: float,
+        delta: float,
+        currency: str | None = None,
+        protects: Protection | None = None,
+    ) -> CapChange:
         """Cap what all releases of a dataset may come to; the caps before it are kept as history.
 
-        A cap below what is spent is taken, and the return value says so.
+        `currency`: "gdp" or "pure", left out as the cap before had it, or by delta; it stays once a release was charged
+        under a cap. `protects`: whom its releases protect, left out as they do. A cap below what is spent is taken.
         """
-        cap = Cap(epsilon, delta)
-        _check_name("dataset", dataset)
+        dataset = _checked_name("dataset", dataset)
         with self._transaction("IMMEDIATE"):
-            spent = self._spent(dataset).epsilon(cap.delta)
-            if self._cap(dataset) != cap:
-                row = dataset, cap.epsilon, cap.delta, ledgerfile.now()
-                self._db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", row)
-        return CapChange(dataset, cap.epsilon, cap.delta, spent, spent > cap.epsilon)
+            before = ledgerrows.account(self._db, dataset)
+            cap = Cap(epsilon, delta, currency or (before.cap.currency if before.cap and before.releases else ""))
+            _check_currency(before, cap)
+            row = ledgerrows.cap_row(cap, protects or before.protects)
+            after = Account(dataset, [*before.caps, row], before.releases)
+            change = CapChange(dataset, cap, after.spent.epsilon(cap.currency, cap.delta), len(before.releases))
+            if not before.caps or before.cap != cap or before.protects != after.protects:
+                ledgerrows.insert_cap(self._db, dataset, row)
+        return change
 
     def charge(
         self,
@@ -110,37 +135,35 @@ class Ledger:
         epsilon: float | None = None,
         delta: float | None = None,
         reserve: bool = True,
+        protects: Protection = ONE_ROW,
+        public: bool = False,
     ) -> str:
         """Reserve the cost of a release, before its first draw, and return its state.
 
         Admitted iff the whole history with this cost is within the dataset's cap; without a cap, always. A release
         already charged with the same dataset, cost and plan is free. `epsilon` and `delta` are the job's own figures,
-        kept for display and used in the refusal. With `reserve` off nothing is written: the state is "admitted", or
-        the same error is raised, so that a job hears of a refusal before its data is read.
+        kept for display and used in the refusal. `protects`: whom; refused where the dataset's others protect somebody
+        else. `public`: anyone can compute the noise (a seed); no cap admits it. With `reserve` off nothing is written:
+        the state is "admitted", or the same error is raised, so that a job hears of a refusal before its data is read.
         """
-        entry = (release, dataset, plan_digest, _checked_cost(cost))
-        _check_entry(*entry[:3])
+        dataset, text = _checked_name("dataset", dataset), _checked_cost(cost)
+        entry = (_checked_name("release", release), dataset, _checked_digest(plan_digest), text)
         epsilon, delta = checked_request(epsilon, delta)
         with self._transaction("IMMEDIATE" if reserve else "DEFERRED"):
             present = self._db.execute(
-                "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (release,)
+                "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (entry[0],)
             ).fetchone()
             if present:
                 return _state_of_same(release, present, entry)
-            history, cap = self._spent(dataset), self._cap(dataset)
-            admitted = cap is None or cap.admits(history + cost)
+            ledgerrows.check_known(self._db, dataset)
+            account = ledgerrows.account(self._db, dataset)
+            cap, cost = account.cap, account.as_charged(cost, protects)
+            admitted = cap is None or cap.admits(account.spent.plus(cost, public))
             if admitted and reserve:
-                self._insert(entry, epsilon, delta)
+                ledgerrows.insert_release(self._db, entry, (epsilon, delta), protects, public)
         if cap and not admitted:  # the sentence takes some search: not while others wait
-            raise refusal(dataset, cap, history, cost, epsilon, delta)
+            raise refusal(dataset, cap, account.spent, cost, epsilon, delta, public)
         return "reserved" if reserve else "admitted"
-
-    def _insert(self, entry: tuple[str, str, str, str], epsilon: float | None, delta: float | None) -> None:
-        self._db.execute(
-            "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
-            (*entry, epsilon, delta, ledgerfile.now()),
-        )
 
     def decide(self, release: str, number: int, digest: str) -> None:
         """Keep what an adaptive release decided to measure in a round, before it is drawn; a repeat is free.
@@ -168,15 +191,13 @@ class Ledger:
     def summary(self, dataset: str | None = None) -> dict[str, Any]:
         """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
         with self._transaction("DEFERRED"):
-            query = "SELECT dataset FROM releases UNION SELECT dataset FROM caps"
-            names = [name for (name,) in self._db.execute(query)]
-            if dataset is not None and dataset not in names:
+            names = {canonical(name) for name in ledgerrows.names(self._db)}
+            if dataset is not None and canonical(dataset) not in names:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
                                   "check the name with `dpscale ledger show`")  # fmt: skip
-            chosen = names if dataset is None else [dataset]
-            datasets = {name: statement(self._rows("caps", name), self._rows("releases", name), STATED_DELTA)
-                        for name in sorted(chosen)}  # fmt: skip
-        return {"ledger": str(self.path), "schema_version": ledgerfile.VERSION, "datasets": datasets}
+            chosen = names if dataset is None else {canonical(dataset)}
+            datasets = {name: statement(ledgerrows.account(self._db, name), STATED_DELTA) for name in sorted(chosen)}
+        return {"ledger": str(self.path), "schema_version": VERSION, "datasets": datasets}
 
     def verify(self) -> None:
         """Check the file, its schema and every row; raise BudgetError at the first thing that is wrong."""
@@ -185,7 +206,8 @@ class Ledger:
             (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             wrong = [] if verdict == "ok" else [verdict]
             last = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
-            wrong += findings(self._rows("caps"), self._rows("releases"), self._rows("rounds"), last)
+            tables = {table: ledgerrows.rows(self._db, f"SELECT * FROM {table} ORDER BY seq") for table in TABLES}
+            wrong += findings(tables, last)
         if wrong:
             raise ledgerfile.unusable(self.path, f"is damaged ({wrong[0]})", "restore it from a copy")
 
@@ -218,40 +240,37 @@ class Ledger:
                 self._db.execute(change, (after, ledgerfile.now(), release))
         return after
 
-    def _rows(self, table: str, dataset: str | None = None) -> list[dict[str, Any]]:
-        where, values = ("", ()) if dataset is None else ("WHERE dataset = ?", (dataset,))
-        cursor = self._db.execute(f"SELECT * FROM {table} {where} ORDER BY seq", values)
-        return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
 
-    def _spent(self, dataset: str) -> Cost:
-        return Cost.total(cost_from_text(row["cost"]) for row in self._rows("releases", dataset))
-
-    def _cap(self, dataset: str) -> Cap | None:
-        rows = self._rows("caps", dataset)
-        return Cap(rows[-1]["epsilon"], rows[-1]["delta"]) if rows else None
+def _check_currency(account: Account, cap: Cap) -> None:
+    """BudgetError for another currency than that in which releases were admitted already."""
+    if account.cap and account.releases and account.cap.currency != cap.currency:
+        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset whose cap is in {account.cap.currency}",
+                          "one currency for all releases of a dataset",
+                          f"set the cap in {account.cap.currency}")  # fmt: skip
 
 
-def _check_name(field: str, name: object) -> None:
+def _checked_name(field: str, name: object) -> str:
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
         raise BudgetError(field, f"got {name!r}", "a name of printable characters", "give it a name")
+    return canonical(name)
 
 
-def _check_entry(release: object, dataset: object, plan_digest: object) -> None:
-    _check_name("release", release)
-    _check_name("dataset", dataset)
+def _checked_digest(plan_digest: object) -> str:
     if not (isinstance(plan_digest, str) and re.fullmatch("[0-9a-f]{64}", plan_digest)):
         raise BudgetError("plan_digest", f"got {str(plan_digest)[:80]!r}", "a SHA-256 in 64 hexadecimal digits",
                           "hash the canonical plan")  # fmt: skip
+    return plan_digest
 
 
 def _checked_cost(cost: object) -> str:
-    if not (isinstance(cost, Cost) and cost.rho > 0):
+    if not (isinstance(cost, Cost) and cost):
         raise BudgetError("cost", "got no cost above 0", "a Cost > 0", "a release that draws no noise is not private")
     return cost_to_text(cost)
 
 
 def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tuple[str, str, str, str]) -> str:
     *recorded, state = present
+    recorded[0] = canonical(recorded[0])
     for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
         if old != new:
             raise BudgetError("release", f"{release!r} is on the ledger with another {name}",

@@ -1,7 +1,8 @@
 """The cap on a dataset: what it admits, what is left under it, and how a request over it is refused.
 
-A cap (epsilon, delta) admits a history when the composed cost of all of it is (epsilon, delta)-DP. What is left is not
-a difference of epsilons, because costs do not add as epsilons: it is found by scaling a request until it just fits.
+A cap (epsilon, delta) has one currency, which it keeps, and admits a history whose sum in that currency is
+(epsilon, delta)-DP. What is left is no difference of epsilons, because they do not add: it is found by scaling a
+request until it just fits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fractions import Fraction
 
 from dpscale.errors import BudgetError
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.currency import CURRENCIES, GDP, PURE, Spending
 
 STEPS = 24  # halvings of the scale: below the digits that are shown
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
@@ -20,26 +22,35 @@ FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does no
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that all releases of a dataset may come to: (epsilon, delta)-DP."""
+    """The most that all releases of a dataset may come to: (epsilon, delta)-DP, added up in a currency.
+
+    Left out, the currency is squared mu of Gaussian DP, and epsilon of pure DP where delta is 0.
+    """
 
     epsilon: float
     delta: float
+    currency: str = ""
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
             raise BudgetError("cap.epsilon", f"got {self.epsilon!r}", "a finite number > 0", "give the total allowed")
         if not (_is_number(self.delta) and 0 <= self.delta < 1):
             raise BudgetError("cap.delta", f"got {self.delta!r}", "a number >= 0 and < 1", "1e-9 is a usual choice")
+        object.__setattr__(self, "currency", self.currency or (GDP if self.delta else PURE))
+        if self.currency not in CURRENCIES:
+            raise BudgetError("cap.currency", f"got {self.currency!r}", " or ".join(CURRENCIES), "name one of them")
+        if self.currency == GDP and not self.delta:
+            raise BudgetError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out or give a delta")
 
-    def admits(self, total: Cost) -> bool:
-        """Whether a history of this total cost stays within the cap."""
-        return total.epsilon(self.delta) <= self.epsilon
+    def admits(self, spending: Spending) -> bool:
+        """Whether a history that came to so much stays within the cap."""
+        return spending.epsilon(self.currency, self.delta) <= self.epsilon
 
     def __str__(self) -> str:
-        return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g}"
+        return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g} in {self.currency}"
 
 
-def largest_epsilon(cap: Cap, history: Cost, kind: Cost, delta: float) -> float:
+def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float) -> float:
     """The largest epsilon, at `delta`, that a request composed like `kind` can have on top of `history`; 0 for none.
 
     Six digits, rounded down: the cost of exactly this epsilon is admitted.
@@ -49,15 +60,15 @@ def largest_epsilon(cap: Cap, history: Cost, kind: Cost, delta: float) -> float:
     return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
 
 
-def remaining_epsilon(cap: Cap, history: Cost) -> float:
-    """The largest epsilon, at the cap's delta, of one more Gaussian release (pure where the cap's delta is 0)."""
-    kind = Cost(gaussian=Fraction(1)) if cap.delta else Cost(pure=Fraction(1))
+def remaining_epsilon(cap: Cap, history: Spending) -> float:
+    """The largest epsilon, at the cap's delta, of one more Gaussian release (pure where its currency is)."""
+    kind = Cost(gaussian=Fraction(1)) if cap.currency == GDP else Cost(pure=Fraction(1))
     return largest_epsilon(cap, history, kind, cap.delta)
 
 
-def _largest_scale(cap: Cap, history: Cost, kind: Cost) -> Fraction:
+def _largest_scale(cap: Cap, history: Spending, kind: Cost) -> Fraction:
     def fits(scale: Fraction) -> bool:
-        return cap.admits(history + kind.scaled(scale))
+        return cap.admits(history.plus(kind.scaled(scale)))
 
     low = Fraction(1)
     while not fits(low):
@@ -79,21 +90,40 @@ def shown_below(value: float) -> float:
 
 
 def refusal(
-    dataset: str, cap: Cap, history: Cost, cost: Cost, epsilon: float | None, delta: float | None
+    dataset: str,
+    cap: Cap,
+    history: Spending,
+    cost: Cost,
+    epsilon: float | None,
+    delta: float | None,
+    public: bool = False,
 ) -> BudgetError:
     """The sentence that says what was requested, what remains, and the largest epsilon that would fit."""
+    if public:
+        return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
+                           "noise of a secret key", "leave the seed out, or take data that is not capped")  # fmt: skip
     at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
     asked = cost.epsilon(at) if epsilon is None else epsilon
     largest = largest_epsilon(cap, history, cost, at)
     fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if largest else "nothing more"
     left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
-    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if largest else "raise the cap or take another dataset"
     return BudgetError(
         "privacy.epsilon",
         f"requested epsilon {asked:.6g} at delta {at:.6g} of dataset {dataset!r}, {left} of its cap of {cap}",
         fits,
-        remedy,
+        _remedy(cap, history, cost, largest),
     )
+
+
+def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float) -> str:
+    if history.public:
+        return "take another dataset: a release with a seed showed this one's exact counts"
+    if cap.currency == PURE and not cost.is_pure:
+        return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
+    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if largest else "raise the cap or take another dataset"
+    if cost.is_pure and cap.currency == GDP:
+        remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
+    return remedy
 
 
 def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:

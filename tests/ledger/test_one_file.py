@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.cli.commands import main
+from dpscale.ledger import Ledger
+from dpscale.ledger.file import create_file
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.ledger import Ledger
-from dpscale.privacy.ledgerfile import create_file
 from tests.audit.small import write
 from tests.stages.disks import needs_mounts
 

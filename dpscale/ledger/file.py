@@ -1,8 +1,7 @@
-"""The SQLite file under the ledger: its schema, how it is made, opened and upgraded, and what its failures are called.
+"""The SQLite file under the ledger: how it is made, opened and upgraded, and what its failures are called.
 
 A ledger is created whole beside its place and then linked into it, so a ledger file is never seen empty or half made,
-and an empty file in its place is known for a ledger that was lost. The triggers make it append-only: rows are never
-deleted, and a release only moves forward from reserved to committed to released.
+and an empty file in its place is known for a ledger that was lost.
 """
 
 from __future__ import annotations
@@ -11,90 +10,18 @@ import errno
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, TransientError
-from dpscale.privacy.ledgerplace import check_one_file
+from dpscale.ledger.place import check_one_file
+from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema
 from dpscale.storage.files import flush
 
 FIELD = "privacy.ledger"
-APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 2
-STATES = ("reserved", "committed", "released")
-
-FIRST = (
-    """CREATE TABLE schema_version (version INTEGER PRIMARY KEY, created_at TEXT NOT NULL)""",
-    """CREATE TABLE caps (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        dataset TEXT NOT NULL,
-        epsilon REAL NOT NULL CHECK (epsilon > 0),
-        delta REAL NOT NULL CHECK (delta >= 0 AND delta < 1),
-        set_at TEXT NOT NULL)""",
-    """CREATE TABLE releases (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        release TEXT NOT NULL UNIQUE,
-        dataset TEXT NOT NULL,
-        plan_digest TEXT NOT NULL CHECK (length(plan_digest) = 64),
-        cost TEXT NOT NULL,
-        epsilon REAL,
-        delta REAL,
-        state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
-        reserved_at TEXT NOT NULL,
-        committed_at TEXT,
-        released_at TEXT)""",
-    """CREATE INDEX releases_of_dataset ON releases (dataset)""",
-    """CREATE INDEX caps_of_dataset ON caps (dataset)""",
-    # REPLACE deletes without asking the delete triggers, so a second row for a key is stopped before the insert
-    """CREATE TRIGGER releases_insert BEFORE INSERT ON releases
-        WHEN NEW.state IS NOT 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
-            OR EXISTS (SELECT 1 FROM releases WHERE release = NEW.release OR seq = NEW.seq)
-        BEGIN SELECT RAISE(ABORT, 'a release is inserted once, as reserved'); END""",
-    """CREATE TRIGGER releases_update BEFORE UPDATE ON releases
-        WHEN NOT (NEW.seq IS OLD.seq AND NEW.release IS OLD.release AND NEW.dataset IS OLD.dataset
-            AND NEW.plan_digest IS OLD.plan_digest AND NEW.cost IS OLD.cost AND NEW.epsilon IS OLD.epsilon
-            AND NEW.delta IS OLD.delta AND NEW.reserved_at IS OLD.reserved_at
-            AND ((OLD.state = 'reserved' AND NEW.state = 'committed'
-                    AND NEW.committed_at IS NOT NULL AND NEW.released_at IS NULL)
-                OR (OLD.state = 'committed' AND NEW.state = 'released'
-                    AND NEW.committed_at IS OLD.committed_at AND NEW.released_at IS NOT NULL)))
-        BEGIN SELECT RAISE(ABORT, 'a release only moves forward'); END""",
-    """CREATE TRIGGER releases_delete BEFORE DELETE ON releases
-        BEGIN SELECT RAISE(ABORT, 'releases are never deleted'); END""",
-    """CREATE TRIGGER caps_insert BEFORE INSERT ON caps WHEN EXISTS (SELECT 1 FROM caps WHERE seq = NEW.seq)
-        BEGIN SELECT RAISE(ABORT, 'caps are never replaced'); END""",
-    """CREATE TRIGGER caps_update BEFORE UPDATE ON caps
-        BEGIN SELECT RAISE(ABORT, 'a cap is changed by a new row'); END""",
-    """CREATE TRIGGER caps_delete BEFORE DELETE ON caps
-        BEGIN SELECT RAISE(ABORT, 'caps are never deleted'); END""",
-)
-SECOND = (  # of version 2: a ledger's own name, and what an adaptive release decided, round by round
-    """CREATE TABLE identity (id TEXT PRIMARY KEY CHECK (length(id) = 32))""",
-    """CREATE TRIGGER identity_insert BEFORE INSERT ON identity WHEN EXISTS (SELECT 1 FROM identity)
-        BEGIN SELECT RAISE(ABORT, 'a ledger has one name'); END""",
-    """CREATE TRIGGER identity_update BEFORE UPDATE ON identity
-        BEGIN SELECT RAISE(ABORT, 'a ledger keeps its name'); END""",
-    """CREATE TRIGGER identity_delete BEFORE DELETE ON identity
-        BEGIN SELECT RAISE(ABORT, 'a ledger keeps its name'); END""",
-    """CREATE TABLE rounds (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        release TEXT NOT NULL,
-        round INTEGER NOT NULL CHECK (round >= 0),
-        digest TEXT NOT NULL CHECK (length(digest) = 64),
-        UNIQUE (release, round))""",
-    """CREATE TRIGGER rounds_insert BEFORE INSERT ON rounds
-        WHEN EXISTS (SELECT 1 FROM rounds WHERE (release = NEW.release AND round = NEW.round) OR seq = NEW.seq)
-            OR NOT EXISTS (SELECT 1 FROM releases WHERE release = NEW.release AND state = 'reserved')
-        BEGIN SELECT RAISE(ABORT, 'a round is decided once, of a release that is reserved'); END""",
-    """CREATE TRIGGER rounds_update BEFORE UPDATE ON rounds
-        BEGIN SELECT RAISE(ABORT, 'a round is decided once'); END""",
-    """CREATE TRIGGER rounds_delete BEFORE DELETE ON rounds
-        BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END""",
-)
-SCHEMAS = {1: FIRST, 2: FIRST + SECOND}
-
+NAMED = 2  # the step at which a ledger draws its own name
 # SQLite's primary result codes: (error, what happened, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
@@ -158,15 +85,17 @@ def _write_schema(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("BEGIN IMMEDIATE")
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    _add(db, SCHEMAS[VERSION])
+    _add(db, 1)
     db.execute("COMMIT")
 
 
-def _add(db: sqlite3.Connection, statements: Sequence[str]) -> None:
-    """What makes a ledger of this version, with its name."""
-    for statement in statements:
-        db.execute(statement)
-    db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
+def _add(db: sqlite3.Connection, first: int) -> None:
+    """What makes a ledger of this version, from that step on."""
+    for step in range(first, VERSION + 1):
+        for statement in STEPS[step]:
+            db.execute(statement)
+        if step == NAMED:
+            db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
     db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
 
 
@@ -199,15 +128,16 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring a sound ledger of version 1 to version 2, unless another process did meanwhile."""
+    """Bring a sound ledger of an older version to this one, unless another process did meanwhile."""
     db.execute("BEGIN IMMEDIATE")
-    if _version(db) == 1:
-        _add(db, SECOND)
+    if (version := _version(db)) < VERSION:
+        _add(db, version + 1)
     db.execute("COMMIT")
 
 
-def _version(db: sqlite3.Connection) -> object:
-    return db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+def _version(db: sqlite3.Connection) -> int:
+    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+    return version if isinstance(version, int) else 0
 
 
 def _check_place(path: Path) -> None:
@@ -226,7 +156,7 @@ def check_identity(db: sqlite3.Connection, path: Path) -> int:
     if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
     version = _version(db)
-    if not isinstance(version, int) or version not in SCHEMAS:
+    if version not in STEPS:
         raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")
     if schema_of(db) != expected_schema(version):
         raise unusable(path, "has another schema than a ledger", "restore it from a copy")
@@ -244,6 +174,6 @@ def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
 def expected_schema(version: int = VERSION) -> set[tuple[str, str, str]]:
     """What `schema_of` gives for an untouched ledger."""
     with closing(sqlite3.connect(":memory:")) as db:
-        for statement in SCHEMAS[version]:
+        for statement in schema(version):
             db.execute(statement)
         return schema_of(db)

@@ -1,0 +1,106 @@
+"""A dataset's rows on the ledger, read as an account: whom it protects, what was spent, what its cap still admits."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpscale.errors import BudgetError
+from dpscale.ledger.cap import Cap
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.currency import GDP, PURE, Spending
+from dpscale.privacy.protection import Protection, checked_steps
+
+Row = dict[str, Any]
+
+
+def cost_to_text(cost: Cost) -> str:
+    """One text for one cost: canonical JSON of exact fractions."""
+    try:
+        return json.dumps(cost.to_dict(), sort_keys=True)
+    except ValueError as error:  # Python prints no integer of more than some thousand digits
+        raise BudgetError("cost", "got a fraction of thousands of digits", "fractions of fewer digits",
+                          "round it up with Cost.coarsened()") from error  # fmt: skip
+
+
+def cost_from_text(text: str) -> Cost:
+    """The inverse of `cost_to_text`."""
+    try:
+        return Cost.from_dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise BudgetError("cost", "got a row that is not a cost", "the text that the ledger wrote",
+                          "restore the ledger from a copy") from error  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """The form in which names of datasets are compared: stripped, Unicode NFC."""
+    return unicodedata.normalize("NFC", name.strip())
+
+
+@dataclass(frozen=True)
+class Account:
+    """One dataset. `caps`, `releases`: its rows in order, with their terms and protections where those are known."""
+
+    name: str
+    caps: Sequence[Row]
+    releases: Sequence[Row]
+
+    @cached_property
+    def cap(self) -> Cap | None:
+        """The cap that holds now."""
+        return cap_of(self.caps[-1]) if self.caps else None
+
+    @cached_property
+    def protects(self) -> Protection | None:
+        """What all its releases protect: as the cap says, or as the first release did; None where nobody said yet."""
+        told = [row for row in (*self.caps[-1:], *self.releases) if row["relation"]]
+        return protection_of(told[0]) if told else None
+
+    @property
+    def currency(self) -> str:
+        """That of the cap; without one, that of pure DP for a history that is pure."""
+        if self.cap:
+            return self.cap.currency
+        return PURE if self.releases and not self.spent.approximate else GDP
+
+    @cached_property
+    def spent(self) -> Spending:
+        """What all releases come to."""
+        return self._sum(self.releases)
+
+    @property
+    def reserved(self) -> Spending:
+        """What those come to of which not all noise is drawn."""
+        return self._sum(row for row in self.releases if row["state"] == "reserved")
+
+    @property
+    def charged_before(self) -> int:
+        """How many releases there were already when the cap was set: for them it came too late to be a filter."""
+        return sum(row["reserved_at"] < self.caps[-1]["set_at"] for row in self.releases) if self.caps else 0
+
+    def as_charged(self, cost: Cost, protection: Protection | None) -> Cost:
+        """What a release costs in terms of what the dataset protects; BudgetError where that is not known."""
+        if protection is None or self.protects is None:
+            return cost
+        return cost.scaled(checked_steps(protection, self.protects, self.name))
+
+    def _sum(self, rows: Iterable[Row]) -> Spending:
+        spending = Spending()
+        for row in rows:
+            cost = self.as_charged(cost_from_text(row["cost"]), protection_of(row))
+            spending = spending.plus(cost, bool(row["public"]))
+        return spending
+
+
+def cap_of(row: Row) -> Cap:
+    """The cap of a row; one from before currencies has that of its delta."""
+    return Cap(row["epsilon"], row["delta"], row["currency"] or "")
+
+
+def protection_of(row: Row) -> Protection | None:
+    """Whom a row protects; None for one from before that was told."""
+    return Protection(row["unit"], row["relation"], row["bound"] or 1) if row["relation"] else None

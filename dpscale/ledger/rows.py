@@ -1,0 +1,103 @@
+"""The ledger's rows in SQL: read as accounts, inserted with what belongs to them. Transactions are the ledger's."""
+
+from __future__ import annotations
+
+import difflib
+import sqlite3
+
+from dpscale.errors import BudgetError
+from dpscale.ledger.account import Account, Row, canonical
+from dpscale.ledger.cap import Cap
+from dpscale.ledger.file import now
+from dpscale.privacy.protection import Protection
+
+TERMS = ("currency", "unit", "relation", "bound")
+CAPS = """SELECT caps.*, currency, unit, relation, bound FROM caps LEFT JOIN terms ON terms.cap = caps.seq
+    WHERE caps.dataset = ? ORDER BY caps.seq"""
+RELEASES = """SELECT releases.*, unit, relation, bound, public FROM releases
+    LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
+SLIPS = 2
+
+
+def rows(db: sqlite3.Connection, query: str, values: tuple[str, ...] = ()) -> list[Row]:
+    """What a query gives, each row by its columns' names."""
+    cursor = db.execute(query, values)
+    return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
+
+
+def names(db: sqlite3.Connection) -> list[str]:
+    """The datasets, as they were written."""
+    return [name for (name,) in db.execute("SELECT dataset FROM releases UNION SELECT dataset FROM caps")]
+
+
+def account(db: sqlite3.Connection, dataset: str) -> Account:
+    """A dataset by its canonical name, whichever forms of it older versions wrote."""
+    same = [name for name in names(db) if canonical(name) == dataset]
+    caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
+    releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
+    return Account(dataset, caps, releases)
+
+
+def _number(row: Row) -> int:
+    return int(row["seq"])
+
+
+def check_known(db: sqlite3.Connection, dataset: str) -> None:
+    """BudgetError for a name that is new and almost that of a capped dataset: a slip would spend beside the cap."""
+    if dataset in {canonical(name) for name in names(db)}:
+        return
+    capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
+    near = next((name for name in sorted(capped) if _near(name, dataset)), None)
+    if near is not None:
+        raise BudgetError("privacy.dataset", f"{dataset!r}, which is new and almost {near!r}, which has a cap",
+                          "the name of one dataset", f"write {near!r}, or set a cap for this name too")  # fmt: skip
+
+
+def _folded(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _near(one: str, other: str) -> bool:
+    """Whether names differ by two letters at most, and in no digit: 2025 and 2026 are two datasets; paths by none."""
+    one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
+    if _digits(one) != _digits(other):
+        return False
+    alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
+
+
+def _digits(name: str) -> str:
+    return "".join(letter for letter in name if letter.isdigit())
+
+
+def cap_row(cap: Cap, protects: Protection | None) -> Row:
+    """A cap set now, with its terms."""
+    told = (protects.unit, protects.relation, protects.bound) if protects else (None, None, None)
+    values = cap.epsilon, cap.delta, now(), cap.currency, *told
+    return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
+
+
+def insert_cap(db: sqlite3.Connection, dataset: str, row: Row) -> None:
+    values = dataset, row["epsilon"], row["delta"], row["set_at"]
+    made = db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
+    terms = made.lastrowid, *(row[name] for name in TERMS)
+    db.execute("INSERT INTO terms (cap, currency, unit, relation, bound) VALUES (?, ?, ?, ?, ?)", terms)
+
+
+def insert_release(
+    db: sqlite3.Connection,
+    entry: tuple[str, str, str, str],
+    figures: tuple[float | None, float | None],
+    protects: Protection,
+    public: bool,
+) -> None:
+    """A reserved release: its name, dataset, plan's digest and cost; the job's epsilon and delta; whom it protects."""
+    db.execute(
+        "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
+        (*entry, *figures, now()),
+    )
+    db.execute(
+        "INSERT INTO protections (release, unit, relation, bound, public) VALUES (?, ?, ?, ?, ?)",
+        (entry[0], protects.unit, protects.relation, protects.bound, int(public)),
+    )

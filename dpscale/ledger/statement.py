@@ -1,0 +1,109 @@
+"""An account told to people and programs, and the rows of a ledger that cannot be right."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from dpscale.errors import BudgetError
+from dpscale.ledger.account import Account, Row, cost_from_text
+from dpscale.ledger.cap import remaining_epsilon
+from dpscale.ledger.schema import STATES
+from dpscale.privacy.accounting import float_above
+from dpscale.privacy.conversion import gdp_mu
+from dpscale.privacy.currency import CURRENCIES, PURE, Spending
+
+TABLES = ("caps", "releases", "rounds", "protections", "terms")
+
+
+def statement(account: Account, stated_delta: float) -> dict[str, Any]:
+    """One dataset: cap, currency, spent, reserved, remaining, releases; ready for JSON, what is infinite as null."""
+    cap = account.cap
+    delta = cap.delta if cap else 0.0 if account.currency == PURE else stated_delta
+    return {
+        "cap": _without(account.caps[-1], "seq", "dataset") | {"currency": cap.currency} if cap else None,
+        "former_caps": [_without(row, "seq", "dataset") for row in account.caps[:-1]],
+        "protects": str(account.protects) if account.protects else None,
+        "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
+        "spent": _figures(account, account.spent, delta),
+        "reserved": _figures(account, account.reserved, delta),
+        "remaining": _remaining(account),
+        "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap else None,
+        "notes": notes(account),
+        "releases": [_entry(row) for row in account.releases],
+    }
+
+
+def notes(account: Account) -> list[str]:
+    """What a reader of the figures has to know."""
+    said = []
+    if account.spent.public:
+        said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
+    if not account.caps:
+        said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
+    elif account.charged_before:
+        said.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
+    if account.spent.approximate and account.spent.pure:
+        said.append("pure and Gaussian releases are counted together in gdp")
+    if any(not row["relation"] for row in account.releases):
+        said.append("older releases did not tell whom they protect: they are counted as protecting the same")
+    return said
+
+
+def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
+    figures = {
+        "epsilon": spending.epsilon(account.currency, delta),
+        "delta": delta,
+        "squared_mu": spending.amount("gdp"),
+        "pure_epsilon": spending.amount(PURE),
+    }
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _remaining(account: Account) -> float | None:
+    """What is left of the cap, in its currency."""
+    cap = account.cap
+    if cap is None:
+        return None
+    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, cap.delta) ** 2
+    return max(0.0, most - account.spent.amount(cap.currency))
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    cost = cost_from_text(row["cost"])
+    told = {"cost": json.loads(row["cost"]), "squared_mu": float_above(cost.squared_mu), "public": bool(row["public"])}
+    return _without(row, "seq", "dataset") | told
+
+
+def _without(row: Row, *names: str) -> Row:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def findings(tables: dict[str, list[Row]], last: dict[str, int]) -> list[str]:
+    """What is wrong with the rows: gaps in their numbers (a row taken out), costs and states that cannot be."""
+    wrong = []
+    for table in TABLES:
+        if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):
+            wrong.append(f"the rows of {table} are not numbered as they were written")
+    known = {row["release"] for row in tables["releases"]}
+    for table, what in (("rounds", "has decided rounds"), ("protections", "protects somebody")):
+        strangers = sorted({row["release"] for row in tables[table]} - known)
+        wrong += [f"release {name!r} {what} and is not there" for name in strangers]
+    return wrong + [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+
+
+def _fault(row: Row) -> str:
+    try:
+        positive = bool(cost_from_text(row["cost"]))
+    except BudgetError:
+        positive = False
+    times = [row[f"{state}_at"] is not None for state in STATES]
+    if not positive:
+        return "has no valid cost"
+    if not re.fullmatch("[0-9a-f]{64}", str(row["plan_digest"])):
+        return "has no valid plan digest"
+    if row["state"] not in STATES or times != [place <= STATES.index(row["state"]) for place in range(3)]:
+        return "has times that do not fit its state"
+    return ""

@@ -1,0 +1,93 @@
+"""The budget on the command line: caps with their terms, seeds, budgets that protect nobody."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.job import Job
+from tests.audit.small import write
+
+
+def command(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments], standalone_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"epsilon": 25.0, "delta": 1e-9}, "privacy.epsilon: 25: a guess"),
+        ({"epsilon": 21.0}, "privacy.epsilon: 21: a guess"),
+        ({"rho": 60.0}, "privacy.rho: 60: a guess"),
+        ({"privacy_cost": 40.0}, "privacy.privacy_cost: 40: a guess"),
+        ({"epsilon": 1.0, "delta": 0.01}, "privacy.delta: 0.01: it lets one record in 100"),
+        ({"epsilon": 1.0, "delta": 1e-4, "public_rows": 48842}, "at most 1 / public_rows, 2.05e-05"),
+    ],
+)
+def test_a_budget_that_protects_nobody_has_to_be_called_careless(tmp_path, privacy, said):
+    job = write(tmp_path, privacy=privacy | {"dataset": "small"})
+    with pytest.raises(dp.JobError) as refused:
+        Job.read(job)
+    assert said in str(refused.value)
+    assert "careless = true" in str(refused.value)
+    Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "careless": True}))
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"epsilon": 20.0, "delta": 1e-3},
+        {"epsilon": 20.0},
+        {"rho": 5.0},
+        {"privacy_cost": 12.0},
+        {"epsilon": 1.0, "delta": 1e-6, "public_rows": 48842},
+    ],
+)
+def test_a_budget_that_protects_is_taken(tmp_path, privacy):
+    assert Job.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
+
+
+def test_a_cap_in_pure_admits_laplace_noise_alone(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    cap = ("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "1", "--delta", "1e-9", "--currency", "pure")
+    done = command(*cap, "--unit", "row")
+    assert done.exit_code == 0
+    assert "in pure" in done.output
+    pure = write(tmp_path, "pure.toml", privacy={"epsilon": 0.5, "dataset": "small"}, engine={})
+    privacy = {"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}
+    gaussian = write(tmp_path, "gaussian.toml", privacy=privacy, engine={})
+    assert command("run", pure, "--run-dir", tmp_path / "pure", "--quiet").exit_code == 0
+    refused = command("run", gaussian, "--run-dir", tmp_path / "gaussian", "--quiet")
+    assert refused.exit_code == 3
+    assert "a pure cap admits nothing else" in refused.stderr
+    told = command("ledger", "show", ledger).output
+    assert "protects  one row (add/remove)" in told
+    assert "left      epsilon 0.5" in told
+
+
+def test_a_seed_is_refused_under_a_cap_and_marked_without(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    seeded = write(tmp_path, privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}, engine={"seed": 1})
+    other = write(
+        tmp_path, "other.toml", privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}, engine={"seed": 2}
+    )
+    assert command("run", seeded, "--run-dir", tmp_path / "one", "--quiet").exit_code == 0
+    assert "epsilon infinite" in command("ledger", "show", ledger).output
+    told = json.loads(command("ledger", "show", ledger, "--json").output)["datasets"]["small"]
+    assert told["spent"]["epsilon"] is None
+    command("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "5", "--delta", "1e-6")
+    refused = command("run", other, "--run-dir", tmp_path / "two", "--quiet")
+    assert refused.exit_code == 3
+    assert "engine.seed: noise that anyone can compute" in refused.stderr
+    assert not list((tmp_path / "two" / "measurements").glob("*.parquet"))
+
+
+def test_a_unit_is_not_mixed_with_rows(tmp_path):
+    rows = write(tmp_path, "rows.toml", privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"})
+    command("ledger", "cap", tmp_path / "ledger.sqlite", "--dataset", "small", "--epsilon", "5", "--delta", "1e-6",
+            "--unit", "person")  # fmt: skip
+    refused = command("run", rows, "--run-dir", tmp_path / "run", "--quiet")
+    assert refused.exit_code == 3
+    assert "a release that protects one row (add/remove) on dataset 'small'" in refused.stderr

@@ -1,0 +1,205 @@
+"""Whom entries protect, in what currency they add, and under which name: nothing adds up that is not one thing."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpscale.errors import BudgetError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection, steps
+
+DIGEST = "ab" * 32
+ROW, PERSON, OTHER = Protection(), Protection("person", bound=5), Protection("household")
+REPLACED = Protection("person", REPLACE)
+COST = Cost(gaussian="1/100")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "budget.sqlite") as opened:
+        yield opened
+
+
+def spent(ledger: Ledger, dataset: str = "adult") -> float:
+    return float(ledger.summary(dataset)["datasets"][dataset]["spent"]["squared_mu"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(PERSON, ROW), (PERSON, OTHER), (PERSON, REPLACED), (REPLACED, ROW), (ROW, REPLACED)],
+)
+def test_what_protects_somebody_else_does_not_add_and_is_refused(
+    ledger: Ledger, first: Protection, second: Protection
+) -> None:
+    ledger.charge("adult", "one", COST, DIGEST, protects=first)
+    with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; it takes what its other releases protect"):
+        ledger.charge("adult", "two", COST, DIGEST, protects=second)
+    assert spent(ledger) == pytest.approx(0.01)
+
+
+def test_the_rows_of_a_unit_that_count_may_differ(ledger: Ledger) -> None:
+    """Whatever the bound, all rows of a person are protected."""
+    ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
+    ledger.charge("adult", "two", COST, DIGEST, protects=Protection("person", bound=1))
+    assert spent(ledger) == pytest.approx(0.02)
+
+
+def test_a_release_that_protects_persons_protects_rows_at_two_steps(ledger: Ledger) -> None:
+    """A row more is its person away and back again with it: twice mu, four times its square; twice epsilon."""
+    ledger.charge("adult", "one", COST, DIGEST, protects=ROW)
+    ledger.charge("adult", "two", COST, DIGEST, protects=PERSON)
+    assert spent(ledger) == pytest.approx(0.05)
+    ledger.set_cap("pure", 1.0, 0, protects=ROW)
+    ledger.charge("pure", "three", Cost(pure="1/2"), DIGEST, protects=PERSON)
+    with pytest.raises(BudgetError, match="nothing more"):
+        ledger.charge("pure", "four", Cost(pure="1/100"), DIGEST, protects=ROW)
+
+
+def table_distance(one: tuple[int, ...], other: tuple[int, ...], relation: Protection) -> int | None:
+    """Steps between tables of rows labelled by their persons, by breadth-first search over all small tables."""
+    frontier, seen, number = {one}, {one}, 0
+    while other not in seen and number < 5:
+        frontier = {near for table in frontier for near in neighbours(table, relation)} - seen
+        seen |= frontier
+        number += 1
+    return number if other in seen else None
+
+
+PEOPLE, ROWS = (1, 2), 3
+
+
+def neighbours(table: tuple[int, ...], relation: Protection) -> Iterator[tuple[int, ...]]:
+    """Tables a step away; a table is how many rows each of two people has. Replacing keeps the number of people."""
+    for place in range(len(PEOPLE)):
+        for count in range(ROWS + 1):
+            near = (*table[:place], count, *table[place + 1 :])
+            if relation.unit is None:
+                if abs(count - table[place]) == 1:
+                    yield near
+            elif relation.relation == ADD_REMOVE:
+                if (count == 0) != (table[place] == 0):
+                    yield near
+            elif count and table[place]:
+                yield near
+
+
+@pytest.mark.parametrize(("entry", "dataset"), [(PERSON, ROW), (PERSON, REPLACED), (PERSON, PERSON), (ROW, ROW)])
+def test_steps_are_the_most_that_neighbours_are_apart(entry: Protection, dataset: Protection) -> None:
+    tables = [(a, b) for a in range(ROWS + 1) for b in range(ROWS + 1)]
+    apart = [table_distance(table, near, entry) for table in tables for near in neighbours(table, dataset)]
+    assert max(number for number in apart if number is not None) == steps(entry, dataset)
+    assert None not in apart
+
+
+def test_a_cap_says_whom_it_is_for(ledger: Ledger) -> None:
+    ledger.set_cap("adult", 1.0, 1e-9, protects=PERSON)
+    with pytest.raises(BudgetError, match=r"protects one row \(add/remove\)"):
+        ledger.charge("adult", "one", COST, DIGEST, protects=ROW)
+    ledger.charge("adult", "two", COST, DIGEST, protects=PERSON)
+    told = ledger.summary("adult")["datasets"]["adult"]
+    assert told["protects"] == "all rows of one person (add/remove)"
+    assert (told["releases"][0]["unit"], told["releases"][0]["relation"], told["releases"][0]["bound"]) == (
+        "person",
+        "add/remove",
+        5,
+    )
+    with pytest.raises(BudgetError, match="all rows of one person"):
+        ledger.set_cap("adult", 2.0, 1e-9, protects=OTHER)
+    ledger.verify()
+
+
+# Currencies
+
+
+def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
+    ledger.set_cap("adult", 1.0, 1e-9, "pure")
+    ledger.set_cap("adult", 1.0, 1e-9, "gdp")
+    ledger.charge("adult", "one", COST, DIGEST)
+    with pytest.raises(BudgetError, match=r"cap\.currency: got 'pure' for a dataset whose cap is in gdp"):
+        ledger.set_cap("adult", 1.0, 1e-9, "pure")
+    change = ledger.set_cap("adult", 2.0, 1e-9)
+    assert (change.cap.currency, change.charged_before) == ("gdp", 1)
+    assert "odometer, not a filter" in str(change)
+    with pytest.raises(BudgetError, match="gdp at delta 0"):
+        ledger.set_cap("adult", 2.0, 0)
+
+
+def test_delta_zero_means_pure_and_pure_admits_only_pure(ledger: Ledger) -> None:
+    assert ledger.set_cap("adult", 1.0, 0).cap.currency == "pure"
+    with pytest.raises(BudgetError, match="give epsilon alone, for Laplace noise: a pure cap admits nothing else"):
+        ledger.charge("adult", "one", COST, DIGEST)
+    for number in range(4):
+        ledger.charge("adult", f"r{number}", Cost(pure="1/4"), DIGEST)
+    with pytest.raises(BudgetError, match="raise the cap"):
+        ledger.charge("adult", "one", Cost(pure="1/10000"), DIGEST)
+    told = ledger.summary("adult")["datasets"]["adult"]
+    assert (told["spent"]["epsilon"], told["remaining"], told["currency"]) == (1.0, 0.0, "pure: epsilon of pure DP")
+
+
+def test_a_mixed_history_is_told_its_true_larger_epsilon(ledger: Ledger) -> None:
+    ledger.charge("adult", "one", Cost(gaussian="1/100"), DIGEST)
+    ledger.charge("adult", "two", Cost(pure="613/1000"), DIGEST)
+    told = ledger.summary("adult")["datasets"]["adult"]
+    assert told["spent"]["epsilon"] > 3.5  # at 1e-9; what was realised comes to about 1.1
+    assert any("counted together in gdp" in note for note in told["notes"])
+    assert any("odometer" in note for note in told["notes"])
+
+
+def test_many_small_pure_parts_cost_what_they_are(ledger: Ledger) -> None:
+    """A release of a thousand blocks of epsilon 1/1000 each is far less than one of epsilon 1 in gdp."""
+    ledger.set_cap("adult", 1.0, 1e-6)
+    parts = Cost.total([Cost(pure=Fraction(1, 1000))] * 1000)
+    ledger.charge("adult", "one", parts, DIGEST)
+    with pytest.raises(BudgetError, match="give delta too"):
+        ledger.charge("adult", "two", Cost(pure=1), DIGEST)
+
+
+# Seeds
+
+
+def test_a_release_whose_noise_is_public_is_marked_and_no_cap_admits_it(ledger: Ledger) -> None:
+    ledger.set_cap("capped", 100.0, 1e-3)
+    with pytest.raises(BudgetError, match=r"engine\.seed: noise that anyone can compute, on dataset 'capped'"):
+        ledger.charge("capped", "one", COST, DIGEST, public=True)
+    ledger.charge("adult", "two", COST, DIGEST, public=True)
+    told = ledger.summary("adult")["datasets"]["adult"]
+    assert told["spent"]["epsilon"] is None
+    assert told["releases"][0]["public"]
+    assert any("seed" in note for note in told["notes"])
+    assert ledger.set_cap("adult", 100.0, 1e-3).below_spent
+    with pytest.raises(BudgetError, match="showed this one's exact counts"):
+        ledger.charge("adult", "three", COST, DIGEST)
+
+
+# Names
+
+
+@pytest.mark.parametrize("spelling", [" adult é ", unicodedata.normalize("NFD", "adult é")])
+def test_a_dataset_has_one_name_however_it_is_spelled(ledger: Ledger, spelling: str) -> None:
+    ledger.set_cap("adult é", 0.6, 1e-9)
+    ledger.charge(spelling, "one", COST, DIGEST)
+    with pytest.raises(BudgetError, match="remaining epsilon"):
+        ledger.charge(spelling, "two", Cost(gaussian="1/10"), DIGEST)
+    assert list(ledger.summary()["datasets"]) == ["adult é"]
+
+
+@pytest.mark.parametrize("slip", ["Adult-2026", "adult 2026", "adlut-2026", "adult_2026", "adults-2026"])
+def test_a_slip_in_the_name_of_a_capped_dataset_is_told_before_the_charge(ledger: Ledger, slip: str) -> None:
+    ledger.set_cap("adult-2026", 1.0, 1e-9)
+    with pytest.raises(BudgetError, match="is new and almost 'adult-2026', which has a cap"):
+        ledger.charge(slip, "one", COST, DIGEST, reserve=False)
+    ledger.set_cap(slip, 1.0, 1e-9)  # meant
+    ledger.charge(slip, "one", COST, DIGEST)
+
+
+@pytest.mark.parametrize("other", ["adult-2025", "census-2026", "/data/adult-2026"])
+def test_another_dataset_is_no_slip(ledger: Ledger, other: str) -> None:
+    ledger.set_cap("adult-2026", 1.0, 1e-9)
+    ledger.set_cap("/data/bdult-2026", 1.0, 1e-9)
+    assert ledger.charge(other, "one", COST, DIGEST) == "reserved"
