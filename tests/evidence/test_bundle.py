@@ -130,6 +130,16 @@ def test_all_releases_of_the_dataset_are_counted_whatever_their_kind(tmp_path):
     assert subprocess.run([sys.executable, folder / "recompute.py"], capture_output=True).returncode == 0
 
 
+def test_what_group_privacy_adds_is_an_event_of_the_dataset(tmp_path):
+    """A release for units of a dataset that protects rows counts twice in squared steps: four times its squared μ."""
+    a_run(tmp_path, "identity", name="one")
+    folder = bundled(a_run(tmp_path, "identity", data=UNIT, name="two"))
+    assert check_bundle(folder)["sound"]
+    events = recompute.counted(recompute.read(folder, "events.json")["dataset"]["events"])
+    charged = [recompute.squared_mu(row["cost"]) for row in recompute.read(folder, "ledger.json")["releases"]]
+    assert float(recompute.total(events, "gaussian")) == pytest.approx(float(charged[0] + 4 * charged[1]), rel=1e-9)
+
+
 def test_a_seeded_run_is_told_not_to_be_private(tmp_path, selftest):
     run = a_run(tmp_path, engine={"scheduler": "synchronous", "seed": 3})
     assert command("evidence", run, "--selftest", selftest)[0] == 0
