@@ -16,9 +16,12 @@ class DpscaleError(Exception):
     got: what was found there (never a value of a record).
     takes: what would be accepted.
     remedy: what to do about it.
+
+    `exit_code`: of a command that it ends; `state`: of a stage, or of a run, that it ends.
     """
 
     exit_code = 2
+    state = "failed"
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
@@ -55,3 +58,15 @@ class TransientError(DpscaleError):
     """Something outside failed in a way that may pass: the same command can be tried again."""
 
     exit_code = 75
+
+
+class Stopped(TransientError):
+    """Somebody asked it to stop, nothing failed: the run can go on where it stopped."""
+
+    state = "stopped"
+
+
+class Cancelled(Stopped):
+    """The same by `dpscale cancel`."""
+
+    state = "cancelled"

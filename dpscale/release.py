@@ -18,6 +18,7 @@ from dpscale.job import Job
 from dpscale.plans.planned import Planned
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
+from dpscale.stages.repeating import check_repeat
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import read_text
 
@@ -84,8 +85,13 @@ def run(
     client: Any = None,
     scheduler: str | None = None,
     progress: Progress = silent,
+    fresh: bool = False,
 ) -> Release:
-    """Run all stages of a job (a path, or the job's content as a dict) and open its release."""
-    opened = Run.create(Job.read(job), run_dir)
+    """Run all stages of a job (a path, or the job's content as a dict) and open its release.
+
+    A job that is done is opened as it is; DataError where its files have changed since. `fresh` makes a new release.
+    """
+    opened = Run.create(Job.read(job), run_dir, fresh)
+    check_repeat(opened)
     run_stages(opened, client, scheduler, progress)
     return Release(opened)

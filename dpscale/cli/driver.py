@@ -22,7 +22,7 @@ from typing import Any
 from dpscale.cli import signs
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
-from dpscale.errors import DpscaleError, JobError, TransientError
+from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.ledger.place import network_kind, refused
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
@@ -182,9 +182,9 @@ class Heart:
         self.check()
 
     def check(self) -> None:
-        """TransientError where the run was cancelled, or another driver took over."""
+        """Stopped where the run was cancelled, or another driver took over."""
         if self._taken:
-            raise TransientError("run", "another driver took over", "", "wait for that one")
+            raise Stopped("run", "another driver took over", "", "wait for that one")
         if self._stopped():
             raise _cancelled()
 
@@ -246,16 +246,18 @@ def _asked_to_stop(path: Path, stands: signs.Signs) -> bool:
     return False
 
 
-def _cancelled() -> TransientError:
-    return TransientError("run", "cancelled", "", "submit it again: it goes on where it stopped")
+def _cancelled() -> Cancelled:
+    return Cancelled("run", "cancelled", "", "submit it again: it goes on where it stopped")
 
 
 def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     """Tell how a run ended. Of what is not an error of ours only the kind: its text may tell of records."""
-    code, text = 0, str(error) if isinstance(error, DpscaleError) else f"the driver failed with {type(error).__name__}"
-    if error is not None:
-        code = error.exit_code if isinstance(error, DpscaleError) else INTERNAL
+    code, text, state = 0, None, "done"
+    if isinstance(error, DpscaleError):
+        code, text, state = error.exit_code, str(error), error.state
+    elif error is not None:
+        code, text, state = INTERNAL, f"the driver failed with {type(error).__name__}", "failed"
     with suppress(OSError, DpscaleError):
         signs.change(path, lambda stands: allowed(stands) and stands["state"] in signs.AT_WORK, exit_code=code,
-                     state="failed" if code else "done", error=text if code else None, working=None)  # fmt: skip
+                     state=state, error=text, working=None)  # fmt: skip
     return code

@@ -12,6 +12,8 @@ import click
 
 from dpscale.errors import DpscaleError, TransientError
 
+STOPPED = "dpscale: stopped; the same command (without --fresh) goes on where it left, and spends nothing twice"
+
 
 class _Group(click.Group):
     """Turns dpscale's errors into one sentence on stderr and their exit code."""
@@ -23,11 +25,12 @@ class _Group(click.Group):
             click.echo(f"dpscale: {error}", err=True)
             context.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("dpscale: stopped; the same command goes on where it left, and spends nothing twice", err=True)
+            click.echo(STOPPED, err=True)
             context.exit(TransientError.exit_code)
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
+fresh_option = click.option("--fresh", is_flag=True, help="A new release, in a new directory beside the job's others.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
+from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.stages import STAGES
 
@@ -16,22 +17,25 @@ from dpscale.stages import STAGES
 @main.command()
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept (default: runs/ and the job's digest).")
+@fresh_option
 @scheduler_option
 @quiet_option
 @json_option
-def run(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
+    from dpscale.stages.repeating import check_repeat
     from dpscale.stages.running import run_stages
 
-    directory = Run.create(Job.read(job), run_dir)
+    directory = Run.create(Job.read(job), run_dir, fresh)
+    repeated = check_repeat(directory)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
-    _tell_run(directory.path, directory.manifest, as_json)
+    _tell_run(directory.path, directory.manifest, repeated, as_json)
 
 
-def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
+def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_json: bool) -> None:
     report = path / "report.html"
     summary = {
         "run_dir": str(path),
@@ -40,10 +44,13 @@ def _tell_run(path: Path, manifest: dict[str, Any], as_json: bool) -> None:
         "private": manifest["private"],
         "privacy": manifest["privacy"],
         "stages": manifest["stages"],
+        "repeated": repeated,
     }
     if as_json:
         click.echo(json.dumps(summary))
         return
+    if repeated:
+        click.echo(f"dpscale: {repeated}", err=True)
     if not manifest["private"]:
         click.echo("dpscale: this run has a seed and is not private", err=True)
     click.echo(f"report: {report}")
@@ -112,10 +119,24 @@ def _stage_command(name: str, doc: str) -> None:
         from dpscale.stages.running import run_stages
 
         directory = Run(run_dir)
+        if STAGES[name].spends:
+            _tell_other_data(directory)
         with Bars(quiet) as progress:
             run_stages(directory, scheduler=scheduler, progress=progress, only=name)
         stage = {"stage": name, **directory.manifest["stages"][name]}
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+def _tell_other_data(directory: Any) -> None:
+    """A stage that is done returns at once: who repeats it is told where it would be about other data."""
+    from dpscale.errors import DataError, TransientError
+    from dpscale.stages.repeating import check_repeat
+
+    try:
+        with suppress(TransientError):  # a store that cannot tell now
+            check_repeat(directory)
+    except DataError as error:
+        click.echo(f"dpscale: {error}", err=True)
 
 
 for _stage in STAGES.values():

@@ -22,7 +22,7 @@ from dpscale.storage.lock import where_locks_are
 
 FILE, LOCK = "driver.json", ".driver.lock"
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
-AT_WORK, ENDED = ("submitted", "running"), ("done", "failed")
+AT_WORK, ENDED = ("submitted", "running"), ("done", "failed", "cancelled", "stopped")
 
 Signs = dict[str, Any]
 

@@ -6,22 +6,28 @@ import json
 
 import click
 
-from dpscale.cli.group import json_option, main
+from dpscale.cli.group import fresh_option, json_option, main
+
+GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it again to go on"}
 
 
 @main.command()
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
 @click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
+@fresh_option
 @json_option
-def submit(job: str, run_dir: str | None, scheduler: str, as_json: bool) -> None:
+def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, its driver too, and come back at once."""
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
     from dpscale.runs.run import Run
+    from dpscale.stages.repeating import check_repeat
 
-    directory = Run.create(Job.read(job), run_dir)
+    directory = Run.create(Job.read(job), run_dir, fresh)
+    directory.check_open("measure")
+    check_repeat(directory)
     with connected(scheduler) as client:
         signs_now = driver.submit(directory, client)
     summary = {"run_dir": str(directory.path), **signs_now}
@@ -43,7 +49,9 @@ def status(run_dir: str, as_json: bool) -> None:
         click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
         return
     for name, state in states.items():
-        click.echo(f"{name:>12}: {state}{', run the job again to go on' if state == 'stopped' else ''}")
+        click.echo(f"{name:>12}: {state}{GOING_ON.get(state, '')}")
+    if run.ended:
+        click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
     if driven:
         working = driven.get("working")
         tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""

@@ -27,21 +27,26 @@ KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 ANY = {"snapshot", "secret", "privacy"}  # null until there is one
 
 
-def first_manifest(job: Job, digest: str) -> dict[str, Any]:
-    """Of a run that has done nothing yet: a release of its own, or with a seed the job's."""
+def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
+    """Of a run that has done nothing yet: a release of its own, or with a seed the job's, the number-th of them."""
     seed = job.engine.seed
-    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
         "version": VERSION,
         "release": release,
         "private": seed is None,
         "job_sha256": digest,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": versions(),
         "snapshot": None,
         "secret": None,
         "privacy": None,
         "stages": {},
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a release rests on, as they are here."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

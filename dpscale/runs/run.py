@@ -29,6 +29,7 @@ from dpscale.measure.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
+from dpscale.runs.family import following, latest
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
 from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
@@ -38,6 +39,7 @@ from dpscale.storage.files import is_local, place, present, read_bytes, store_er
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
+FINISHED, ABANDONED = "finished", "abandoned"
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
@@ -60,14 +62,18 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None) -> Run:
-        """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False) -> Run:
+        """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
+
+        Where none is named, the latest of a job's runs is reopened.
+        """
         domain = job.read_domain()
         workload = job.build_workload(domain)
         digest = job_digest(job, domain)
-        where = _resolved(path if path is not None else Path("runs") / digest[:12])
-        with store_errors(where), making(where):
-            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest))
+        base = _resolved(path if path is not None else Path("runs") / digest[:12])
+        with store_errors(base), making(base):
+            where, number = _place(base, digest, fresh, named=path is not None)
+            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest)
         vars(run)["workload"] = workload
         return run
@@ -88,6 +94,12 @@ class Run:
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
         self._kept.write(self.manifest | changes)
+
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """How and when it was ended by `dpscale end`; None where it was not."""
+        ended: dict[str, Any] | None = self.manifest.get("ended")
+        return ended
 
     @property
     def secret_path(self) -> Path:
@@ -170,7 +182,7 @@ class Run:
         return entry.get("state") == "done" and present(self.path / left_by(stage, entry)[1])
 
     def states(self, driven: bool = False) -> dict[str, str]:
-        """The state of every stage begun: running, done, failed, or stopped where its process is gone.
+        """The state of every stage begun: running, done, failed, cancelled, or stopped, also where its process is gone.
 
         `driven`: a driver elsewhere is known to be at work, which not every disk's locks tell.
         """
@@ -182,7 +194,16 @@ class Run:
     def require(self, stage: str) -> None:
         """JobError unless an earlier stage is done."""
         if not self.done(stage):
+            self.check_open(stage)
             raise self._undone(stage)
+
+    def check_open(self, stage: str) -> None:
+        """JobError where the run was abandoned before this stage was done."""
+        ended = self.ended
+        if ended and ended["how"] == ABANDONED:
+            got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
+            raise JobError("run directory", got, "a run that was not ended",
+                           "start a new run with --fresh, which is a new release")  # fmt: skip
 
     def _undone(self, stage: str) -> JobError:
         return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
@@ -190,16 +211,16 @@ class Run:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """Mark a stage as running, then done with the hash of its files; on an error, as failed."""
-        self._mark(stage.name, start=_now(), state="running", end=None)
+        """Mark a stage as running, then done with the hash of its files; on an error as failed, or as stopped."""
+        self._mark(stage.name, start=now(), state="running", end=None)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
-                self._mark(stage.name, end=_now(), state="failed")
+                self._mark(stage.name, end=now(), state=_state_after(error))
             raise
         digest = digest_left(self.path, self.path / stage.folder)
-        self._mark(stage.name, end=_now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
+        self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -212,7 +233,7 @@ class Run:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
         self._kept.write(manifest)
-        self._log(json.dumps({"time": _now(), "stage": stage, "state": changes.get("state")}) + "\n")
+        self._log(json.dumps({"time": now(), "stage": stage, "state": changes.get("state")}) + "\n")
 
     def _log(self, line: str) -> None:
         path = self.path / "log.jsonl"
@@ -239,14 +260,27 @@ def _resolved(path: str | Path) -> Path:
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
-def _first_files(job: Job, domain: Domain, digest: str) -> dict[str, bytes]:
+def _place(base: Path, digest: str, fresh: bool, named: bool) -> tuple[Path, int]:
+    """Which of a job's directories, and which number it has among them."""
+    if fresh:
+        return following(base, digest)
+    return (base, 1) if named else latest(base, digest)
+
+
+def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """What a run begins with, the manifest last."""
     return {
         "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(first_manifest(job, digest), indent=2).encode(),
+        MANIFEST: json.dumps(first_manifest(job, digest, number), indent=2).encode(),
     }
 
 
-def _now() -> str:
+def _state_after(error: BaseException) -> str:
+    """Of a stage that an error ended: who stops a run, from the keyboard or by `cancel`, has not made it fail."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
+
+
+def now() -> str:
+    """The time, as manifests and logs have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

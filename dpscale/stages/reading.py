@@ -17,6 +17,7 @@ from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import Run
 from dpscale.tables import Table
 from dpscale.tables.count import Dropped, empty_table
+from dpscale.tables.layout import layout
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import row_bound
 
@@ -42,12 +43,13 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     begun = run.manifest["snapshot"]
     if begun is not None and run.held_secret() is None:
         return str(begun)
+    known = layout(run.job.data.path)
     content = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
     tag = snapshot_tag(read_secret(run.secret_path), content)
-    if begun is None:
-        run.update(snapshot=tag)
-    elif begun != tag:
+    if begun not in (None, tag):
         raise _changed("the files changed since this release was begun")
+    if begun is None or run.manifest.get("data") != known:
+        run.update(snapshot=tag, data=known)
     return tag
 
 
@@ -88,7 +90,9 @@ class Reader:
 
 
 def _changed(got: str) -> DataError:
-    return DataError("data.path", got, "the same files", "restore them, or start a new run")
+    return DataError(
+        "data.path", got, "the same files", "restore them, or end this run and start a new one with --fresh"
+    )
 
 
 def _any_row(counts: Any) -> bool:

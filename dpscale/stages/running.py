@@ -36,6 +36,8 @@ def run_stages(
 
 def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) -> None:
     """One stage, unless it is done. `left`: the manifest's entries of what was done before this process came."""
+    if not run.done(stage.name):
+        run.check_open(stage.name)
     for name in stage.needs:
         run.require(name)
     if run.done(stage.name):

@@ -110,10 +110,29 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
     code, _, told = cli("wait", run, "--seconds", 30)
     assert code == 75
     assert told == "dpscale: run: cancelled; submit it again: it goes on where it stopped\n"
-    assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "failed"
+    assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
+    assert signs.read(run)["state"] == "cancelled"
+    assert "measure: cancelled, submit it again to go on" in cli("status", run)[1]
+    assert "driver: cancelled" in cli("status", run)[1]
     assert "working" in submit(cluster, job)
     assert cli("wait", run, "--seconds", 60)[0] == 0
     check(run, expected)
+
+
+def test_a_run_is_ended_once_it_is_cancelled_and_not_while_its_driver_works(cluster, client, slow, job, expected):
+    run = job.parent / "run"
+    submit(cluster, job)
+    assert measuring(run)
+    code, _, told = cli("end", run)
+    assert code == 75
+    assert "dpscale cancel" in told
+    cli("cancel", run)
+    assert cli("wait", run, "--seconds", 30)[0] == 75
+    assert cli("end", run)[1].startswith("abandoned: the whole charge is spent")
+    code, _, told = cli("submit", job, "--run-dir", run, "--scheduler", address(cluster))
+    assert code == 2
+    assert "was ended on" in told
+    assert charges(job.parent) == ["reserved"]
 
 
 def test_submitted_again_while_it_is_being_cancelled_it_goes_on(cluster, client, slow, job, expected):

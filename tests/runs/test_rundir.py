@@ -289,7 +289,7 @@ def test_without_locks_a_run_goes_on_and_nobody_is_said_to_be_gone(place, lockle
     assert "report: running" in told(0, "status", run.path)
     submitted(run.path)
     told(0, "cancel", run.path)
-    assert signs.read(run.path)["state"] == "failed"
+    assert signs.read(run.path)["state"] == "cancelled"
 
 
 def test_a_lock_that_fails_is_not_taken_for_one_that_is_taken(place, monkeypatch):

@@ -20,12 +20,15 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
 from dpscale.cli import signs
+from dpscale.evidence.bundle import write_bundle
+from dpscale.evidence.check import check_bundle
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run
 from dpscale.stages import measure
+from dpscale.stages.ending import end
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked
@@ -111,6 +114,32 @@ def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypat
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         [row] = ledger.summary("small")["datasets"]["small"]["releases"]
     assert row["state"] == "released"
+
+
+def test_a_run_in_a_store_is_ended(tmp_path, prefix, monkeypatch):
+    job = write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, prefix)
+    run = Run(prefix)
+    with run.locked(), pytest.raises(dp.TransientError, match="another process works in"):
+        end(run)
+    assert present(run.secret_path)
+    assert (end(run)["how"], end(run)["charged"]) == ("abandoned", None)
+    assert not present(run.secret_path)
+    with pytest.raises(dp.JobError, match="was ended on"):
+        dp.run(job, prefix)
+
+
+def test_evidence_of_a_run_in_a_store(tmp_path, prefix):
+    release = dp.run(write(tmp_path, engine={"scheduler": "synchronous"}), prefix)
+    for _ in range(2):
+        write_bundle(Run(release.path), [{"name": "one", "passed": True, "detail": ""}])
+    folder = copied(f"{prefix}/evidence", tmp_path / "bundle")
+    assert check_bundle(folder)["draws"] == 7  # residuals of all subsets of pairs of three attributes
+    assert "s3://" not in "".join(path.read_text() for path in folder.iterdir())
+    assert "measurements/" in (folder / "run-files.json").read_text()
 
 
 def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):

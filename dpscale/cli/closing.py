@@ -1,0 +1,128 @@
+"""What follows a run: to `end` one that is not to go on, and the `evidence` of one that is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpscale.cli.group import json_option, main
+from dpscale.errors import JobError, TransientError
+from dpscale.storage.files import read_text
+
+
+@main.command()
+@click.argument("run_dir")
+@json_option
+def end(run_dir: str, as_json: bool) -> None:
+    """Finish a run that is measured, or abandon it: its secret is destroyed, and nothing is measured any more."""
+    from dpscale.cli import signs
+    from dpscale.runs.run import Run
+    from dpscale.stages import ending
+
+    run = Run(run_dir)
+    if signs.at_work(signs.told(run.path)):
+        raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run that nobody is at",
+                             f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
+    told = ending.end(run)
+    click.echo(json.dumps(told) if as_json else f"{told['how']}: {_spent(told)}")
+
+
+def _spent(told: dict[str, Any]) -> str:
+    """What was spent, in words."""
+    charged, finished = told["charged"], told["how"] == "finished"
+    if "ledger" in told:
+        return f"its ledger cannot be asked what was spent ({told['ledger']})"
+    if charged is None:
+        return "nothing was spent"
+    figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
+    cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
+    after = (
+        "answers can be made of it as before" if finished else "there is no refund, for some of its noise may be known"
+    )
+    return f"the whole charge is spent ({figures or cost}); {after}"
+
+
+def _decimal(value: Any) -> str:
+    from fractions import Fraction
+
+    try:
+        return f"{float(Fraction(value)):.6g}"
+    except (ValueError, TypeError, OverflowError):
+        return str(value)
+
+
+@main.command()
+@click.argument("run_dir", required=False)
+@click.option("--key", type=click.Path(), help="Sign with this Ed25519 private key (PEM).")
+@click.option("--selftest", "selftest_file", type=click.Path(), help="What `dpscale selftest --json` printed.")
+@click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder instead; needs no run.")
+@click.option("--public-key", type=click.Path(), help="With --check: the key that must have signed it (PEM).")
+@json_option
+def evidence(
+    run_dir: str | None,
+    key: str | None,
+    selftest_file: str | None,
+    folder: str | None,
+    public_key: str | None,
+    as_json: bool,
+) -> None:
+    """Write a folder by which an auditor can check a release, DIR/evidence; or check one."""
+    if (run_dir is None) == (folder is None):
+        raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
+    if folder is not None:
+        _check(folder, public_key, as_json)
+        return
+    from dpscale.evidence.bundle import write_bundle
+    from dpscale.evidence.signing import signer
+    from dpscale.runs.run import Run
+
+    run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
+    run.require("measure")
+    place = write_bundle(run, _selftest(selftest_file), signing)
+    click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
+
+
+def _selftest(given: str | None) -> list[dict[str, Any]]:
+    """The self-test's results: those that were given, or of now."""
+    if given is None:
+        from dpscale.audit import selftest
+
+        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in selftest()]
+    try:
+        checks = [
+            {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))
+        ]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise JobError("--selftest", f"{given} cannot be read as such", "what `dpscale selftest --json` printed",
+                       "leave it out, and it is run") from None  # fmt: skip
+    return checks
+
+
+def _check(folder: str, public_key: str | None, as_json: bool) -> None:
+    from dpscale.evidence.check import check_bundle
+
+    found = check_bundle(Path(folder), Path(public_key) if public_key else None)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anybody may have made it"
+    if not found["private"]:
+        yield "NOT PRIVATE: the noise has a seed, and anybody can compute it"
+    for name in ("release", "dataset"):
+        claim = found[name]
+        yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
+    yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
+    if found["by_columns_alone"]:
+        yield f"{found['by_columns_alone']} strategies are too large for it: taken by their columns' norms"
+    yield f"self-test {'passed' if found['selftest_passed'] else 'FAILED'}, as the bundle says"
+    if not found["own_scripts"]:
+        yield "its scripts are not those of this dpscale: read them before they are run"

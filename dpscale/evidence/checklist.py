@@ -1,0 +1,107 @@
+"""The questions that an evaluation of differential privacy asks (after NIST SP 800-226), answered from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpscale.runs.run import Run
+
+Item = dict[str, str]
+YES = "as it was installed; `selftest.json` has the audit of that installation"
+
+
+def checklist(run: Run, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[Item]:
+    """One line a question: topic, question, answer."""
+    rows = [*_guarantee(run, events), *_mechanism(run, drawn), *_composition(events, ledger), *_hazards(run)]
+    return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
+
+
+def _guarantee(run: Run, events: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    data, claim = run.job.data, events["release"]
+    private = "yes" if events["private"] else "NO: the noise follows from a seed that anybody can try"
+    bound = f"at most {drawn} of its rows are counted" if (drawn := data.max_rows_per_unit) else "one row"
+    return [
+        ("guarantee", "Is the release private?", private),
+        ("guarantee", "Which definition?", _definition(claim)),
+        ("guarantee", "ε", "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}"),
+        ("guarantee", "δ", f"{claim['delta']:g}"),
+        ("unit", "Whom does it protect?", _unit(data.privacy_unit)),
+        ("unit", "How much may one unit contribute?", bound),
+        (
+            "unit",
+            "Which tables are neighbours?",
+            "one has one unit more (add or remove); the number of rows is private",
+        ),
+    ]
+
+
+def _unit(column: str | None) -> str:
+    return "one row" if column is None else f"all rows with one value of the column {column!r}"
+
+
+def _definition(claim: Mapping[str, Any]) -> str:
+    return "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy"
+
+
+def _mechanism(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    law = "discrete Laplace" if run.job.privacy.noise == "laplace" else "discrete Gaussian"
+    chosen = sum(int(one["count"]) for one in drawn["selections"])
+    noise = f"{law} noise on whole numbers"
+    choices = f"; {chosen} selections by the exponential mechanism, on whole scores" if chosen else ""
+    limits = (
+        "every attribute has declared cells; a value outside is refused, clipped, dropped or a category, row by row"
+    )
+    return [
+        ("mechanism", "Which one?", f"{run.planned.mechanism}: {len(drawn['draws'])} measurements, {noise}{choices}"),
+        (
+            "mechanism",
+            "How is sensitivity bounded?",
+            "largest column norms of integer matrices, exactly: strategies.json",
+        ),
+        ("mechanism", "How are values bounded?", f"{limits} (domain.toml)"),
+        ("mechanism", "Is the domain public?", "it is declared in a file and never read off the records"),
+        ("sampling", "How is noise drawn?", f"exactly, from ChaCha20 keyed by HMAC-SHA256; {YES}"),
+        ("sampling", "Where does the randomness come from?", _source(run)),
+        ("sampling", "Can a failure draw twice?", "no: a draw is a function of the secret and of what is measured"),
+        ("floating point", "Does it touch the noise?", "no: integers until the noise is in, floats after it"),
+        ("post-processing", "What follows the noise?", f"{run.job.reconstruction.name}: from released values alone"),
+    ]
+
+
+def _source(run: Run) -> str:
+    return "256 bits of the operating system" if run.manifest["private"] else "a seed in the job file: for tests only"
+
+
+def _composition(events: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    whole, cap = events["dataset"], ledger.get("cap")
+    total = "unbounded" if whole["epsilon"] is None else f"ε = {whole['epsilon']:.9g} at δ = {whole['delta']:g}"
+    limit = f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap else "none: the ledger records and refuses nothing"
+    return [
+        ("accounting", "What was charged, and when?", "the whole cost, before the first draw; there is no refund"),
+        ("accounting", "How many releases of this dataset?", str(len(ledger["releases"]))),
+        ("accounting", "What do they come to?", total),
+        ("accounting", "Is there a cap?", limit),
+        ("accounting", "Who checks?", "recompute.py, from integers; with dp-accounting where it is installed"),
+    ]
+
+
+def _hazards(run: Run) -> list[tuple[str, str, str]]:
+    secret = "destroyed" if run.manifest["secret"] == "destroyed" else "STILL THERE: the run was not ended"
+    unit_rows = "a refused value tells one bit before the charge; clip, drop or category tell none"
+    return [
+        ("secrets", "What became of the secret of the noise?", secret),
+        ("secrets", "Is it in logs, tasks or manifests?", "no: a file of its owner alone, while noise is drawn"),
+        ("side channels", "Timing, memory, progress", "NOT protected: they depend on the data"),
+        ("side channels", "Refusals", unit_rows),
+        ("public", "What is taken as public?", "job, domain; number, size, names and times of change of data files"),
+        (
+            "data",
+            "Who sees records?",
+            "the curator's machines while they count; records leave them in no message or file",
+        ),
+        ("data", "How were the data collected and kept?", "outside this package: for the curator to say"),
+        ("trust", "Who is trusted?", "the curator (central model), machines, ledger; readers of the release are not"),
+        ("trust", "Against whom is the ledger no guard?", "its owner: another ledger or name starts a new account"),
+        ("utility", "Are errors told?", "the answers have standard errors where they follow from the noise"),
+    ]

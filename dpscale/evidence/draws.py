@@ -1,0 +1,151 @@
+"""What a run drew, as its files say: every draw with its integer strategy and its noise, and what was selected.
+
+Noise is read off the record that each measurement carries and is named by, and not off the plan. A file that no
+decision ordered, or one that is not there, is refused: the list is of all draws and of nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.errors import JobError
+from dpscale.measure.store import record_digest
+from dpscale.plans.factor import Factor
+from dpscale.plans.planned import Decision, Order
+from dpscale.privacy.draws import Draw, LaplaceDraw
+from dpscale.privacy.selection import epsilon_below
+from dpscale.runs.run import Run
+from dpscale.storage.files import listed, reading
+
+SHOWN, MOST = 1 << 12, 1 << 23  # entries of a matrix that are written as numbers, and as packed ones
+
+Said = dict[str, Any]
+Counted = Counter[tuple[str, Fraction]]
+
+
+def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
+    """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
+    decisions = list(run.released.decisions())
+    orders = [order for decision in decisions for order in decision.orders]
+    files = [run.released.path(order).name for order in orders]
+    _check_whole(run.measurements_path, files)
+    names = _named(factor for order in orders for factor in order.block.factors)
+    rounds = [decision.round for decision in decisions for _ in decision.orders]
+    drawn = [_drawn(run.measurements_path / file, number, order, names)
+             for file, number, order in zip(files, rounds, orders, strict=True)]  # fmt: skip
+    told = {"release": run.manifest["release"], "rows_per_unit": run.question.rows_per_unit, "draws": drawn,
+            "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
+    costs = Counter((_kind(order.draw), order.draw.cost) for order in orders)
+    for one in told["selections"]:
+        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
+        costs[kind, Fraction(cost)] += one["count"]
+    return told, dict(names.values()), costs
+
+
+def _kind(draw: Draw) -> str:
+    return "laplace" if isinstance(draw, LaplaceDraw) else "gaussian"
+
+
+def _check_whole(folder: Path, files: Sequence[str]) -> None:
+    there = {name for name in listed(folder) if name.endswith(".parquet")}
+    if wrong := sorted(there.symmetric_difference(files)):
+        raise JobError("measurements", f"{wrong[0]} is {'of no decision' if wrong[0] in there else 'not there'}",
+                       "the files as the run left them", "restore them")  # fmt: skip
+
+
+def _drawn(path: Path, number: int, order: Order, names: dict[str, tuple[str, Said]]) -> Said:
+    """A draw by its own record, whose hash names its file."""
+    record, block = record_of(path), order.block
+    if record_digest(record) != path.stem:
+        raise JobError("measurements", f"{path.name} has another record than its name",
+                       "the files as the run left them", "restore them")  # fmt: skip
+    return {
+        "file": path.name,
+        "round": number,
+        "attributes": list(block.attributes),
+        "factors": [names[factor.digest][0] for factor in block.factors],
+        "strategy": record.get("strategy"),
+        "squared_l2": str(block.squared_l2_sensitivity),
+        "l1": str(block.l1_sensitivity),
+        "multiplier": str(record["multiplier"]),
+        "variance": record.get("variance"),
+        "laplace": record.get("laplace"),
+    }
+
+
+def record_of(path: Path) -> Said:
+    """The record that a measurement carries."""
+    import pyarrow.parquet as pq
+
+    with reading(path) as file:
+        return dict(json.loads(pq.read_schema(file).metadata[b"dpscale"]))
+
+
+def _selections(decision: Decision) -> Iterator[Said]:
+    """A round's selections; where it does not tell single ones, what all of them come to."""
+    if not decision.choosing:
+        return
+    told = decision.to_dict()
+    beta, count = Fraction(told.get("beta") or 0), len(told.get("chosen") or ())
+    if beta and beta * count == decision.choosing:
+        yield {"round": decision.round, "count": count, "mu_squared": str(beta), "range": str(epsilon_below(beta))}
+    else:
+        yield {"round": decision.round, "count": 1, "mu_squared": str(decision.choosing), "range": None}
+
+
+def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:
+    """Each strategy once, by its digest: its name and itself."""
+    named: dict[str, tuple[str, Said]] = {}
+    for factor in factors:
+        if factor.digest not in named:
+            named[factor.digest] = f"f{len(named)}", _said(factor)
+    return named
+
+
+def _said(factor: Factor) -> Said:
+    """The integers: as numbers where they are few, packed where they are many, by their columns where too many."""
+    said: Said = {"kind": factor.kind, "shape": list(factor.shape)}
+    if factor.matrix is None:
+        return said
+    if factor.matrix.size <= SHOWN:
+        return said | {"matrix": factor.matrix.tolist()}
+    if factor.matrix.size <= MOST:
+        packed = zlib.compress(np.ascontiguousarray(factor.matrix, dtype="<i8").tobytes(), 9)
+        return said | {"packed": base64.b64encode(packed).decode()}
+    return said | {"columns": _columns(factor)}
+
+
+def _columns(factor: Factor) -> Said:
+    squared, absolute = [], []
+    for column in np.asarray(factor.matrix).T:
+        values = column.astype(object)
+        squared.append(str((values**2).sum()))
+        absolute.append(str(abs(values).sum()))
+    return {"sha256": factor.digest, "squared": squared, "absolute": absolute}
+
+
+def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of every file that a run left in some folders, by its path in the run directory."""
+    found = sorted(str(path) for name in folders for path in _files(run.path / name))
+    return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [one for one in path.rglob("*") if one.is_file() and not one.name.endswith(".partial")]
+    return [path] if path.exists() else []
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

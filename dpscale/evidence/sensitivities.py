@@ -1,0 +1,117 @@
+"""The sensitivity of every draw, from its integers: of the standard library, and in every bundle beside recompute.py.
+
+A draw measures m·K·x + noise on the integers. A unit of k records moves it by m Δ k in L2 at most, Δ² the largest
+squared norm of a column of the integer matrix K. Gaussian noise of variance v is charged as one of v − 8, for which
+μ² = (m Δ k)²/(v − 8). Laplace noise of scale s costs ε = m Δ₁ k / s, Δ₁ the largest L1 norm. Over axes K is a product,
+and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length `range`: as
+Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import sys
+import zlib
+from array import array
+from collections import Counter
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+SMOOTHING = 8
+ABOVE = Fraction(1 + 1e-9)  # rounding of floats
+
+Said = dict[str, Any]
+Events = Counter[tuple[str, Fraction]]  # how often, by kind and exact cost: μ², ε or ρ
+
+
+def columns(factor: Said) -> list[Any]:
+    """The columns of an integer strategy; of a symmetric one that is known by name, one column that stands for all."""
+    cells = math.prod(factor["shape"])
+    if factor["kind"] == "identity":
+        return [[1]]
+    if factor["kind"] == "center":
+        return [[cells - 1, *[-1] * (cells - 1)]]
+    return list(zip(*rows(factor), strict=True))
+
+
+def rows(factor: Said) -> list[Any]:
+    if "matrix" in factor:
+        return factor["matrix"]
+    values = array("q", zlib.decompress(base64.b64decode(factor["packed"])))
+    if sys.byteorder == "big":
+        values.byteswap()
+    cells = math.prod(factor["shape"])
+    return [values[start : start + cells].tolist() for start in range(0, len(values), cells)]
+
+
+def norms(factor: Said) -> tuple[int, int]:
+    """The largest squared L2 norm and the largest L1 norm of a column."""
+    if "columns" in factor:  # too large for a bundle: known by its digest, and by what every column comes to
+        return max(map(int, factor["columns"]["squared"])), max(map(int, factor["columns"]["absolute"]))
+    pairs = [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
+    return max(one for one, _ in pairs), max(other for _, other in pairs)
+
+
+def digest(factor: Said) -> str:
+    """SHA-256 by which the records of measurements know a strategy: of its kind, its shape and its integers."""
+    if "columns" in factor:
+        return factor["columns"]["sha256"]
+    matrix = b""
+    if factor["kind"] not in ("identity", "center"):
+        values = array("q", [value for row in rows(factor) for value in row])
+        if sys.byteorder == "big":
+            values.byteswap()
+        matrix = values.tobytes()
+    return hashlib.sha256(f"{factor['kind']}{tuple(factor['shape'])}".encode() + matrix).hexdigest()
+
+
+def check_draws(draws: Said, factors: dict[str, Said]) -> tuple[Events, list[str]]:
+    """The events of the draws, counted, each from its integers; and what is wrong with them."""
+    faults, events = list[str](), Events()
+    norm, known = {key: norms(one) for key, one in factors.items()}, {key: digest(one) for key, one in factors.items()}
+    for draw in draws["draws"]:
+        squared = math.prod(norm[key][0] for key in draw["factors"])
+        absolute = math.prod(norm[key][1] for key in draw["factors"])
+        strategy = hashlib.sha256("".join(known[key] for key in draw["factors"]).encode()).hexdigest()
+        if [str(squared), str(absolute)] != [draw["squared_l2"], draw["l1"]]:
+            faults.append(f"draw {draw['file']}: another sensitivity than it says")
+        if draw["strategy"] not in (None, strategy):
+            faults.append(f"draw {draw['file']}: another strategy than its record names")
+        if not _possible(draw, draws["rows_per_unit"]):
+            faults.append(f"draw {draw['file']}: noise that cannot be")
+            continue
+        events[event_of(draw, squared, absolute, int(draws["rows_per_unit"]))] += 1
+    if len({draw["file"] for draw in draws["draws"]}) != len(draws["draws"]):
+        faults.append("a draw that is listed twice")
+    for one in draws["selections"]:
+        if int(one["count"]) < 1 or Fraction(one["mu_squared"]) < 0:
+            faults.append(f"round {one['round']}: a selection that cannot be")
+        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
+        if kind == "selection" and mu_of_pure(float(Fraction(cost)) / 2) ** 2 > Fraction(one["mu_squared"]) * ABOVE:
+            faults.append(f"round {one['round']}: a selection that costs more than it says")
+        events[kind, Fraction(cost)] += int(one["count"])
+    return events, faults
+
+
+def mu_of_pure(epsilon: float) -> float:
+    """Of ε-DP as Gaussian DP: its trade-off curve touches that of N(0, 1) against N(μ, 1) here."""
+    return -2 * NormalDist().inv_cdf(1 / (1 + math.exp(epsilon))) if epsilon < 700 else math.inf
+
+
+def _possible(draw: Said, k: Any) -> bool:
+    """Whether there is such noise: of one of two laws, and more of it than what smoothing takes."""
+    one = draw["laplace"] if draw["variance"] is None else draw["variance"]
+    both = None not in (draw["laplace"], draw["variance"])
+    return (
+        not both and int(one) > (SMOOTHING if draw["laplace"] is None else 0) and int(draw["multiplier"]) > 0 < int(k)
+    )
+
+
+def event_of(draw: Said, squared: int, absolute: int, k: int) -> tuple[str, Fraction]:
+    m = int(draw["multiplier"])
+    if draw["laplace"] is not None:
+        return "laplace", Fraction(m * absolute * k, int(draw["laplace"]))
+    return "gaussian", Fraction(m * m * squared * k * k, int(draw["variance"]) - SMOOTHING)

@@ -1,0 +1,34 @@
+"""A job that is asked for again: nothing is read and nothing spent, and answers from other data are told as such."""
+
+from __future__ import annotations
+
+from dpscale.errors import DataError
+from dpscale.runs.run import Run
+from dpscale.stages import STAGES
+from dpscale.tables.layout import differing, layout
+
+
+def check_repeat(run: Run) -> str | None:
+    """What to say of a run that is measured; None of one that is not, DataError where its data are others by now."""
+    if not run.done("measure"):
+        return None
+    when, done = _date(run), all(run.done(stage) for stage in STAGES)
+    said = f"{'done' if done else 'measured'} on {when}"
+    if others := other_data(run):
+        got = f"{said} from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); nothing read or spent"
+        goes_on = "" if done else f", `dpscale reconstruct {run.path}` goes on with that one"
+        raise DataError("data.path", got, "the files as they were", f"--fresh makes a new release{goes_on}")
+    return f"{said}, nothing read, nothing spent"
+
+
+def other_data(run: Run) -> list[str]:
+    """Which of size, time and number of the data's files are not those of when they were measured.
+
+    Of data that are gone nothing can be said, nor of a run that did not write it down.
+    """
+    known, found = run.manifest.get("data"), layout(run.job.data.path)
+    return differing(known, found) if known and found else []
+
+
+def _date(run: Run) -> str:
+    return str(run.manifest["stages"]["measure"]["end"])[:10]

@@ -1,0 +1,54 @@
+"""Ctrl-C is a stop and no failure: exit code 75, `stopped` in manifest and status, and the same command goes on."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.audit.small import answers, measurements, write
+from tests.cluster.conftest import ROOT
+from tests.cluster.waiting import eventually
+
+SLOWLY = "import tests.cluster.slow_store; from dpscale.cli.commands import main; main()"
+
+
+def begun(*arguments):
+    """The command line as a process of its own, with slow measurements; SIGINT is as a shell leaves it."""
+    command = [sys.executable, "-c", SLOWLY, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+
+
+def command(*arguments):
+    found = subprocess.run(
+        [sys.executable, "-m", "dpscale", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.returncode, found.stdout, found.stderr
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_a_run_stopped_from_the_keyboard_says_so_and_goes_on(tmp_path, scheduler):
+    sets = [{"family": "prefix", "degree": 2}, {"family": "range", "degree": 1}]
+    job, run = write(tmp_path, workload=sets, mechanism={"name": "identity"}), tmp_path / "run"
+    process = begun("run", job, "--run-dir", run, "--scheduler", scheduler)
+    try:
+        assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 75
+    assert told.startswith("dpscale: stopped; ")
+    assert told.count("\n") == 1
+    assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
+    assert "measure: stopped, run the job again to go on" in command("status", run)[1]
+    left = measurements(run)
+    assert left
+    assert command("run", job, "--run-dir", run)[0] == 0
+    assert left.items() <= measurements(run).items()
+    (tmp_path / "ledger.sqlite").unlink()
+    assert command("run", job, "--run-dir", tmp_path / "whole")[0] == 0
+    assert measurements(run) == measurements(tmp_path / "whole")
+    assert answers(run) == answers(tmp_path / "whole")
