@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.privacy.ledgerplace import check_ledger_place
@@ -42,5 +44,15 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
         return
     for name in stage.needs:
         check_left(run.path, name, (left or {}).get(name, {}))
-    with run.during(stage):
+    with run.during(stage), _silent_on_records(stage, run):
         stage.perform(run, engine)
+
+
+@contextmanager
+def _silent_on_records(stage: Stage, run: Run) -> Iterator[None]:
+    """What sees records says of an error its kind alone; but what a disk or a store says is ours to tell."""
+    if not stage.spends:
+        yield
+        return
+    with discreetly(f"stage {stage.name}"), disk_errors(run.path), store_errors(run.path):
+        yield

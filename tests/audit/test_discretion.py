@@ -17,7 +17,7 @@ ERRORS = {
     "disk": OSError(errno.ENOSPC, "31337 bytes"),
     "bare": OSError("987654321"),
 }
-KINDS = {"numpy": TransientError, "arrow": RuntimeError, "disk": TransientError, "bare": TransientError}
+KINDS = {"numpy": TransientError, "arrow": TransientError, "disk": TransientError, "bare": TransientError}
 
 
 def fail(name):
