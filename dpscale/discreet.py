@@ -24,7 +24,7 @@ from dpscale.errors import DataError, DpscaleError, TransientError, Unreadable
 FIELD = "engine"
 HOUSE = Path(__file__).parent
 AGAIN = "run again: it goes on where it stopped"
-NO_THREAD = "can't start new thread"
+NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # Python's and Arrow's
 
 
 class Refused:
@@ -91,13 +91,20 @@ def discreetly(what: str) -> Iterator[None]:
     raise redacted
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether what is missing is memory, which libraries call by many names."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    return any(words in str(error) for words in NO_ROOM)
+
+
 def no_memory() -> TransientError:
     """What is said wherever memory ran out."""
     return TransientError(f"{FIELD}.memory", "out of memory", "", f"set less, or use fewer workers, and {AGAIN}")
 
 
 def _told(error: Exception, what: str) -> DpscaleError:
-    if isinstance(error, MemoryError) or NO_THREAD in error.args or getattr(error, "errno", None) == errno.ENOMEM:
+    if out_of_memory(error):
         return no_memory()
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else type(error).__name__

@@ -11,6 +11,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dpscale.discreet import out_of_memory
 from dpscale.errors import DataError, Unreadable
 from dpscale.tables.files import is_csv
 from dpscale.tables.numbers import is_text
@@ -130,7 +131,9 @@ class reading:
         import pyarrow as pa
 
         broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
-        if isinstance(error, broken) and not isinstance(error, MemoryError):
+        if isinstance(error, broken) and out_of_memory(error):
+            raise MemoryError from None
+        if isinstance(error, broken):
             unreadable = isinstance(error, OSError) and error.errno is not None
             reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
             told = Unreadable if unreadable else DataError

@@ -102,7 +102,7 @@ def test_an_adaptive_run_begun_before_the_house_was_rebuilt_goes_on(tmp_path, mo
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(spending, "destroy_secret", lambda path: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
     assert Run(tmp_path / "run").planned.law == ["aim-grem", "1/2", 1]
     dp.run(job, tmp_path / "run")
