@@ -42,7 +42,7 @@ def write(place, refused, **policies):
 def shown(dask_scheduler):
     """What the scheduler knows of tasks: their states by name, and errors."""
     transitions = [(str(entry[0]), entry[1], entry[2]) for entry in dask_scheduler.transition_log]
-    return transitions, [str(task.exception_text) for task in dask_scheduler.tasks.values()]
+    return transitions, [text for task in dask_scheduler.tasks.values() if (text := task.exception_text)]
 
 
 def traces(client, place, refused, **policies):
