@@ -88,5 +88,5 @@ def test_the_planted_way_by_exceptions_is_seen(client, tmp_path, monkeypatch):
     discreet = graphs.Discreet
     monkeypatch.setattr(graphs, "Discreet", lambda function: Plain(discreet(function)))
     found = [traces(client, tmp_path / str(number), number) for number in range(FILES)]
-    assert all(erred for _, erred, _, _ in found)
-    assert len({str(erred) for _, erred, _, _ in found}) > 1
+    assert all(erred for _, erred, _, _ in found), found
+    assert len({str(erred) for _, erred, _, _ in found}) > 1, found

@@ -22,11 +22,6 @@ from tests.strategies import attribute_tables, columns
 from tests.tables import naive
 
 TOTAL = [("clip", "category", "drop"), ("category", "drop", "category"), ("drop",) * 3, ("clip", "drop", "category")]
-    ("clip", "category", "drop"),
-    ("category", "drop", "category"),
-    ("drop", "drop", "drop"),
-    ("clip", "drop", "category"),
-]
 ENGINE = LocalEngine("synchronous")
 
 
