@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -115,8 +116,10 @@ def _short(edge: float) -> str:
 
 def coded(name: str, size: Any) -> Attribute:
     """The attribute whose values are 0 … size − 1 already."""
-    is_index = hasattr(size, "__index__") and not isinstance(size, bool)  # numpy's integers too
-    return Attribute(name, "coded", **_read_coded(name, {"size": index(size) if is_index else size}))
+    if not isinstance(size, bool):
+        with suppress(TypeError):
+            size = index(size)  # numpy's integers too
+    return Attribute(name, "coded", **_read_coded(name, {"size": size}))
 
 
 def from_table(name: str, table: Any) -> Attribute:

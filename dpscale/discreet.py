@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -76,18 +75,18 @@ class Discreet:
         return self.__name__
 
 
-@contextmanager
-def discreetly(what: str) -> Iterator[None]:
-    """The same of what runs here, on the driver. `what` names it."""
+def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments), here on the driver, with the same care. `what` names it.
+
+    No context manager: what is raised in one drags the error that it met along.
+    """
     try:
-        yield
+        return function(*arguments)
     except DpscaleError:
         raise
     except Exception as error:
         redacted = _told(error, what)
         error.__traceback__ = None  # its frames hold arrays
-    else:
-        return
     raise redacted
 
 

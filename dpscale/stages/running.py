@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from dpscale.discreet import discreetly
@@ -44,15 +43,14 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
         return
     for name in stage.needs:
         check_left(run.path, name, (left or {}).get(name, {}))
-    with run.during(stage), _silent_on_records(stage, run):
+    with run.during(stage):
+        if stage.spends:  # and so sees records: of an error the kind alone is told
+            discreetly(f"stage {stage.name}", _perform, stage, run, engine)
+        else:
+            stage.perform(run, engine)
+
+
+def _perform(stage: Stage, run: Run, engine: Engine) -> None:
+    """The stage; what a disk or a store says is ours to tell."""
+    with disk_errors(run.path), store_errors(run.path):
         stage.perform(run, engine)
-
-
-@contextmanager
-def _silent_on_records(stage: Stage, run: Run) -> Iterator[None]:
-    """What sees records says of an error its kind alone; but what a disk or a store says is ours to tell."""
-    if not stage.spends:
-        yield
-        return
-    with discreetly(f"stage {stage.name}"), disk_errors(run.path), store_errors(run.path):
-        yield

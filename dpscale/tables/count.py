@@ -124,10 +124,13 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
-    with discreetly("counting"):
-        table.require(layout.names)
-        by_set = {m.attributes: m.counts for m in layout.marginals(count(layout, table.partitions))}
+    by_set = discreetly("counting", _by_set, layout, table)
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
+
+
+def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
+    table.require(layout.names)
+    return {one.attributes: one.counts for one in layout.marginals(count(layout, table.partitions))}
 
 
 def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
-from dpscale.names import called, shown
+from dpscale.names import called
 from dpscale.tables.files import Fixed, check_formats, check_links, common_root, find_files, hive_columns, is_csv
 from dpscale.tables.sources import open_source, reading
 
@@ -133,7 +133,9 @@ def _paths(path: Any) -> list[str]:
     paths = path if isinstance(path, list | tuple) else [path]
     for one in paths:
         if not isinstance(one, str | os.PathLike):
-            raise DataError("data.path", shown(one), "a file, folder or glob, or a list of these", "give its path")
+            raise DataError(
+                "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "give its path"
+            )
     return [os.fspath(one) for one in paths]
 
 

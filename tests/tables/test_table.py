@@ -313,3 +313,73 @@ def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
     (tmp_path / "y.parquet").write_bytes(PLANTED.encode())
     with pytest.raises(dp.DataError, match=r"y\.parquet"):
         table.row_bound(str(tmp_path / "y.parquet"))
+
+
+# One table, once
+
+
+def test_parquet_and_csv_together_are_refused(tmp_path):
+    write(tmp_path / "x.parquet", {"a": [1]})
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    text = refusal(tmp_path)
+    assert "Parquet and CSV files together" in text
+    assert "FOLDER/*.parquet" in text
+    assert refusal([tmp_path / "x.csv", tmp_path / "x.parquet"]) == text
+    assert counted(tmp_path / "*.parquet") == counted(tmp_path / "x.csv") == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("way", ["hard", "symbolic", "folder"])
+def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
+    write(tmp_path / "t" / "year=1" / "x.parquet", {"a": [1]})
+    first, second = tmp_path / "t" / "year=1" / "x.parquet", tmp_path / "t" / "year=2" / "x.parquet"
+    if way == "folder":
+        (tmp_path / "t" / "copies").mkdir()
+        (tmp_path / "t" / "copies" / "x.parquet").symlink_to(first)
+        second = tmp_path / "t" / "copies" / "x.parquet"
+    else:
+        second.parent.mkdir()
+        second.hardlink_to(first) if way == "hard" else second.symlink_to(first)
+    text = refusal(tmp_path / "t")
+    assert "are one file" in text
+    assert "links = true" in text
+    assert str(first) in text
+    assert str(second) in text
+    opened = dp.Table.open(tmp_path / "t", AB, links=True)
+    assert dp.count_marginals(opened, [("a",)])["a",].tolist() == [0, 2, 0, 0]
+
+
+def test_a_link_that_is_the_only_name_in_the_table_is_a_file_as_others(tmp_path):
+    write(tmp_path / "kept" / "x.parquet", {"a": [1]})
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.parquet").symlink_to(tmp_path / "kept" / "x.parquet")
+    (tmp_path / "t" / "y.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    (tmp_path / "t" / "y.parquet").unlink()
+    assert counted(tmp_path / "t") == [0, 1, 0, 0]
+
+
+def test_files_whose_system_numbers_none_are_told_apart_by_their_names(tmp_path, monkeypatch):
+    import os
+
+    from dpscale.tables import files
+
+    for name in ("x.parquet", "y.parquet"):
+        write(tmp_path / name, {"a": [1]})
+    found = os.stat
+    monkeypatch.setattr(files.os, "stat", lambda path, **more: os.stat_result([0, 0, *found(path, **more)[2:10]]))
+    files.check_links([str(tmp_path / "x.parquet"), str(tmp_path / "y.parquet")])
+    (tmp_path / "z.parquet").symlink_to(tmp_path / "y.parquet")
+    with pytest.raises(dp.DataError, match="are one file"):
+        files.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
+
+
+def test_a_run_takes_links_where_its_job_says_so(place):
+    from tests.stages.small import job, write_job
+
+    (place / "data" / "again.parquet").hardlink_to(place / "data" / "part-0000.parquet")
+    write_job(place)
+    content = job(data={"path": str(place / "data"), "domain": str(place / "domain.toml")})
+    content["privacy"]["ledger"] = str(place / "ledger.sqlite")
+    with pytest.raises(dp.DataError, match="links = true"):
+        dp.run(content, place / "run")
+    content["data"]["links"] = True
+    assert dp.run(content, place / "asked").manifest["stages"]["report"]["state"] == "done"
