@@ -63,6 +63,7 @@ class Discreet:
         except Unreadable:
             raise
         except DataError as error:
+            error.__context__ = None  # of a library, with a text and arrays
             return Refused(error.with_traceback(None))
         except DpscaleError:
             raise
@@ -82,7 +83,8 @@ def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """
     try:
         return function(*arguments)
-    except DpscaleError:
+    except DpscaleError as error:
+        error.__context__ = None
         raise
     except Exception as error:
         redacted = _told(error, what)
