@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +12,7 @@ from operator import index
 from typing import Any
 
 from dpscale.errors import DomainError
-from dpscale.names import nearest
+from dpscale.names import nearest, shown
 
 EXAMPLE = 'kind = "coded" and size = 4'
 KINDS = {
@@ -20,7 +21,11 @@ KINDS = {
     "bins": {"edges"},
     "coded": {"size"},
 }
-POLICIES = {"outside": ("reject", "clip", "category"), "nulls": ("reject", "category")}
+POLICIES = {
+    "outside": ("reject", "clip", "category", "drop"),
+    "nulls": ("reject", "category", "drop"),
+    "unparsable": ("reject", "category", "drop"),
+}
 OUTSIDE_LABEL = "(outside)"
 EXACT = 1 << 53  # whole numbers below it are told apart as floats, which texts and decimals are read as
 LARGEST = sys.float_info.max
@@ -32,7 +37,8 @@ class Attribute:
     """One discrete attribute.
 
     `kind` is integer (low … high), categories (values), bins (edges; the last bin takes its right edge too) or coded
-    (already 0 … count−1). `outside` and `nulls` say what becomes of values that the kind does not list.
+    (already 0 … count−1). `outside`, `nulls` and `unparsable` (texts where numbers are asked) say what becomes of
+    values that the kind does not list; None for `unparsable`: as outside values, and refused where those are clipped.
     """
 
     name: str
@@ -43,6 +49,17 @@ class Attribute:
     edges: tuple[float, ...] = ()
     outside: str = "reject"
     nulls: str = "reject"
+    unparsable: str | None = None
+
+    @cached_property
+    def foreign(self) -> str:
+        """The policy for texts that are no number."""
+        return self.unparsable or ("reject" if self.outside == "clip" else self.outside)
+
+    @property
+    def drops(self) -> bool:
+        """Whether some rows are left out for their value here."""
+        return "drop" in (self.outside, self.nulls, self.foreign)
 
     @cached_property
     def listed(self) -> int:
@@ -54,12 +71,12 @@ class Attribute:
     @cached_property
     def size(self) -> int:
         """Number of cells, those for outside values and nulls included."""
-        return self.listed + (self.outside == "category") + (self.nulls == "category")
+        return self.listed + (self.outside_cell >= 0) + (self.nulls == "category")
 
     @property
     def outside_cell(self) -> int:
-        """Cell of values outside the domain; −1 where such values are not put into a cell of their own."""
-        return self.listed if self.outside == "category" else -1
+        """Cell of values outside the domain and of texts that are no number; −1 where neither has one."""
+        return self.listed if "category" in (self.outside, self.foreign) else -1
 
     @property
     def null_cell(self) -> int:
@@ -77,7 +94,7 @@ class Attribute:
             listed = [f"[{a}, {b}{end}" for a, b, end in zip(edges, edges[1:], ends, strict=False)]
         else:
             listed = list(range(self.low, self.high + 1))
-        extra: list[Any] = [OUTSIDE_LABEL] if self.outside == "category" else []
+        extra: list[Any] = [OUTSIDE_LABEL] if self.outside_cell >= 0 else []
         return listed + extra + ([None] if self.nulls == "category" else [])
 
     def describe(self) -> dict[str, Any]:
@@ -88,7 +105,8 @@ class Attribute:
             "bins": {"edges": list(self.edges)},
             "coded": {"size": self.listed},
         }
-        return {"kind": self.kind, **kinds[self.kind], "outside": self.outside, "nulls": self.nulls}
+        told = {} if self.unparsable is None else {"unparsable": self.unparsable}
+        return {"kind": self.kind, **kinds[self.kind], "outside": self.outside, "nulls": self.nulls, **told}
 
 
 def _short(edge: float) -> str:
@@ -98,8 +116,10 @@ def _short(edge: float) -> str:
 
 def coded(name: str, size: Any) -> Attribute:
     """The attribute whose values are 0 … size − 1 already."""
-    is_index = hasattr(size, "__index__") and not isinstance(size, bool)  # numpy's integers too
-    return Attribute(name, "coded", **_read_coded(name, {"size": index(size) if is_index else size}))
+    if not isinstance(size, bool):
+        with suppress(TypeError):
+            size = index(size)  # numpy's integers too
+    return Attribute(name, "coded", **_read_coded(name, {"size": size}))
 
 
 def from_table(name: str, table: Any) -> Attribute:
@@ -108,28 +128,31 @@ def from_table(name: str, table: Any) -> Attribute:
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise DomainError(f"attributes.{name}.kind", f"{kind!r}", ", ".join(KINDS), nearest(str(kind), KINDS))
-    check_keys(table, {"kind", "outside", "nulls"} | KINDS[kind], f"attributes.{name}")
+        told = kind if isinstance(kind, str) else ""
+        raise DomainError(f"attributes.{name}.kind", shown(kind), ", ".join(KINDS), nearest(told, KINDS))
+    check_keys(table, {"kind", *POLICIES} | KINDS[kind], f"attributes.{name}")
     for key in sorted(KINDS[kind] - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
-    policies: dict[str, Any] = {key: _policy(name, key, table.get(key, "reject")) for key in POLICIES}
-    if kind == "categories" and policies["outside"] == "clip":
-        raise DomainError(
-            f"attributes.{name}.outside", "'clip'", "reject or category, for categories", "texts have no nearest value"
-        )
-    return Attribute(name, kind, **_READ[kind](name, table), **policies)
+    policies: dict[str, Any] = {key: _policy(name, key, table[key]) for key in POLICIES if key in table}
+    if kind == "categories" and policies.get("outside") == "clip":
+        raise DomainError(f"attributes.{name}.outside", "'clip'", "reject, category or drop, for categories",
+                          "texts have no nearest value")  # fmt: skip
+    attribute = Attribute(name, kind, **_READ[kind](name, table), **policies)
+    if attribute.unparsable and attribute.values and isinstance(attribute.values[0], str):
+        raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "leave it to outside")
+    return attribute
 
 
 def _policy(name: str, key: str, value: Any) -> str:
-    if value not in POLICIES[key]:
-        takes = ", ".join(POLICIES[key])
-        raise DomainError(f"attributes.{name}.{key}", f"{value!r}", takes, nearest(str(value), POLICIES[key]))
-    return str(value)
+    if not isinstance(value, str) or value not in POLICIES[key]:
+        told, takes = value if isinstance(value, str) else "", ", ".join(POLICIES[key])
+        raise DomainError(f"attributes.{name}.{key}", shown(value), takes, nearest(told, POLICIES[key]))
+    return value
 
 
 def _is_integer(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DomainError(f"attributes.{name}.{key}", f"{value!r}", "a whole number", "write it without a point")
+        raise DomainError(f"attributes.{name}.{key}", shown(value), "a whole number", "write it without a point")
     if abs(value) >= EXACT:
         raise DomainError(f"attributes.{name}.{key}", f"{value}", "a number between -2^53 and 2^53", "use kind bins")
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -17,8 +18,8 @@ from typing import Any
 
 from dpscale.attribute import EXAMPLE, Attribute, check_keys, check_size, coded, from_table
 from dpscale.errors import DomainError
-from dpscale.names import nearest
-from dpscale.storage.files import place, read_text
+from dpscale.names import called, nearest, shown
+from dpscale.storage.files import place, read_text, toml_fault
 
 
 class Domain:
@@ -28,6 +29,9 @@ class Domain:
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.attributes = tuple(attributes)
+        if strange := [one for one in self.attributes if not isinstance(one, Attribute)]:
+            raise DomainError("attributes", f"a {type(strange[0]).__name__} among them", "sizes by name, or attributes",
+                              'write them as {"a": 10}')  # fmt: skip
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
         self._by_name = {a.name: a for a in self.attributes}
@@ -39,13 +43,17 @@ class Domain:
     @classmethod
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML)."""
+        if not isinstance(path, str | os.PathLike):
+            raise DomainError("domain", shown(path), "a domain file's path", "give it")
         try:
             content = tomllib.loads(read_text(place(path)))
         except OSError as error:
             reason = error.strerror or "unreadable"
-            raise DomainError("domain", f"cannot read {path} ({reason})", "a domain file", "check the path") from None
+            got = f"cannot read {called(path)} ({reason})"
+            raise DomainError("domain", got, "a domain file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DomainError("domain", f"{path} is not TOML ({error})", "a domain file", "mend the syntax") from None
+            got = f"{called(path)} is not TOML{toml_fault(error)}"
+            raise DomainError("domain", got, "a domain file", "mend the syntax") from None
         return cls.from_dict(content)
 
     @classmethod
@@ -114,7 +122,7 @@ class Domain:
 def _check_names(names: Sequence[Any]) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
-            raise DomainError("attributes", f"the name {name!r}", "texts for names", "name every attribute")
+            raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # no file could hold it
             raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "mend its encoding")
     if len(set(names)) != len(names):

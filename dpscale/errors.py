@@ -44,6 +44,10 @@ class DataError(DpscaleError):
     """The data cannot be read, or does not fit the domain."""
 
 
+class Unreadable(DataError):
+    """A file that the system does not give, whatever is in it: a cluster tries again."""
+
+
 class PlanError(DpscaleError):
     """The mechanism cannot take this workload, or not within the memory setting."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpscale.errors import JobError
-from dpscale.names import nearest
+from dpscale.names import nearest, shown
 
 MEND = "mend it, or leave it out"
 
@@ -56,8 +56,9 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # a validator's own sentence
         return refused
-    remedy = nearest(str(fault["input"]), takes.split(", ")) if fault["type"] == "literal_error" else MEND
-    return JobError(where, f"{fault['input']!r}", takes or message_of(fault), remedy)
+    named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
+    remedy = nearest(fault["input"], takes.split(", ")) if named else MEND
+    return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
 
 
 def message_of(fault: Any) -> str:

@@ -17,7 +17,7 @@ from dpscale.errors import JobError
 from dpscale.faults import Settings, checked, message_of
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
-from dpscale.names import nearest
+from dpscale.names import called, nearest, shown
 from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
 from dpscale.sections import (
@@ -30,7 +30,7 @@ from dpscale.sections import (
     ReconstructTable,
     SynthesizeTable,
 )
-from dpscale.storage.files import is_local, place, read_text
+from dpscale.storage.files import is_local, place, read_text, toml_fault
 from dpscale.workload import NAMES, Workload
 
 
@@ -51,14 +51,18 @@ class Job(Settings):
         """Read a job file, or take its content as a dict (paths relative to the present folder)."""
         if isinstance(source, Mapping):
             return cls.parse(source, Path.cwd())
+        if not isinstance(source, str | os.PathLike):
+            raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
         path = place(source)
         try:
             content = tomllib.loads(read_text(path))
         except OSError as error:
             reason = error.strerror or "unreadable"
-            raise JobError("job", f"cannot read {path} ({reason})", "a job file", "check the path") from None
+            raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise JobError("job", f"{path} is not TOML ({error})", "a job file", "mend the syntax") from None
+            raise JobError(
+                "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
+            ) from None
         return cls.parse(content, (path.resolve() if is_local(path) else path).parent)
 
     @classmethod
@@ -184,7 +188,7 @@ def _sentence(error: ValidationError) -> JobError:
         return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")
-    got = "" if isinstance(fault["input"], Mapping) else f"{fault['input']!r}: "
+    got = "" if isinstance(fault["input"], Mapping) else f"{shown(fault['input'])}: "
     return JobError(where, f"{got}{message_of(fault)}", "", "see the job file in docs/jobs.md")
 
 

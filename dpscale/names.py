@@ -1,9 +1,13 @@
-"""Names: those of a set of attributes, and the nearest known one to a name that was not recognised."""
+"""Names: those of a set of attributes, the nearest known one to a name that was not recognised, what a value is called.
+
+What a user hands over may be records: a table where its path belongs, or its text. Messages show none (`shown`).
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 AttributeSet = tuple[str, ...]  # what is shared spells it in the domain's order
 
@@ -16,3 +20,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
     return f"there are: {shown}"
+
+
+MOST_SHOWN = 250
+
+
+def shown(value: Any) -> str:
+    """A value as a message may tell it: a number or a short text as it is, of anything else its type."""
+    if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
+        return repr(value)
+    return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def called(path: Any) -> str:
+    """A path, unless it is no path but a text of records."""
+    return str(path) if _is_short(str(path)) else shown(str(path))
+
+
+def _is_short(text: str) -> bool:
+    """Whether a text is no longer than a name or a path is, and of one line."""
+    return len(text) <= MOST_SHOWN and text.isprintable()

@@ -35,11 +35,15 @@ class Data(Settings):
     privacy_unit: str | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     snapshot: Literal["content", "footers"] = "content"
+    unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
+    links: bool | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Data:
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
             raise ValueError("privacy_unit and max_rows_per_unit go together")
+        if self.unit_nulls is not None and self.privacy_unit is None:
+            raise ValueError("unit_nulls goes with privacy_unit")
         return self
 
     @property

@@ -15,9 +15,11 @@ INTEGER_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.u
 
 
 def policies(kind: str) -> st.SearchStrategy[dict[str, str]]:
-    outside = ["reject", "category"] if kind == "categories" else ["reject", "clip", "category"]
+    outside = ["reject", "category", "drop"] if kind == "categories" else ["reject", "clip", "category", "drop"]
+    foreign = {} if kind == "categories" else {"unparsable": st.sampled_from(["reject", "category", "drop"])}
     return st.fixed_dictionaries(
-        {"outside": st.sampled_from(outside), "nulls": st.sampled_from(["reject", "category"])}
+        {"outside": st.sampled_from(outside), "nulls": st.sampled_from(["reject", "category", "drop"])},
+        optional=foreign,
     )
 
 
@@ -74,11 +76,11 @@ def inside_values(attribute: Attribute) -> st.SearchStrategy[Any]:
 def accepted_values(attribute: Attribute) -> st.SearchStrategy[Any]:
     """Values that the attribute takes under its policies, as a column of one Arrow type can hold them."""
     values = inside_values(attribute)
-    if attribute.nulls == "category":
+    if attribute.nulls != "reject":
         values |= st.none()
     if attribute.outside != "reject" and attribute.kind in ("integer", "coded"):
         values |= st.integers(-(10**6), 10**6)
-    if attribute.outside == "category" and attribute.kind == "categories" and isinstance(attribute.values[0], str):
+    if attribute.outside != "reject" and attribute.kind == "categories" and isinstance(attribute.values[0], str):
         values |= st.sampled_from(TEXTS)
     return values
 

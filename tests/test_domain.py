@@ -75,7 +75,7 @@ def test_sizes_that_are_none(size):
         ({"kind": "integer", "low": 2**60, "high": 2**60 + 3}, "2^53"),
         ({"kind": "integer", "low": 0, "high": 9, "step": 2}, "unknown key 'step'"),
         ({**GOOD, "outsde": "clip"}, "did you mean 'outside'"),
-        ({**GOOD, "outside": "clip"}, "reject or category"),
+        ({**GOOD, "outside": "clip"}, "reject, category or drop"),
         ({**GOOD, "nulls": "clip"}, "x.nulls"),
         ({**GOOD, "outside": ["reject"]}, "x.outside"),
         ({"kind": "categories", "values": []}, "x.values"),

@@ -6,10 +6,15 @@ one JSON object on stdout and nothing else there; progress goes to stderr.
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from dpscale.discreet import no_memory
 from dpscale.errors import DpscaleError, TransientError
 
 STOPPED = "dpscale: stopped; the same command (without --fresh) goes on where it left, and spends nothing twice"
@@ -20,13 +25,33 @@ class _Group(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            return super().invoke(context)
+            with _quiet_threads():
+                return super().invoke(context)
         except DpscaleError as error:
             click.echo(f"dpscale: {error}", err=True)
             context.exit(error.exit_code)
+        except MemoryError:  # its text may tell how many records there are
+            click.echo(f"dpscale: {no_memory()}", err=True)
+            context.exit(TransientError.exit_code)
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)
             context.exit(TransientError.exit_code)
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """What threads and destructors fail with reaches no caller, but stderr: its kind alone."""
+    before = threading.excepthook, sys.unraisablehook
+    threading.excepthook = sys.unraisablehook = _kind_alone
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
+def _kind_alone(failure: Any) -> None:
+    if failure.exc_type is not SystemExit:
+        click.echo(f"dpscale: a thread or a destructor failed with {failure.exc_type.__name__}", err=True)
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")

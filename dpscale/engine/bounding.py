@@ -11,7 +11,16 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.tables.count import Dropped
 from dpscale.tables.table import Partition
-from dpscale.tables.units import buckets, dropped, unit_rows
+from dpscale.tables.unit_ids import one_family
+from dpscale.tables.units import buckets, dropped, survey, unit_rows
+
+
+def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> int:
+    """An upper guess of the table's rows, by footers; DataError where its files have units that cannot be compared."""
+    files = {part.path: part for part in partitions}
+    found = engine.map(survey, [(part, unit) for part in files.values()], "rows")
+    one_family((family for _, family in found), unit)
+    return sum(rows for rows, _ in found)
 
 
 def rows_beyond(
@@ -23,8 +32,9 @@ def rows_beyond(
     rows: int,
     memory: int,
     names: Sequence[str] | None = None,
+    drop: bool = False,
 ) -> Dropped:
-    """Rows to leave out, by partition, ascending.
+    """Rows to leave out, by partition, ascending. `drop`: also those of no unit, which are an error else.
 
     `rows` is an upper guess of the table's length, for the number of buckets. `names` are the attributes that will be
     counted (all of the domain when None): only they are read, and rows that agree on them are alike.
@@ -32,7 +42,8 @@ def rows_beyond(
     count = buckets(rows, memory // 2)
     by_partition: dict[Partition, list[NDArray[np.int64]]] = {}
     for bucket in range(count):
-        parts = engine.map(unit_rows, [(domain, group, unit, bucket, count, names) for group in groups], "units")
+        items = [(domain, group, unit, bucket, count, names, drop) for group in groups]
+        parts = engine.map(unit_rows, items, "units")
         for part, places in dropped(parts, bound).items():
             by_partition.setdefault(part, []).append(places)
     return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}

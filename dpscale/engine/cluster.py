@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from dpscale.discreet import accepted
 from dpscale.engine import checks
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.batches import Batch, Batches
@@ -76,6 +77,7 @@ class ClusterEngine(Engine):
                 done += len(values)
                 self.progress(label, done, len(results))
         self._paces[label] = batches.pace
+        accepted(results)
         return results
 
     def _flow(
@@ -112,7 +114,9 @@ class ClusterEngine(Engine):
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
         graph, _, roots = sums(function, items, parts, self._kinds(label), whole)
-        return self._kept(graph, roots, label, memory)
+        handles = self._kept(graph, roots, label, memory)
+        self.map(_nothing, [(handle,) for handle in handles[:1]], "check")  # a refusal is in every part
+        return handles
 
     def keep(
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
@@ -208,6 +212,10 @@ def _batch_graph(function: Discreet, batches: Batches, most: int, name: str) -> 
         graph[name, start] = (batch, *batch.handles)
         handles = handles or bool(batch.handles)
     return graph, handles
+
+
+def _nothing(result: Any) -> None:
+    """What is told of an array: that it is there."""
 
 
 def _raise_failed(future: Any) -> None:

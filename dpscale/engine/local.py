@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpscale.discreet import accepted
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.discretion import lost_workers
 from dpscale.engine.graphs import Graph, calls, sums
@@ -56,7 +57,9 @@ class LocalEngine(Engine):
             return []
         counted = set(keys if shown is None else shown)
         with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(counted), counted):
-            return list(self._get()(graph, keys, num_workers=self.workers))
+            results = list(self._get()(graph, keys, num_workers=self.workers))
+        accepted(results)
+        return results
 
     def check_room(self, needed: int, what: str) -> None:
         """The memory setting is all that bounds a machine's own tasks."""

@@ -15,12 +15,11 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from dpscale.engine.discretion import FIELD
+from dpscale.discreet import AGAIN, FIELD, no_memory
 from dpscale.errors import DpscaleError, JobError, TransientError
 
 POLL_SECONDS = 2.0
 WORKER_SECONDS = 120.0
-AGAIN = "run again: it goes on where it stopped"
 
 
 def worker_seconds() -> float:
@@ -109,9 +108,7 @@ def dependable(client: Any, label: str) -> Iterator[None]:
     except NoValidWorkerError:
         raise no_workers(None) from None
     except MemoryError:  # of what came from a worker: its text may tell how many rows
-        raise TransientError(
-            f"{FIELD}.memory", "the driver ran out of memory", "", "free some, then " + AGAIN
-        ) from None
+        raise no_memory() from None
     except (OSError, TimeoutError, CancelledError, asyncio.CancelledError):
         raise lost_scheduler() from None
     except Exception as error:

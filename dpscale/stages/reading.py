@@ -8,7 +8,7 @@ from typing import Any
 
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.bounding import rows_beyond, survey_units
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
@@ -16,14 +16,13 @@ from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import Run
 from dpscale.tables import Table
-from dpscale.tables.count import Dropped, empty_table
+from dpscale.tables.count import Dropped
 from dpscale.tables.layout import layout
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
-from dpscale.tables.table import row_bound
 
 
 def open_table(run: Run, columns: Sequence[str]) -> Table:
-    table = Table.open(run.job.data.path, run.domain).split()
+    table = Table.open(run.job.data.path, run.domain, bool(run.job.data.links)).split()
     unit = run.job.data.privacy_unit
     table.require([*columns, *([unit] if unit else [])])
     return table
@@ -71,15 +70,13 @@ class Reader:
         return cls(run, engine, table, seen, columns, groups, _dropped(run, engine, table, groups, columns))
 
     def first(self, one: Pass) -> list[Any]:
-        """Handles of a pass that also holds every column against the domain; DataError for a table of no rows."""
-        handles = self.count(one, self.columns)
-        if not any(self.engine.map(_any_row, [(handles[0],)], "check")):
-            raise empty_table(self.run.job.data.path)
-        return handles
+        """Handles of a pass that also holds every column against the domain."""
+        return self.count(one, self.columns)
 
     def count(self, one: Pass, checked: Sequence[str] = ()) -> list[Any]:
-        """Handles of the exact counts of a pass."""
-        handles = run_pass(self.engine, one, self.groups, checked, self.dropped)
+        """Handles of the exact counts of a pass. Every pass reads what drops rows, so that all leave out the same."""
+        dropping = [name for name in self.columns if self.run.domain[name].drops]
+        handles = run_pass(self.engine, one, self.groups, [*checked, *dropping], self.dropped)
         self.check_unchanged()
         return handles
 
@@ -95,14 +92,10 @@ def _changed(got: str) -> DataError:
     )
 
 
-def _any_row(counts: Any) -> bool:
-    return bool(counts.any())
-
-
 def _dropped(run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]) -> Dropped | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
-    rows = sum(engine.map(row_bound, [(path,) for path in table.files], "rows"))
-    memory = run.job.engine.bytes
-    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows, memory, names)
+    rows = survey_units(engine, table.partitions, data.privacy_unit)
+    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
+                       run.job.engine.bytes, names, data.unit_nulls == "drop")  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.ledger.place import check_ledger_place
@@ -45,4 +46,13 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
     for name in stage.needs:
         check_left(run.path, name, (left or {}).get(name, {}))
     with run.during(stage):
+        if stage.spends:  # and so sees records: of an error the kind alone is told
+            discreetly(f"stage {stage.name}", _perform, stage, run, engine)
+        else:
+            stage.perform(run, engine)
+
+
+def _perform(stage: Stage, run: Run, engine: Engine) -> None:
+    """The stage; what a disk or a store says is ours to tell."""
+    with disk_errors(run.path), store_errors(run.path):
         stage.perform(run, engine)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,6 +161,12 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """A file that a user wrote: OSError as the operating system has it, TransientError where a store cannot tell."""
     return (path.read_bytes() if is_local(path) else read_bytes(path)).decode("utf-8-sig")
+
+
+def toml_fault(error: ValueError) -> str:
+    """Where a text is no TOML. Not what stands there: the file may be one of records, named by mistake."""
+    found = re.search(r"\(at (.*)\)$", str(error))
+    return f" ({found[1]})" if found else ""
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.discreet import discreetly
 from dpscale.domain import Domain
-from dpscale.errors import DataError
 from dpscale.names import AttributeSet
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
 from dpscale.tables.encode import Codes, code_type, encode
+from dpscale.tables.numbers import Flags
 from dpscale.tables.program import Program
 from dpscale.tables.table import Partition, Table
 
@@ -74,56 +75,64 @@ def count_by(
     """Count the sets of a program over the partitions: a flat int64 array.
 
     `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, in
-    ascending order.
+    ascending order, beside those that the domain file drops.
     """
     counter = Counter(program)
-    for codes, partition, first in encoded(domain, partitions, list(dict.fromkeys([*program.names, *checked]))):
-        counter.add(codes if dropped is None else _without(codes, dropped.get(partition), first))
+    names = list(dict.fromkeys([*program.names, *checked]))
+    for codes, gone, partition, first in encoded(domain, partitions, names):
+        counter.add(_without(codes, gone, None if dropped is None else dropped.get(partition), first))
     return counter.finish()
 
 
-def _without(codes: Codes, rows: NDArray[np.int64] | None, first: int) -> Codes:
-    """The batch that begins at row `first`, without some rows of its partition (given in ascending order)."""
-    if rows is None:
+def _without(codes: Codes, gone: Flags | None, rows: NDArray[np.int64] | None, first: int) -> Codes:
+    """The batch that begins at row `first`, without those gone and some rows of its partition (ascending)."""
+    if gone is None and rows is None:
         return codes
-    start, end = np.searchsorted(rows, [first, first + codes.shape[1]])
-    return np.delete(codes, rows[start:end] - first, axis=1)
+    out = np.zeros(codes.shape[1], dtype=bool) if gone is None else gone
+    if rows is not None:
+        start, end = np.searchsorted(rows, [first, first + codes.shape[1]])
+        out[rows[start:end] - first] = True
+    return codes[:, ~out] if out.any() else codes
 
 
 def encoded(
     domain: Domain, partitions: Iterable[Partition], names: Sequence[str]
-) -> Iterator[tuple[Codes, Partition, int]]:
-    """Codes (attributes × rows) batch by batch, with the partition and the row that the batch starts at."""
+) -> Iterator[tuple[Codes, Flags | None, Partition, int]]:
+    """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
     for partition in partitions:
         first = 0
         for batch in partition.batches(names):
-            codes = encode_batch(domain, batch, names)
-            yield codes, partition, first
+            codes, gone = encode_batch(domain, batch, names)
+            yield codes, gone, partition, first
             first += codes.shape[1]
 
 
-def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> Codes:
-    """Codes (attributes × rows) of the named columns of a batch, in the width that the largest attribute needs."""
-    width = code_type(max(domain[name].size for name in names))
-    codes = np.empty((len(names), len(batch[names[0]])), dtype=width)
+def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> tuple[Codes, Flags | None]:
+    """Codes (attributes × rows) of the named columns of a batch, in the width that the largest attribute needs.
+
+    And which rows are dropped for a value in any of them; None where the domain file drops nothing.
+    """
+    width, rows = code_type(max(domain[name].size for name in names)), len(batch[names[0]])
+    codes = np.empty((len(names), rows), dtype=width)
+    gone = np.zeros(rows, dtype=bool) if any(domain[name].drops for name in names) else None
     for index, name in enumerate(names):
-        codes[index] = encode(domain[name], batch[name])
-    return codes
+        codes[index] = encode(domain[name], batch[name], gone)
+    return codes, gone
 
 
 def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
-    table.require(layout.names)
-    by_set = {m.attributes: m.counts for m in layout.marginals(count(layout, table.partitions))}
+    by_set = discreetly("counting", _by_set, layout, table)
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
+
+
+def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
+    table.require(layout.names)
+    return {one.attributes: one.counts for one in layout.marginals(count(layout, table.partitions))}
 
 
 def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:
     ordered = domain.ordered(names)
     return counts.transpose([ordered.index(name) for name in names])
-
-
-def empty_table(path: str) -> DataError:
-    return DataError("data.path", f"no rows in {path}", "at least one row", "check the path")

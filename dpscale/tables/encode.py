@@ -1,8 +1,9 @@
 """Columns to cell numbers, row by row: what a row becomes depends on that row and the domain file alone.
 
 A value that the domain refuses raises a DataError that names the column; it never tells the value, its row or how many.
-A clipped number goes to the nearest cell; a number with a fraction, where whole ones are asked, is outside, and its
-nearest cell that of the nearest whole number. Texts that are no numbers have no nearest cell: clipping refuses them.
+A row that it drops is marked, for all columns, and counted nowhere. A clipped number goes to the nearest cell; a number
+with a fraction, where whole ones are asked, is outside, and its nearest cell that of the nearest whole number. Texts
+that are no numbers have no nearest cell: they follow a policy of their own.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from numpy.typing import NDArray
 
 from dpscale.attribute import Attribute
 from dpscale.errors import DataError
-from dpscale.tables.numbers import is_text, numbers
+from dpscale.tables.numbers import Flags, is_text, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Cells = NDArray[np.int64]
-REFUSED = -1
-REFUSED_NULL = -2
+DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # what is no cell; the least of a column is told
 
 
 def code_type(size: int) -> np.dtype[Any]:
@@ -30,8 +30,11 @@ def code_type(size: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.uint32)
 
 
-def encode(attribute: Attribute, column: pa.Array) -> Codes:
-    """Cell numbers of a column, of the attribute's narrowest unsigned type."""
+def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None) -> Codes:
+    """Cell numbers of a column, of the attribute's narrowest unsigned type.
+
+    Rows that the domain file drops are marked in `dropped`, which an attribute that drops asks for; their code is 0.
+    """
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -39,13 +42,11 @@ def encode(attribute: Attribute, column: pa.Array) -> Codes:
     if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct one once
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
-        return _encode_dictionary(attribute, column)
+        return _encode_dictionary(attribute, column, dropped)
     plain = _encode_plain(attribute, column)
     if plain is not None:
         return plain
-    cells = _cells(attribute, column)
-    _refuse(attribute, cells)
-    return cells.astype(code_type(attribute.size))
+    return _codes(attribute, _cells(attribute, column), dropped)
 
 
 def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
@@ -62,7 +63,7 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
     return codes - width.type(attribute.low % (1 << 8 * width.itemsize)) if attribute.low else codes
 
 
-def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray) -> Codes:
+def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped: Flags | None) -> Codes:
     """Encode the dictionary once, then look up; an unused entry outside the domain does no harm."""
     import pyarrow as pa
 
@@ -72,37 +73,56 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray) -> Code
         cells = np.append(cells, _null_cell(attribute))
     rows = indices.to_numpy(zero_copy_only=False)
     if cells.min() < 0:
-        _refuse(attribute, cells[rows])
+        return _codes(attribute, cells[rows], dropped)
     return cells.astype(code_type(attribute.size))[rows]
 
 
-def _refuse(attribute: Attribute, cells: Cells) -> None:
+def _codes(attribute: Attribute, cells: Cells, dropped: Flags | None) -> Codes:
+    """The cells as codes; DataError for what is refused."""
     worst = cells.min(initial=0)
-    if worst >= 0:
-        return
+    if worst < DROPPED:
+        raise _refused(attribute, int(worst))
+    if worst == DROPPED:
+        assert dropped is not None
+        dropped |= cells == DROPPED
+        cells = np.maximum(cells, 0)
+    return cells.astype(code_type(attribute.size))
+
+
+def _refused(attribute: Attribute, worst: int) -> DataError:
     field, name = f"data column {attribute.name!r}", f"attributes.{attribute.name}"
-    if worst == REFUSED_NULL:
-        raise DataError(field, "a null", "no nulls, as the domain file says", f'set nulls = "category" for {name}')
-    if attribute.outside == "clip":
-        raise DataError(field, "a text that is no number", "numbers", f'set outside = "category" for {name}')
-    choices = '"category"' if attribute.kind == "categories" else '"clip" or "category"'
+    if worst == NULL:
+        remedy = f'set nulls = "category" or "drop" for {name}'
+        return DataError(field, "a null", "no nulls, as the domain file says", remedy)
+    if worst == UNPARSABLE:
+        remedy = f'set unparsable = "category" or "drop" for {name}'
+        return DataError(field, "a text that is no number", "numbers", remedy)
+    choices = '"category" or "drop"' if attribute.kind == "categories" else '"clip", "category" or "drop"'
     remedy = f"set outside = {choices} for {name}, or widen its domain"
-    raise DataError(field, "a value outside the domain", "only values of the domain file", remedy)
+    return DataError(field, "a value outside the domain", "only values of the domain file", remedy)
 
 
 def _null_cell(attribute: Attribute) -> int:
-    return attribute.null_cell if attribute.nulls == "category" else REFUSED_NULL
+    return {"category": attribute.null_cell, "drop": DROPPED}.get(attribute.nulls, NULL)
+
+
+def _outside_cell(attribute: Attribute) -> int:
+    return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.outside, OUTSIDE)
+
+
+def _foreign_cell(attribute: Attribute) -> int:
+    return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.foreign, UNPARSABLE)
 
 
 def _cells(attribute: Attribute, column: pa.Array) -> Cells:
-    """Cell numbers, REFUSED or REFUSED_NULL where the domain refuses."""
+    """Cell numbers; below zero where there is none."""
     if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         return _text_cells(attribute, column)
     parsed = numbers(column)
     if parsed is None:
         raise _wrong_type(attribute, column.type, "numbers")
     cells = _NUMBER_CELLS[attribute.kind](attribute, parsed.values)
-    cells[parsed.foreign] = attribute.outside_cell if attribute.outside == "category" else REFUSED
+    cells[parsed.foreign] = _foreign_cell(attribute)
     cells[parsed.missing] = _null_cell(attribute)
     return cells
 
@@ -129,7 +149,7 @@ def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
 def _outside(attribute: Attribute, nearest: Cells, inside: NDArray[np.bool_]) -> Cells:
     if attribute.outside == "clip":
         return nearest
-    return np.where(inside, nearest, attribute.outside_cell if attribute.outside == "category" else REFUSED)
+    return np.where(inside, nearest, _outside_cell(attribute))
 
 
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
@@ -155,8 +175,7 @@ def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Cells:
     """The place of each value in the domain file's list."""
     import pyarrow.compute as pc
 
-    missing = attribute.outside_cell if attribute.outside == "category" else REFUSED
-    return np.array(pc.index_in(column, value_set=values).fill_null(missing), dtype=np.int64)
+    return np.array(pc.index_in(column, value_set=values).fill_null(_outside_cell(attribute)), dtype=np.int64)
 
 
 _NUMBER_CELLS = {

@@ -35,6 +35,32 @@ def find_files(paths: Iterable[str]) -> list[str]:
     return files
 
 
+def check_formats(files: Iterable[str]) -> None:
+    """DataError where Parquet and CSV are mixed: that is mostly one table kept in two ways, and would count twice."""
+    if len({is_csv(file) for file in files}) > 1:
+        raise DataError("data.path", "Parquet and CSV files together", "files of one format",
+                        "name those of one, as FOLDER/*.parquet, or convert the others")  # fmt: skip
+
+
+def check_links(files: Iterable[str]) -> None:
+    """DataError where two names lead to one file, by hard or symbolic links: its records would count twice."""
+    names: dict[tuple[int, int] | str, str] = {}
+    for file in files:
+        other = names.setdefault(_which(file), file)
+        if other != file:
+            raise DataError("data.path", f"{other} and {file} are one file", "one name for every file",
+                            "remove one, or set links = true in [data] to count it under each")  # fmt: skip
+
+
+def _which(file: str) -> tuple[int, int] | str:
+    """What tells a file from others; some file systems number none."""
+    try:
+        status = os.stat(file)
+    except OSError:  # told when it is read
+        return file
+    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(file)
+
+
 def _at(path: str) -> list[str]:
     if os.path.isdir(path):
         return _below(path)

@@ -116,6 +116,8 @@ class _Seen:
 def _edges(low: float, high: float) -> NDArray[np.float64]:
     """Equal bins; as many as floats can tell apart."""
     if low == high:
-        low, high = max(np.nextafter(low, -np.inf), -LARGEST), min(np.nextafter(high, np.inf), LARGEST)
+        with np.errstate(over="ignore"):  # beyond the largest of floats; two steps, for at its end there is one side
+            low = max(np.nextafter(np.nextafter(low, -np.inf), -np.inf), -LARGEST)
+            high = min(np.nextafter(np.nextafter(high, np.inf), np.inf), LARGEST)
     parts = np.arange(BINS + 1) / BINS
     return np.unique(low * (1 - parts) + high * parts)

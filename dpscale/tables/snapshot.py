@@ -14,7 +14,7 @@ from functools import partial
 from typing import BinaryIO
 
 from dpscale.each import Each, plainly
-from dpscale.errors import DataError
+from dpscale.errors import DataError, Unreadable
 from dpscale.tables.files import is_csv
 from dpscale.tables.table import Table
 
@@ -33,7 +33,7 @@ def fingerprint(path: str, footers: bool = False) -> Fingerprint:
                 return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
             return path, size, hashlib.file_digest(file, hashlib.blake2b).hexdigest()
     except OSError:
-        raise DataError("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
+        raise Unreadable("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
 
 
 def _footer(file: BinaryIO, size: int) -> bytes:

@@ -11,7 +11,8 @@ import csv
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpscale.errors import DataError
+from dpscale.discreet import out_of_memory
+from dpscale.errors import DataError, Unreadable
 from dpscale.tables.files import is_csv
 from dpscale.tables.numbers import is_text
 
@@ -28,6 +29,8 @@ class Source(Protocol):
     """An open file: names of its columns, and the rows of some of them."""
 
     names: list[str]
+
+    def kind(self, name: str) -> pa.DataType: ...
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int]) -> Iterator[pa.RecordBatch]: ...
 
@@ -50,6 +53,10 @@ class ParquetSource:
         self.schema = self.metadata.schema.to_arrow_schema()
         self.names: list[str] = list(self.schema.names)
 
+    def kind(self, name: str) -> pa.DataType:
+        """The type of a column."""
+        return self.schema.field(name).type
+
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
         """The columns of some row groups (all when none are named)."""
         import pyarrow.parquet as pq
@@ -70,6 +77,12 @@ class CsvSource:
     def __init__(self, path: str) -> None:
         self.path, self._raw = path, _header(path)
         self.names = [name.strip() for name in self._raw]
+
+    def kind(self, name: str) -> pa.DataType:
+        """Text, whatever it says."""
+        import pyarrow as pa
+
+        return pa.string()
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
         """The columns, as dictionaries of texts; a CSV has no row groups."""
@@ -118,7 +131,10 @@ class reading:
         import pyarrow as pa
 
         broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
-        if isinstance(error, broken) and not isinstance(error, MemoryError):
+        if isinstance(error, broken) and out_of_memory(error):
+            raise MemoryError from None
+        if isinstance(error, broken):
+            unreadable = isinstance(error, OSError) and error.errno is not None
             reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
-            got = f"{self.path} {reason}"
-            raise DataError("data.path", got, "readable Parquet or CSV", "mend or remove it") from None
+            told = Unreadable if unreadable else DataError
+            raise told("data.path", f"{self.path} {reason}", "readable Parquet or CSV", "mend or remove it") from None

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
-from dpscale.names import nearest
-from dpscale.tables.files import Fixed, common_root, find_files, hive_columns, is_csv
+from dpscale.names import called
+from dpscale.tables.files import Fixed, check_formats, check_links, common_root, find_files, hive_columns, is_csv
 from dpscale.tables.sources import open_source, reading
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ class Partition:
         with reading(self.path):
             return list(dict.fromkeys([*open_source(self.path).names, *dict(self.fixed)]))
 
+    def kind(self, column: str) -> pa.DataType:
+        """The type of a column here; reads the file's header only."""
+        import pyarrow as pa
+
+        with reading(self.path):
+            source = open_source(self.path)
+            if column in source.names:
+                return source.kind(column)
+        if column not in dict(self.fixed):
+            raise missing_column(column, self.path)
+        return pa.string()
+
     def batches(self, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
         """The named columns, in batches of bounded length."""
         fixed = dict(self.fixed)
@@ -60,7 +72,7 @@ class Partition:
             present = set(source.names)
             for name in columns:
                 if name not in present and name not in fixed:
-                    raise missing_column(name, self.path, [*source.names, *fixed])
+                    raise missing_column(name, self.path)
             wanted = [name for name in columns if name in present]
             for batch in source.batches(wanted or source.names[:1], self.row_groups):
                 rows = len(batch)
@@ -82,12 +94,19 @@ class Table:
     root: str
 
     @classmethod
-    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain) -> Table:
-        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet or CSV files, or a list of these."""
-        paths = [str(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False) -> Table:
+        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet or CSV files, or a list of these.
+
+        `links`: a file of two names counts once for each; else that is refused.
+        """
+        paths = _paths(path)
         files = find_files(paths)
         if not files:
-            raise DataError("data.path", f"no file at {', '.join(paths)}", "a file, folder or glob", "check the path")
+            told = ", ".join(map(called, paths)) or "no path"
+            raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
+        check_formats(files)
+        if not links:
+            check_links(files)
         root = common_root(paths, files)
         return cls(domain, tuple(Partition(file, hive_columns(file, root)) for file in files), root)
 
@@ -102,16 +121,28 @@ class Table:
         present = first.columns()
         for name in columns:
             if name not in present:
-                raise missing_column(name, first.path, present)
+                raise missing_column(name, first.path, [one for one in self.domain.names if one in present])
 
     def split(self) -> Table:
         """The same table with large Parquet files cut by row groups into partitions of about SPLIT_ROWS rows."""
         return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
 
 
-def missing_column(name: str, path: str, present: Sequence[str]) -> DataError:
-    return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used",
-                     nearest(name, present))  # fmt: skip
+def _paths(path: Any) -> list[str]:
+    """The paths asked for, as texts; what is none may be a table itself, of which nothing is told."""
+    paths = path if isinstance(path, list | tuple) else [path]
+    for one in paths:
+        if not isinstance(one, str | os.PathLike):
+            raise DataError(
+                "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "give its path"
+            )
+    return [os.fspath(one) for one in paths]
+
+
+def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataError:
+    """Of the file's own columns only those that the domain names: without a header its first record stands there."""
+    has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
+    return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)
 
 
 def row_bound(path: str) -> int:

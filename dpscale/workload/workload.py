@@ -13,7 +13,7 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
-from dpscale.names import AttributeSet, nearest
+from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, weighted
@@ -129,7 +129,7 @@ class Workload:
     def _degree(self, degree: int) -> int:
         if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):
             takes = f"a whole number from 0 to {len(self.domain)}, the number of attributes"
-            raise JobError("workload.degree", f"{degree!r}", takes, "lower it")
+            raise JobError("workload.degree", shown(degree), takes, "lower it")
         return degree
 
 

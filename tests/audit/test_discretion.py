@@ -4,11 +4,16 @@ import errno
 import pickle
 import traceback
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from dpscale import DataError, TransientError
+from dpscale.discreet import discreetly, no_memory
 from dpscale.engine import resolve
 from dpscale.engine.discretion import Discreet
+from dpscale.errors import Unreadable
+from dpscale.names import nearest
 from tests.audit.leaks import leaks_in
 
 ERRORS = {
@@ -17,7 +22,7 @@ ERRORS = {
     "disk": OSError(errno.ENOSPC, "31337 bytes"),
     "bare": OSError("987654321"),
 }
-KINDS = {"numpy": TransientError, "arrow": RuntimeError, "disk": TransientError, "bare": TransientError}
+KINDS = {"numpy": TransientError, "arrow": TransientError, "disk": TransientError, "bare": TransientError}
 
 
 def fail(name):
@@ -42,6 +47,68 @@ def test_a_strange_error_keeps_its_kind_and_place_and_loses_its_text(name, sched
 def test_our_own_errors_pass_as_they_are():
     with pytest.raises(DataError, match="outside the domain"):
         resolve(scheduler="synchronous").map(refuse, ["x"], "map")
+
+
+def refuse_some(number):
+    if number % 3 == 1:
+        raise DataError(f"data column {number!r}", "a value outside the domain")
+    return [np.full(2, number), np.full(3, number)]
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize("numbers", [[1, 4, 0, 2], [2, 4, 0, 1], [0] * 20 + [4] + [3] * 20 + [1]])
+@pytest.mark.parametrize("way", ["map", "parts", "whole"])
+def test_of_several_refusals_the_same_one_is_told_wherever_they_are(scheduler, numbers, way):
+    engine = resolve(scheduler=scheduler)
+    items = [(number,) for number in numbers]
+    with pytest.raises(DataError, match="data column 1: a value outside the domain"):
+        engine.map(refuse_some, items) if way == "map" else engine.reduce(refuse_some, items, 2, whole=way == "whole")
+
+
+def test_a_refusal_is_a_result_that_shows_nothing_and_goes_through_later_tasks():
+    refused = Discreet(refuse_some)(1)
+    assert repr(refused) == "result"
+    assert refused.error.__traceback__ is None
+    assert Discreet(len)(pickle.loads(pickle.dumps(refused))).error.field == "data column 1"
+
+
+def test_a_file_that_the_system_does_not_give_is_a_failure_that_is_tried_again():
+    def unreadable():
+        raise Unreadable("data.path", "x.parquet cannot be read")
+
+    with pytest.raises(Unreadable):
+        Discreet(unreadable)()
+
+
+SHORT_OF_MEMORY = [
+    MemoryError("31337"),
+    OSError(errno.ENOMEM, "31337"),
+    RuntimeError("can't start new thread"),
+    OSError("Memory mapping file failed: Cannot allocate memory 31337"),
+    pa.ArrowException("Unknown error: Failed to launch worker thread: 31337"),
+]
+
+
+@pytest.mark.parametrize("error", SHORT_OF_MEMORY)
+def test_want_of_memory_has_the_same_words_in_a_task_and_on_the_driver(error):
+    def fail_so():
+        raise error
+
+    for call in (Discreet(fail_so), lambda: discreetly("stage measure", fail_so)):
+        with pytest.raises(TransientError) as caught:
+            call()
+        assert str(caught.value) == str(no_memory())
+        assert caught.value.__context__ is None
+
+
+def test_what_the_driver_fails_with_is_its_kind_and_place():
+    def fail_so():
+        return nearest("age", [31337, "sex"])
+
+    with pytest.raises(TransientError) as caught:
+        discreetly("stage measure", fail_so)
+    assert str(caught.value).startswith("engine: stage measure failed with TypeError at dpscale/names.py:")
+    assert "31337" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_discreet_function_travels_and_keeps_its_name():

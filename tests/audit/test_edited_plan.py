@@ -102,7 +102,7 @@ def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechani
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(spending, "destroy_secret", lambda path: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
     assert Run(tmp_path / "run").planned.law == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")

@@ -14,12 +14,12 @@ import numpy as np
 
 from dpscale.domain import Attribute, Domain
 
-REFUSED = "refused"
+REFUSED, DROPPED = "refused", "dropped"
 NULL_WORDS = {"", "na", "n/a", "nan", "null", "none"}
 
 
 def cell(attribute: Attribute, value: Any) -> int | str:
-    """The cell of one value, or REFUSED."""
+    """The cell of one value, or REFUSED, or DROPPED."""
     if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         if value is None:
             return null_cell(attribute)
@@ -28,7 +28,7 @@ def cell(attribute: Attribute, value: Any) -> int | str:
     if number is None:
         return null_cell(attribute)
     if number is REFUSED:
-        return outside_cell(attribute) if attribute.outside == "category" else REFUSED
+        return foreign_cell(attribute)
     return number_cell(attribute, number)
 
 
@@ -61,11 +61,18 @@ def number_cell(attribute: Attribute, number: Any) -> int | str:
 
 
 def outside_cell(attribute: Attribute) -> int | str:
-    return attribute.listed if attribute.outside == "category" else REFUSED
+    return {"category": attribute.listed, "drop": DROPPED}.get(attribute.outside, REFUSED)
+
+
+def foreign_cell(attribute: Attribute) -> int | str:
+    """Of a text that is no number; where nothing is said, that of outside values."""
+    policy = attribute.unparsable or attribute.outside
+    return {"category": attribute.listed, "drop": DROPPED}.get(policy, REFUSED)
 
 
 def null_cell(attribute: Attribute) -> int | str:
-    return attribute.size - 1 if attribute.nulls == "category" else REFUSED
+    outside = "category" in (attribute.outside, attribute.unparsable)
+    return {"category": attribute.listed + outside, "drop": DROPPED}.get(attribute.nulls, REFUSED)
 
 
 def marginal(domain: Domain, rows: list[tuple[int, ...]], names: tuple[str, ...]) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import traceback
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +29,7 @@ TABLES = {
 COLUMNS = {
     "integers": lambda rows: pa.array([0] * rows + [NUMBER]),
     "floats": lambda rows: pa.array([0.0] * rows + [NUMBER + 0.5]),
+    "not a number": lambda rows: pa.array([float(NUMBER)] * rows + [float("nan")]),
     "texts": lambda rows: pa.array(["0"] * rows + ["pl4nted"]),
     "dictionary": lambda rows: pa.array(["0"] * rows + ["pl4nted"]).dictionary_encode(),
     "not utf8": lambda rows: pa.array([b"0"] * rows + [b"pl4nted\xff"]).view(pa.string()),
@@ -73,7 +76,7 @@ def test_a_refused_csv_is_never_told(tmp_path, line):
     check(caught.value)
 
 
-@pytest.mark.parametrize("column", ["floats", "blobs"])
+@pytest.mark.parametrize("column", ["not a number", "blobs"])
 def test_a_refused_unit_is_never_told(tmp_path, column):
     domain = dp.Domain({"b": 2})
     pq.write_table(pa.table({"u": COLUMNS[column](ROW), "b": [1] * (ROW + 1)}), tmp_path / "x.parquet")
@@ -81,3 +84,98 @@ def test_a_refused_unit_is_never_told(tmp_path, column):
     with pytest.raises(dp.DataError) as caught:
         rows_beyond(LocalEngine("synchronous"), domain, groups, "u", 1, ROW + 1, 1 << 30)
     check(caught.value)
+
+
+# What a user hands over by mistake may be records too
+
+
+FRAME = pd.DataFrame({"39": [NUMBER], "pl4nted": ["pl4nted"]})
+TEXT = "39,pl4nted\n" + f"{NUMBER},1\n" * 3
+HANDED = {"frame": FRAME, "arrow": pa.table({"pl4nted": [NUMBER]}), "array": np.array([[NUMBER, 1]]),
+          "list": [NUMBER, "1"], "text": TEXT, "dict": FRAME.to_dict(), "series": FRAME["39"]}  # fmt: skip
+JOB = {"data": {"path": "x", "domain": "y"}, "privacy": {"rho": 1.0}, "workload": [{"family": "marginal", "degree": 1}]}
+DOORS = {
+    "path of a table": lambda given: dp.Table.open(given, dp.Domain({"a": 2})),
+    "paths of a table": lambda given: dp.Table.open([given], dp.Domain({"a": 2})),
+    "job": lambda given: dp.run(given) if not isinstance(given, dict) else refuse(),
+    "data": lambda given: dp.run(JOB | {"data": given}) if not isinstance(given, dict) else refuse(),
+    "data.path": lambda given: dp.run(JOB | {"data": {"path": given, "domain": 1}}),
+    "data.domain": lambda given: dp.run(JOB | {"data": {"path": "x", "domain": given}}),
+    "degree": lambda given: dp.run(JOB | {"workload": [{"family": "marginal", "degree": given}]}),
+    "options": lambda given: dp.run(JOB | {"mechanism": {"name": "hdmm", "seed": given}}),
+    "domain": lambda given: dp.Domain.read(given),
+    "size": lambda given: dp.Domain({"a": given}),
+    "kind": lambda given: dp.Domain.from_dict({"attributes": {"a": {"kind": given}}}),
+    "low": lambda given: dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": given, "high": 9}}}),
+    "nulls": lambda given: dp.Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2, "nulls": given}}}),
+}
+
+
+def refuse():
+    raise dp.JobError("job", "a dict, whose keys are settings")
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("given", HANDED)
+def test_records_in_the_place_of_a_setting_are_not_told(tmp_path, monkeypatch, door, given):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dp.DpscaleError) as caught:
+        DOORS[door](HANDED[given])
+    for text in (str(caught.value), repr(caught.value)):
+        assert "pl4nted" not in text
+        assert str(NUMBER) not in text
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+@pytest.mark.parametrize("setting", ["job", "domain"])
+def test_a_file_of_records_in_the_place_of_a_settings_file_is_not_told(tmp_path, name, setting):
+    """TOML's own errors name keys that stand twice, and bytes that are no text."""
+    if name == "x.csv":
+        (tmp_path / name).write_text("pl4nted = 1\npl4nted = 918273\n")
+    else:
+        FRAME.to_parquet(tmp_path / name)
+    with pytest.raises(dp.DpscaleError, match="is not TOML") as caught:
+        dp.run(tmp_path / name) if setting == "job" else dp.Domain.read(tmp_path / name)
+    assert "pl4nted" not in told(caught.value).replace("pl4nted = ", "")
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_the_first_record_of_a_csv_without_a_header_is_not_told(tmp_path, unit):
+    """As the issue found it: the record stood in the message as the file's columns."""
+    (tmp_path / "x.csv").write_text("pl4nted,918273,1\npl4nted,5,0\n")
+    table = dp.Table.open(tmp_path / "x.csv", dp.Domain({"a": 2, "b": 2}))
+    with pytest.raises(dp.DataError, match="no column 'a'") as caught:
+        table.partitions[0].kind("a") if unit else dp.count_marginals(table, [("a",)])
+    check(caught.value)
+
+
+def test_an_error_of_a_library_in_counting_is_its_kind_alone(tmp_path, monkeypatch):
+    from dpscale.tables import count
+
+    def fail(*_):
+        raise pa.ArrowInvalid(f"Float value {NUMBER} was truncated converting to int64")
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    monkeypatch.setattr(count, "encode", fail)
+    with pytest.raises(dp.TransientError, match=r"failed with ArrowInvalid at dpscale/tables/count.py:\d+") as caught:
+        dp.count_marginals(dp.Table.open(tmp_path, dp.Domain({"a": 2})), [("a",)])
+    check(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_thread_that_dies_tells_its_kind_alone(capfd):
+    import threading
+
+    from dpscale.cli.group import _quiet_threads
+
+    def die():
+        raise MemoryError(f"Unable to allocate an array with shape ({NUMBER},)")
+
+    with _quiet_threads():
+        thread = threading.Thread(target=die)
+        thread.start()
+        thread.join()
+    told_of = capfd.readouterr().err
+    assert told_of == "dpscale: a thread or a destructor failed with MemoryError\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import tomllib
 from decimal import Decimal
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
@@ -84,6 +85,7 @@ def test_texts_that_are_not_utf8_are_left_out(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats() | st.none(), min_size=1, max_size=5), st.lists(st.text(max_size=4), min_size=5, max_size=5))
+@example([sys.float_info.max], [""] * 5)
 def test_any_floats_and_texts_give_a_draft_that_takes_them(tmp_path_factory, floats, texts):
     path = tmp_path_factory.mktemp("sketch") / "x.parquet"
     table = pa.table({"x": pa.array(floats, pa.float64()), "s": texts[: len(floats)], "a": [0] * len(floats)})

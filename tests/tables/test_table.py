@@ -29,11 +29,11 @@ def counted(path, domain=AB, names=("a",)):
 def test_one_file_a_folder_a_glob_and_a_list_are_one_table(tmp_path):
     write(tmp_path / "t" / "x.parquet", {"a": [0, 1]})
     write(tmp_path / "t" / "deep" / "er" / "y.pq", {"a": [1, 3]})
-    (tmp_path / "t" / "z.CSV").write_text("a\n1\n")
+    write(tmp_path / "t" / "z.PARQUET", {"a": [1]})
     everything = [1, 3, 0, 1]
     assert counted(tmp_path / "t") == everything
     assert counted(str(tmp_path / "t" / "**" / "*.*")) == everything
-    assert counted([tmp_path / "t" / "deep", tmp_path / "t" / "*.parquet", tmp_path / "t" / "z.CSV"]) == everything
+    assert counted([tmp_path / "t" / "deep", tmp_path / "t" / "*.parquet", tmp_path / "t" / "z.PARQUET"]) == everything
     assert counted([tmp_path / "t", tmp_path / "t" / "x.parquet"]) == everything, "a file twice is one file"
     assert counted(tmp_path / "t" / "x.parquet") == [1, 1, 0, 0]
 
@@ -94,9 +94,11 @@ def test_files_of_one_table_may_differ(tmp_path):
     write(tmp_path / "2.parquet", {"b": pa.array([1.0]), "extra": ["x"], "a": pa.array(["3"])})
     write(tmp_path / "3.parquet", {"a": pa.array([2]).dictionary_encode(), "b": pa.array([0], pa.decimal128(4, 1))})
     write(tmp_path / "4.parquet", {"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
-    (tmp_path / "5.csv").write_text("b,extra,a\n0,x,1\n")
-    (tmp_path / "6.csv").write_text("a,b\n")
-    assert counted(tmp_path, names=("a", "b")) == [[0, 0, 1], [1, 0, 1], [1, 0, 0], [0, 1, 0]]
+    assert counted(tmp_path, names=("a", "b")) == [[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "5.csv").write_text("b,extra,a\n0,x,1\n")
+    (tmp_path / "t" / "6.csv").write_text("a,b\n")
+    assert counted(tmp_path / "t", names=("a", "b"))[1] == [1, 0, 0]
 
 
 def test_dictionaries_that_differ_by_row_group_and_file(tmp_path):
@@ -134,11 +136,11 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     codes = np.random.default_rng(2).integers(0, 3, 500)
     write(tmp_path / "x.parquet", {"a": codes, "b": codes.astype(str)}, row_group_size=60)
     (tmp_path / "y.csv").write_text("a,b\n" + "".join(f"{code},{code}\n" for code in codes))
-    whole = counted(tmp_path, names=("a", "b"))
-    assert np.array_equal(whole, np.diag([*(2 * np.bincount(codes)), 0])[:, :3])
+    whole = [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
+    assert np.array_equal(whole, [np.diag([*np.bincount(codes), 0])[:, :3]] * 2)
     monkeypatch.setattr(sources, "BATCH_ROWS", 13)
     monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
-    assert counted(tmp_path, names=("a", "b")) == whole
+    assert [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
 
 
 def test_thousands_of_small_partitions_are_opened_without_reading_one(tmp_path, monkeypatch):
@@ -248,14 +250,18 @@ def refusal(path, domain=AB, names=("a",)):
     return str(caught.value)
 
 
-def test_missing_columns_name_the_nearest_and_the_file(tmp_path):
+def test_missing_columns_name_the_file_and_no_column_but_the_domains(tmp_path):
     write(tmp_path / "1.parquet", {"a": [1], "b": [1]})
-    write(tmp_path / "2.parquet", {"a": [1], "B1": [1]})
+    write(tmp_path / "2.parquet", {"a": [1], PLANTED: [1]})
     text = refusal(tmp_path, names=("b",))
     assert "no column 'b'" in text
     assert "2.parquet" in text
-    (tmp_path / "3.csv").write_text("aa,c\n1,1\n")
-    assert "did you mean 'aa'?" in refusal(tmp_path / "3.csv")
+    assert PLANTED not in text
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "3.csv").write_text(f"{PLANTED},b\n1,1\n")
+    text = refusal(tmp_path / "t")
+    assert "of the domain's it has b" in text
+    assert PLANTED not in text
 
 
 @pytest.mark.parametrize("name", ["truncated.parquet", "garbage.parquet", "empty.parquet", "empty.csv", "ragged.csv",
@@ -276,6 +282,8 @@ def test_broken_files_are_named_and_nothing_of_their_content(tmp_path, name):
         pq.write_table(pa.table([[1], [1]], names=["a", "a"]), tmp_path / name)
     else:
         (tmp_path / name).write_bytes(content[name])
+    if name.endswith(".csv"):
+        good.unlink()
     text = refusal(tmp_path)
     assert name in text
     assert PLANTED not in text
@@ -305,3 +313,73 @@ def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
     (tmp_path / "y.parquet").write_bytes(PLANTED.encode())
     with pytest.raises(dp.DataError, match=r"y\.parquet"):
         table.row_bound(str(tmp_path / "y.parquet"))
+
+
+# One table, once
+
+
+def test_parquet_and_csv_together_are_refused(tmp_path):
+    write(tmp_path / "x.parquet", {"a": [1]})
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    text = refusal(tmp_path)
+    assert "Parquet and CSV files together" in text
+    assert "FOLDER/*.parquet" in text
+    assert refusal([tmp_path / "x.csv", tmp_path / "x.parquet"]) == text
+    assert counted(tmp_path / "*.parquet") == counted(tmp_path / "x.csv") == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("way", ["hard", "symbolic", "folder"])
+def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
+    write(tmp_path / "t" / "year=1" / "x.parquet", {"a": [1]})
+    first, second = tmp_path / "t" / "year=1" / "x.parquet", tmp_path / "t" / "year=2" / "x.parquet"
+    if way == "folder":
+        (tmp_path / "t" / "copies").mkdir()
+        (tmp_path / "t" / "copies" / "x.parquet").symlink_to(first)
+        second = tmp_path / "t" / "copies" / "x.parquet"
+    else:
+        second.parent.mkdir()
+        second.hardlink_to(first) if way == "hard" else second.symlink_to(first)
+    text = refusal(tmp_path / "t")
+    assert "are one file" in text
+    assert "links = true" in text
+    assert str(first) in text
+    assert str(second) in text
+    opened = dp.Table.open(tmp_path / "t", AB, links=True)
+    assert dp.count_marginals(opened, [("a",)])["a",].tolist() == [0, 2, 0, 0]
+
+
+def test_a_link_that_is_the_only_name_in_the_table_is_a_file_as_others(tmp_path):
+    write(tmp_path / "kept" / "x.parquet", {"a": [1]})
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.parquet").symlink_to(tmp_path / "kept" / "x.parquet")
+    (tmp_path / "t" / "y.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    (tmp_path / "t" / "y.parquet").unlink()
+    assert counted(tmp_path / "t") == [0, 1, 0, 0]
+
+
+def test_files_whose_system_numbers_none_are_told_apart_by_their_names(tmp_path, monkeypatch):
+    import os
+
+    from dpscale.tables import files
+
+    for name in ("x.parquet", "y.parquet"):
+        write(tmp_path / name, {"a": [1]})
+    found = os.stat
+    monkeypatch.setattr(files.os, "stat", lambda path, **more: os.stat_result([0, 0, *found(path, **more)[2:10]]))
+    files.check_links([str(tmp_path / "x.parquet"), str(tmp_path / "y.parquet")])
+    (tmp_path / "z.parquet").symlink_to(tmp_path / "y.parquet")
+    with pytest.raises(dp.DataError, match="are one file"):
+        files.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
+
+
+def test_a_run_takes_links_where_its_job_says_so(place):
+    from tests.stages.small import job, write_job
+
+    (place / "data" / "again.parquet").hardlink_to(place / "data" / "part-0000.parquet")
+    write_job(place)
+    content = job(data={"path": str(place / "data"), "domain": str(place / "domain.toml")})
+    content["privacy"]["ledger"] = str(place / "ledger.sqlite")
+    with pytest.raises(dp.DataError, match="links = true"):
+        dp.run(content, place / "run")
+    content["data"]["links"] = True
+    assert dp.run(content, place / "asked").manifest["stages"]["report"]["state"] == "done"

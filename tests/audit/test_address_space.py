@@ -1,0 +1,83 @@
+"""A driver that runs out of address space says so in words that no record decides.
+
+Where memory ends follows from the data, so whether a stage fails at a limit is not for us to hide. What it says is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+from dpscale.discreet import no_memory
+from dpscale.job import Job
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
+
+ROOT = Path(__file__).parents[2]
+ROWS = 400_000
+SENTENCE = f"dpscale: {no_memory()}\n"
+LIBRARIES = (  # what C and C++ say as they end a process, and SQLite of a map it does not get: nothing is counted in it
+    r"cannot allocate memory for thread-local data: ABORT\n",
+    r"LLVM ERROR: out of memory\n(Allocation failed\n)?",
+    r"terminate called after throwing an instance of '[\w:]+'\n(  what\(\):  [a-z: ]+\n)?(terminate called rec\w+\n)*",
+    r"libgcc_s.so.1 must be installed for pthread_exit to work\n",
+    r"dpscale: privacy.ledger: \S+/ledger.sqlite met a disk error \(disk I/O error\);[a-z ;,]+\n",
+)
+ALLOWED = re.compile("|".join(["", re.escape(SENTENCE), *LIBRARIES]))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Planned runs on a table and on its neighbour of a hundred rows more, each row a person of its own."""
+    return [planned(tmp_path_factory.mktemp("rows"), rows) for rows in (ROWS, ROWS + 100)]
+
+
+def planned(place, rows):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.integers(0, 4, rows), "b": rng.integers(0, 3, rows), "unit": np.arange(rows)})
+    (place / "data").mkdir()
+    frame.to_parquet(place / "data" / "x.parquet", index=False)
+    domain = {name: {"kind": "coded", "size": size} for name, size in (("a", 4), ("b", 3))}
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
+    job = {
+        "data": {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 1},
+        "privacy": {"privacy_cost": 0.5, "dataset": "memory"},
+        "workload": [{"family": "marginal", "degree": 2}],
+        "mechanism": {"name": "residual-planner"},
+    }
+    (place / "job.toml").write_text(tomli_w.dumps(job))
+    run_stages(Run.create(Job.read(place / "job.toml"), place / "run"), only="plan")
+    return place / "run"
+
+
+def told(limits, runs, planted=""):
+    """Of every limit exit code and stderr of each run."""
+    command = [sys.executable, "-m", "tests.audit.short_of_memory", str(limits), planted or "no", *map(str, runs)]
+    settings = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, timeout=550, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("limits", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_at_every_limit_neighbouring_tables_are_told_of_alike(runs, limits):
+    found = told(limits, runs)
+    outcomes = [outcome for both in found for outcome in both]
+    assert [text for _, text in outcomes if not ALLOWED.fullmatch(text)] == []
+    assert [code for code, _ in outcomes if code not in (0, 3, 75, 127) and code > 0] == []
+    assert {text for code, text in outcomes if code == 75} == {SENTENCE}
+    assert {text for code, text in outcomes if code == 0} == {""}
+
+
+def test_a_planted_text_of_an_error_is_seen(runs):
+    texts = [text for both in told(20, runs, "planted") for _, text in both]
+    assert any(not ALLOWED.fullmatch(text) for text in texts)
+    assert any(f"({ROWS}" in text or f"{ROWS + 100}" in text for text in texts), texts
