@@ -61,7 +61,7 @@ class Privacy(Settings):
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: str | None = None
-    careless: bool = False
+    careless: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")

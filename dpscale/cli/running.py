@@ -152,12 +152,14 @@ for _stage in STAGES.values():
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     from dpscale.runs.run import Run
+    from dpscale.sections import SynthesizeTable
     from dpscale.stages.running import run_stages
 
     directory = Run(run_dir)
     if rows is not None:
+        asked = directory.synthesis or SynthesizeTable()
         with directory.locked():
-            directory.ask_rows(rows)
+            directory.ask_rows(asked.model_copy(update={"rows": rows}))
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}

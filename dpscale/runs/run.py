@@ -74,16 +74,19 @@ class Run:
         with store_errors(base), making(base):
             where, number = _place(base, digest, fresh, named=path is not None)
             made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest, number))
-        run = cls(where, (job, domain)) if made else cls._reopened(where, digest)
+        run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
         vars(run)["workload"] = workload
         return run
 
     @classmethod
-    def _reopened(cls, where: Path, digest: str) -> Run:
+    def _reopened(cls, where: Path, digest: str, rows: SynthesizeTable | None) -> Run:
         run = cls(where)
         if run.manifest["job_sha256"] != digest:
             raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
                            "choose another --run-dir")  # fmt: skip
+        if rows not in (None, run.synthesis):
+            with run.locked():
+                run.ask_rows(rows)
         return run
 
     @property
@@ -133,16 +136,16 @@ class Run:
         return planned
 
     @property
-    def synthesis(self) -> SynthesizeTable:
-        """What rows are asked for: by the job, or by whoever asked for rows since."""
-        asked = self.job.synthesize or SynthesizeTable()
-        return asked.model_copy(update=self.manifest.get("synthesize") or {})
+    def synthesis(self) -> SynthesizeTable | None:
+        """What rows are asked for: by the job, or since the run was made; they cost nothing, so they may change."""
+        since = self.manifest.get("synthesize")
+        return self.job.synthesize if since is None else SynthesizeTable.model_validate(since)
 
-    def ask_rows(self, rows: int) -> None:
-        """Ask for another number of rows; those that are there are of no use then."""
-        if self.synthesis.rows != rows:
+    def ask_rows(self, asked: SynthesizeTable) -> None:
+        """Ask for other rows; those that are there are of no use then."""
+        if self.synthesis != asked:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
-            self.update(synthesize={"rows": rows}, stages=stages)
+            self.update(synthesize=asked.model_dump(), stages=stages)
 
     def keep_plan(self, planned: Planned) -> None:
         """Write the plan; it need not be read again here."""
@@ -245,10 +248,11 @@ class Run:
 
 
 def job_digest(job: Job, domain: Domain) -> str:
-    """What makes two runs the same job: everything but where and in how much memory it runs."""
+    """What makes two runs the same job: all but where and in how much memory it runs, and the rows it ends with."""
     content = job.to_dict()
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
+    content.pop("synthesize", None)
     content["reconstruct"] = SPELLED_OUT | content["reconstruct"]
     text = json.dumps([content, domain.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

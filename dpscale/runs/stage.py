@@ -16,7 +16,7 @@ class Stage:
     folder: what it leaves, a folder or a file of the run directory, which is hashed as it ends.
     leaves: a file or folder in it that is there if, and only if, the stage is whole.
     spends: whether it may spend budget.
-    table: the job's table that asks for it; where that is missing it is not made unless somebody asks.
+    asked: what of a `Run` says that it is asked for; "": always.
     module: where its `perform(run, engine)` is, imported when it is first called.
     """
 
@@ -27,11 +27,11 @@ class Stage:
     module: str
     needs: Sequence[str] = ()
     spends: bool = False
-    table: str = ""
+    asked: str = ""
 
-    def asked(self, job: Any) -> bool:
-        """Whether a job asks for it."""
-        return not self.table or getattr(job, self.table) is not None
+    def wanted(self, run: Any) -> bool:
+        """Whether a run is to have it."""
+        return not self.asked or getattr(run, self.asked) is not None
 
     def perform(self, run: Any, engine: Any) -> None:
         """Do it, for a `Run` on an `Engine`."""

@@ -16,7 +16,7 @@ TABLE = (
           "answers", "answers/index.json", "dpscale.stages.reconstruct", needs=("plan", "measure")),
     Stage("synthesize", "Draw synthetic rows from a measured run.",
           "synthetic", "synthetic/_rows.json", "dpscale.stages.synthesize", needs=("plan", "measure"),
-          table="synthesize"),
+          asked="synthesis"),
     Stage("report", "Write the report of an answered run.",
           "report.html", "report.html", "dpscale.stages.report", needs=("plan", "reconstruct")),
 )  # fmt: skip

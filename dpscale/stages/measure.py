@@ -39,6 +39,8 @@ def perform(run: Run, engine: Engine) -> None:
     table = open_table(run, columns_of(run.domain, run.planned.counted))
     engine.check_sight(run.path, table.files)
     hold_secret(run)
+    if run.manifest.get("columns") is None:
+        run.update(columns=table.types())
     seen = stamps(table)
     released = run.releasing(run.manifest["release"], snapshot_of(run, table, engine))
     with one_thread():

@@ -22,7 +22,7 @@ def run_stages(
     run: Run, client: Any = None, scheduler: str | None = None, progress: Progress = silent, only: str | None = None
 ) -> None:
     """All stages in turn, or one of them."""
-    asked = [stage for stage in STAGES.values() if (stage.asked(run.job) if only is None else only == stage.name)]
+    asked = [stage for stage in STAGES.values() if (stage.wanted(run) if only is None else only == stage.name)]
     if any(stage.spends and not run.done(stage.name) for stage in asked):
         check_ledger_place(run.job.privacy.ledger)
     engine = resolve(client, scheduler or run.job.engine.scheduler, progress)

@@ -15,6 +15,7 @@ import numpy as np
 from dpscale.engine import Engine
 from dpscale.runs.estimates import low_order_of, model_folder
 from dpscale.runs.run import Run
+from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesize.cells import Spread, spread
 from dpscale.synthesize.chance import Chance
@@ -34,7 +35,7 @@ _open: dict[str, Opened] = {}
 
 def perform(run: Run, engine: Engine) -> None:
     """Learn, draw every part, and say what there is."""
-    settings, folder = run.synthesis, model_folder(run)
+    settings, folder = _settings(run), model_folder(run)
     if not present(folder / LEARNT):
         _learn(run, folder)
     total = float(json.loads((folder / "total.json").read_text()))
@@ -45,6 +46,10 @@ def perform(run: Run, engine: Engine) -> None:
     files = engine.map(write_part, items, "rows")
     content = {"rows": rows, "parts": parts, "files": files, "weights": settings.weights, "total": total}
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
+
+
+def _settings(run: Run) -> SynthesizeTable:
+    return run.synthesis or SynthesizeTable()
 
 
 def _learn(run: Run, folder: Path) -> None:
@@ -75,9 +80,9 @@ def write_part(path: str, folder: str, total: float, rows: int, parts: int, numb
     release, part = run.manifest["release"], Part(rows, parts, number)
     groups = draw(learnt, part, release)
     drawn = spread(learnt.wanted, cells, groups, Chance(release, "cells", rows, parts, number))
-    weights = raked(learnt.wanted, groups, part, total) if run.synthesis.weights else None
+    weights = raked(learnt.wanted, groups, part, total) if _settings(run).weights else None
     table = _decoded(run, learnt, drawn, weights, Chance(release, "values", rows, parts, number))
-    name = f"part-{number:05d}.{run.synthesis.format}"
+    name = f"part-{number:05d}.{_settings(run).format}"
     _write(run.path / "synthetic" / name, table)
     return name
 

@@ -123,6 +123,14 @@ class Table:
             if name not in present:
                 raise missing_column(name, first.path, [one for one in self.domain.names if one in present])
 
+    def types(self) -> dict[str, str]:
+        """Names and types of the domain's columns as the first file has them, in its order; "" for texts of a CSV."""
+        first = self.partitions[0]
+        with reading(first.path):
+            source = open_source(first.path)
+            names = [name for name in source.names if name in self.domain.names]
+            return {name: "" if first.is_csv else str(source.kind(name)) for name in names}
+
     def split(self) -> Table:
         """The same table with large Parquet files cut by row groups into partitions of about SPLIT_ROWS rows."""
         return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
