@@ -14,18 +14,25 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dpscale.attribute import EXAMPLE, Attribute, check_keys, check_size, coded, from_table
 from dpscale.errors import DomainError
+from dpscale.impossible import read_rules
 from dpscale.names import called, nearest, shown
 from dpscale.storage.files import place, read_text, toml_fault
+
+RULES = ("impossible", "determined")
 
 
 class Domain:
     """An ordered set of attributes. `Domain({"a": 10, "b": 20})` makes coded ones of these sizes."""
 
-    def __init__(self, attributes: Mapping[str, int] | Iterable[Attribute]) -> None:
+    def __init__(
+        self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`rules`: of a domain file the lists `impossible` and `determined`."""
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.attributes = tuple(attributes)
@@ -39,6 +46,8 @@ class Domain:
         for attribute in self.attributes:
             check_size(attribute)
         _check_names([a.name for a in self.attributes])
+        self._told = {name: rules[name] for name in RULES if name in rules}
+        self.rules = read_rules(self._told, self.__getitem__)
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
@@ -59,17 +68,17 @@ class Domain:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Domain:
         """Build from the parsed content of a domain file."""
-        check_keys(content, {"attributes"}, "domain file")
+        check_keys(content, {"attributes", *RULES}, "domain file")
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
             raise DomainError(
                 "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
             )
-        return cls([from_table(name, table) for name, table in tables.items()])
+        return cls([from_table(name, table) for name, table in tables.items()], content)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the domain file that would give this domain."""
-        return {"attributes": {a.name: a.describe() for a in self.attributes}}
+        return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -93,7 +102,7 @@ class Domain:
         return len(self.attributes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Domain) and self.attributes == other.attributes
+        return isinstance(other, Domain) and (self.attributes, self.rules) == (other.attributes, other.rules)
 
     def __hash__(self) -> int:
         return hash(self.attributes)

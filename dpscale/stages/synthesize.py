@@ -23,6 +23,7 @@ from dpscale.synthesize.decode import column, table_of, type_of
 from dpscale.synthesize.draw import Part, draw
 from dpscale.synthesize.learn import Learnt, learn
 from dpscale.synthesize.pairs import wanted
+from dpscale.synthesize.possible import Possible
 from dpscale.synthesize.raking import raked
 from dpscale.synthesize.stored import read_learnt, write_learnt
 
@@ -81,6 +82,9 @@ def write_part(path: str, folder: str, total: float, rows: int, parts: int, numb
     groups = draw(learnt, part, release)
     drawn = spread(learnt.wanted, cells, groups, Chance(release, "cells", rows, parts, number))
     weights = raked(learnt.wanted, groups, part, total) if _settings(run).weights else None
+    if run.domain.rules:
+        possible = Possible(run.domain.rules, learnt.wanted.layout.names, cells.ones)
+        drawn = possible.mended(drawn, Chance(release, "possible", rows, parts, number))
     table = _decoded(run, learnt, drawn, weights, Chance(release, "values", rows, parts, number))
     name = f"part-{number:05d}.{_settings(run).format}"
     _write(run.path / "synthetic" / name, table)

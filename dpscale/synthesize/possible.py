@@ -1,0 +1,82 @@
+"""Rows that cannot be are mended: the attribute that gives way takes a cell that is possible beside the others.
+
+Estimates of data that obey the rules leave few such rows. The cell is drawn by the attribute's 1-way among the possible
+ones; a row that no cell of any attribute in its rules can mend becomes a copy of one that is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import PlanError
+from dpscale.impossible import Rule
+from dpscale.synthesize.chance import Chance
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int32]
+ROUNDS = 8
+
+
+class Possible:
+    """The rules over the attributes that rows have; one that names another attribute says nothing here."""
+
+    def __init__(self, rules: Sequence[Rule], names: Sequence[str], ones: Mapping[str, Array]) -> None:
+        self._rules = [self._masks(rule, names, ones) for rule in rules if all(n in names for n, _ in rule.cells)]
+        self._shares = [ones[name] / ones[name].sum() for name in names]
+
+    @staticmethod
+    def _masks(rule: Rule, names: Sequence[str], ones: Mapping[str, Array]) -> list[tuple[int, NDArray[np.bool_]]]:
+        return [(names.index(name), np.isin(np.arange(len(ones[name])), list(cells))) for name, cells in rule.cells]
+
+    def broken(self, rows: Rows) -> NDArray[np.bool_]:
+        """(n,): which rows cannot be."""
+        wrong = np.zeros(len(rows), np.bool_)
+        for rule in self._rules:
+            wrong |= self._has(rule, rows)
+        return wrong
+
+    @staticmethod
+    def _has(rule: list[tuple[int, NDArray[np.bool_]]], rows: Rows) -> NDArray[np.bool_]:
+        held = np.ones(len(rows), np.bool_)
+        for column, mask in rule:
+            held &= mask[rows[:, column]]
+        return held
+
+    def mended(self, rows: Rows, chance: Chance) -> Rows:
+        """The rows with every impossible one mended. PlanError where none of them is possible."""
+        rows = rows.copy()
+        for number in range(ROUNDS):
+            for rule in self._rules:
+                wrong = np.flatnonzero(self._has(rule, rows))
+                if len(wrong):
+                    column = rule[-1 - number % len(rule)][0]
+                    rows[wrong, column] = self._drawn(rows[wrong], column, chance)
+            if not self.broken(rows).any():
+                return rows
+        return self._copied(rows, chance)
+
+    def _drawn(self, rows: Rows, column: int, chance: Chance) -> Rows:
+        """A possible cell of one attribute for each row, where there is one."""
+        weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
+        for rule in self._rules:
+            own = [mask for index, mask in rule if index == column]
+            others = [(index, mask) for index, mask in rule if index != column]
+            if own:
+                weights[np.ix_(self._has(others, rows), own[0])] = 0
+        reach = np.cumsum(weights, axis=1)
+        points = chance.uniforms(len(rows)) * reach[:, -1]
+        found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
+        return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
+
+    def _copied(self, rows: Rows, chance: Chance) -> Rows:
+        wrong = self.broken(rows)
+        sound = np.flatnonzero(~wrong)
+        if not len(sound):
+            raise PlanError("impossible", "rules that no row of these estimates can keep", "rules that leave something",
+                            "look for one that names too many values")  # fmt: skip
+        chosen = sound[(chance.uniforms(int(wrong.sum())) * len(sound)).astype(np.int64)]
+        rows[wrong] = rows[chosen]
+        return rows
