@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -21,7 +20,7 @@ from dpscale.attribute import EXAMPLE, Attribute, check_keys, check_size, coded,
 from dpscale.errors import DomainError
 from dpscale.impossible import read_rules
 from dpscale.names import called, nearest, shown
-from dpscale.storage.files import place, read_text, toml_fault
+from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 RULES = ("impossible", "determined")
 
@@ -52,7 +51,7 @@ class Domain:
     @classmethod
     def read(cls, path: str | Path) -> Domain:
         """Read a domain file (TOML)."""
-        if not isinstance(path, str | os.PathLike):
+        if not is_path(path):
             raise DomainError("domain", shown(path), "a domain file's path", "give it")
         try:
             content = tomllib.loads(read_text(place(path)))

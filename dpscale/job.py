@@ -30,7 +30,7 @@ from dpscale.sections import (
     ReconstructTable,
     SynthesizeTable,
 )
-from dpscale.storage.files import is_local, place, read_text, toml_fault
+from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.workload import NAMES, Workload
 
 
@@ -51,7 +51,7 @@ class Job(Settings):
         """Read a job file, or take its content as a dict (paths relative to the present folder)."""
         if isinstance(source, Mapping):
             return cls.parse(source, Path.cwd())
-        if not isinstance(source, str | os.PathLike):
+        if not is_path(source):
             raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
         path = place(source)
         try:

@@ -43,6 +43,11 @@ def place(path: str | Path) -> Path:
                        "mend it") from None  # fmt: skip
 
 
+def is_path(value: Any) -> bool:
+    """Whether `place` takes it: a text, a path, or one of fsspec's kind, and nothing that has records in it."""
+    return isinstance(value, str | os.PathLike) or hasattr(value, "read_bytes")
+
+
 def is_local(path: Path) -> bool:
     """Whether a place is in a folder."""
     return isinstance(path, Path) and "://" not in str(path)
