@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from dpscale.engine import Engine
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt, learn
+from dpscale.reconstruct.pairwise.pairs import wanted
 from dpscale.runs.estimates import low_order_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesize.cells import Spread, spread
-from dpscale.synthesize.chance import Chance
 from dpscale.synthesize.decode import column, table_of, type_of
 from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.learn import Learnt, learn
-from dpscale.synthesize.pairs import wanted
 from dpscale.synthesize.possible import Possible
 from dpscale.synthesize.raking import raked
 from dpscale.synthesize.stored import read_learnt, write_learnt

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Wanted
 from dpscale.residual.groups import Groups
 from dpscale.synthesize import loops
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Wanted
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.attribute import OUTSIDE_LABEL, Attribute
-from dpscale.synthesize.chance import Chance
+from dpscale.reconstruct.pairwise.chance import Chance
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.reconstruct.pairwise.learn import Learnt
+from dpscale.reconstruct.pairwise.pairs import Layout, Wanted
 from dpscale.residual.groups import Groups
 from dpscale.storage.files import reading, writing
 from dpscale.synthesize.cells import Spread
-from dpscale.synthesize.learn import Learnt
-from dpscale.synthesize.pairs import Layout, Wanted
 
 
 def write_learnt(path: Path, learnt: Learnt, cells: Spread) -> None:

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt, learn
+from dpscale.reconstruct.pairwise.pairs import wanted
 from dpscale.residual.groups import Groups
 from dpscale.synthesize.cells import Spread, spread
-from dpscale.synthesize.chance import Chance
 from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.learn import Learnt, learn
-from dpscale.synthesize.pairs import wanted
 from dpscale.synthesize.raking import raked
-from tests.synthesize.small import MEMORY, SIZES, counts, joint, model
+from tests.reconstruct.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, DomainError, PlanError
 from dpscale.impossible import Rule
-from dpscale.synthesize.chance import Chance
+from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.synthesize.possible import Possible
 
 ATTRIBUTES: dict[str, Any] = {

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.fitting_loops import fit_pair
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Wanted
-from dpscale.synthesize.sweeping import Sweeper, independent_rows
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Wanted
+from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
 PROTOTYPES = 20_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.synthesize import loops
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Layout
+from dpscale.reconstruct.pairwise import loops
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Layout
 
 Array = NDArray[np.float64]
 FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
