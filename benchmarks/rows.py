@@ -25,8 +25,8 @@ from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import Learnt, learn
-from dpscale.reconstruct.pairwise.pairs import wanted
-from dpscale.synthesize.cells import Spread, spread
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
+from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
 
 MEMORY = 4 << 30

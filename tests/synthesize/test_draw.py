@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import Learnt, learn
-from dpscale.reconstruct.pairwise.pairs import wanted
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
 from dpscale.residual.groups import Groups
-from dpscale.synthesize.cells import Spread, spread
+from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
 from dpscale.synthesize.raking import raked
 from tests.reconstruct.pairwise.small import MEMORY, SIZES, counts, joint, model
