@@ -1,4 +1,6 @@
-"""Cells to values, as the domain file lists them and of the types that the input's columns have.
+"""Cells to values, as the domain file lists them; of the input's types only where the job calls those public.
+
+A column's type may follow from its records: one null makes whole numbers of pandas real ones.
 
 A cell of a bin is a number drawn uniformly inside it, whole where the column's are; of an integer, a code or a category
 its value; of nulls null. What lay outside the domain has no value of its own: its cell is a text among texts, else
