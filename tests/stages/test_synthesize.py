@@ -101,6 +101,15 @@ def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
     assert digests(reference / "run") == before
 
 
+def test_the_report_says_how_near_rows_are_to_the_estimates(reference: Path) -> None:
+    told = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
+    assert list(told) == ["1", "2", "3"]
+    assert told["1"] < told["2"] < 0.05
+    page = (reference / "run/report.html").read_text()
+    assert "Synthetic rows" in page
+    assert f"{100 * told['2']:.2f} %" in page
+
+
 def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Path) -> None:
     job = write(tmp_path, synthesize=None)
     run = dp.run(job, tmp_path / "run")
