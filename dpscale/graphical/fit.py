@@ -8,8 +8,9 @@ which L-BFGS finds at a passing of messages a time. From the uniform distributio
 own form, hence the largest entropy of all that have its measured numbers. τ falls from step to step.
 
 How near: L is convex, so L(μ) − min L ≤ ⟨∇L, μ⟩ − min over cells (Frank and Wolfe's gap), and one passing of messages
-with maxima finds the best cell. L is a log-likelihood: a gap of 1/8 leaves all measured numbers together within half a
-standard deviation of their noise from the best fit's.
+with maxima finds the best cell. L is a log-likelihood: a gap of 1/2 leaves all measured numbers together within one
+standard deviation of their noise from the best fit's. That bound is far from tight where counts are large beside their
+noise; so steps also end where they gain nothing any more, and the model tells the bound that it has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from scipy.optimize import minimize
 
 from dpscale.graphical.messages import collected, largest, placed
 from dpscale.graphical.model import Model, calibrate
-from dpscale.graphical.observed import Observed, refined, total_of
+from dpscale.graphical.observed import Observed, refined, runs_of, total_of
 from dpscale.graphical.tree import JunctionTree, junction_tree
 from dpscale.names import AttributeSet
 from dpscale.residual.groups import Groups, every_cell
@@ -36,16 +37,17 @@ Parts = dict[AttributeSet, Array]
 
 @dataclass(frozen=True)
 class Effort:
-    """Until a certified `gap`, or until `patience` steps one after the other did not halve it: floats go no further.
+    """Until L is within `close` of its least, certified; or until `patience` steps one after the other lowered it by no
+    more than that.
 
     τ from `first` on, times `falling` a step, down to `least`; `inner`: L-BFGS iterations of a step.
     """
 
-    gap: float = 0.125
-    patience: int = 3
+    close: float = 1.0
+    patience: int = 1
     first: float = 1.0
     falling: float = 0.3
-    least: float = 1e-3
+    least: float = 1e-2
     inner: int = 200
 
 
@@ -62,12 +64,14 @@ def fit(
     """The model of the attributes in `sizes`. `start`: where to begin, a model fitted to some of the same."""
     problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
     potentials = problem.potentials(start)
-    best, gap, tau, vain = potentials, problem.gap(potentials), effort.first, 0
-    while gap > effort.gap and vain < effort.patience:
+    (gap, loss), tau, vain = problem.gap(potentials), effort.first, 0
+    best = potentials
+    while gap > effort.close and vain < effort.patience:
         potentials = problem.stepped(potentials, tau, effort.inner)
-        found, tau = problem.gap(potentials), max(tau * effort.falling, effort.least)
-        vain = vain + 1 if found > 0.5 * gap else 0
-        best, gap = (potentials, found) if found < gap else (best, gap)
+        (bound, found), tau = problem.gap(potentials), max(tau * effort.falling, effort.least)
+        vain = vain + 1 if found > loss - effort.close else 0
+        best, loss = (potentials, found) if found < loss else (best, loss)
+        gap = min(gap, bound)
     return problem.model(best, gap)
 
 
@@ -96,19 +100,31 @@ class _Problem:
         return {names: self.tree.home(names) for names in [*self.sets, *((name,) for name in self.sizes)]}
 
     @cached_property
-    def _finer(self) -> list[list[Groups]]:
-        """What the tables of every measurement's set are over."""
-        return [[self.groups[name] for name in one.attributes] if len(one.attributes) > 1
-                else [every_cell(self.sizes[one.attributes[0]])] for one in self.observed]  # fmt: skip
+    def _runs(self) -> list[list[Groups]]:
+        """The groups of every measurement, as runs of those that its set's table is over."""
+        finer = [[self.groups[name] for name in one.attributes] if len(one.attributes) > 1
+                 else [every_cell(self.sizes[one.attributes[0]])] for one in self.observed]  # fmt: skip
+        return [runs_of(one.groups, fine) for one, fine in zip(self.observed, finer, strict=True)]
+
+    @cached_property
+    def _scales(self) -> list[float]:
+        return [1 / math.sqrt(one.variance) for one in self.observed]
 
     def potentials(self, start: Model | None) -> Parts:
         found: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
-        found |= {(name,): np.zeros(size) for name, size in self.sizes.items()}
+        found |= {(name,): self._alone(name) for name in self.sizes}
         if start is not None:
             found |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
             found |= {names: table for names, table in start.factors.items()
                       if names in found and table.shape == found[names].shape}  # fmt: skip
         return found
+
+    def _alone(self, name: str) -> Array:
+        """Where to begin: an attribute's own measured cells, in logarithms, or evenly."""
+        for one in self.observed:
+            if one.attributes == (name,) and one.operators == (None,) and len(one.values) == self.sizes[name]:
+                return np.log(np.maximum(one.values, 0.1 * math.sqrt(one.variance)))
+        return np.zeros(self.sizes[name])
 
     def marginals(self, potentials: Parts) -> tuple[Parts, float]:
         """Counts of every table's cells, and log Z."""
@@ -126,28 +142,29 @@ class _Problem:
 
     def missing(self, counts: Parts) -> list[Array]:
         """(K μ − y)/σ of every measurement."""
-        pairs = zip(self.observed, self._finer, strict=True)
-        return [(one.of(counts[one.attributes], finer) - one.values) / math.sqrt(one.variance) for one, finer in pairs]
+        triples = zip(self.observed, self._runs, self._scales, strict=True)
+        return [(one.of(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
 
     def back(self, scaled: Sequence[Array]) -> Parts:
         """Σ Kᵀ s/σ, on every table."""
         found: Parts = {}
-        for one, finer, values in zip(self.observed, self._finer, scaled, strict=True):
-            told = one.back(values / math.sqrt(one.variance), finer)
+        for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
+            told = one.back(values * scale, runs)
             found[one.attributes] = found[one.attributes] + told if one.attributes in found else told
         return found
 
-    def gap(self, potentials: Parts) -> float:
-        """An upper bound of L(μ) − min L."""
+    def gap(self, potentials: Parts) -> tuple[float, float]:
+        """An upper bound of L(μ) − min L, and L(μ)."""
         counts, _ = self.marginals(potentials)
-        slope = self.back(self.missing(counts))
+        missing = self.missing(counts)
+        slope = self.back(missing)
         here = sum(float((table * counts[names]).sum()) for names, table in slope.items())
         tables = {names: -table for names, table in slope.items()}
         for name in self.sizes:
             if (name,) in tables:
                 tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
         _, best = collected(self.tree, placed(self.tree, tables, self.homes), largest)
-        return max(here + self.total * float(best), 0.0)
+        return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in missing) / 2
 
     def stepped(self, potentials: Parts, tau: float, inner: int) -> Parts:
         """One step of mirror descent: the dual's maximum."""

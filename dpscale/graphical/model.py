@@ -37,7 +37,7 @@ class Calibrated:
 @dataclass(frozen=True, eq=False)
 class Model:
     """`factors[S]`: θ_S over groups, S of two attributes and more; `cells[i]`: θ_i over cells, whose keys are the attributes in the domain's order;
-    `total`: about how many records; `gap`: how far at most the fit is from the best one (`fit`)."""
+    `total`: about how many records; `gap`: how far at most L of the fit is above the least (`fit`)."""
 
     groups: Mapping[str, Groups]
     factors: Mapping[AttributeSet, Array]

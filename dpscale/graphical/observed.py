@@ -53,17 +53,17 @@ class Observed:
             return [_explicit(self.operators[0], 0)]
         return [_explicit(one, grouping.count) for one, grouping in zip(self.operators, self.groups, strict=True)]
 
-    def of(self, marginal: Array, finer: Sequence[Groups]) -> Array:
-        """K applied to a marginal over groups that lie in these."""
-        table = self._coarser(marginal, finer)
+    def of(self, marginal: Array, runs: Sequence[Groups]) -> Array:
+        """K applied to a marginal over finer groups, of which these are runs (`runs_of`)."""
+        table = coarsened(marginal, runs)
         if self.joint:
             return np.asarray(_explicit(self.operators[0], 0) @ table.reshape(-1)).reshape(self.values.shape)
         for axis, operator in enumerate(self.operators):
             if operator is not None:
-                table = np.moveaxis(np.tensordot(operator, table, axes=(1, axis)), 0, axis)
-        return table
+                table = _along(operator, table, axis)
+        return np.asarray(table)
 
-    def back(self, values: Array, finer: Sequence[Groups]) -> Array:
+    def back(self, values: Array, runs: Sequence[Groups]) -> Array:
         """Kᵀ applied to numbers of the shape of `values`: one for every finer cell."""
         table = values
         if self.joint:
@@ -72,11 +72,17 @@ class Observed:
         else:
             for axis, operator in enumerate(self.operators):
                 if operator is not None:
-                    table = np.moveaxis(np.tensordot(operator, table, axes=(0, axis)), 0, axis)
-        return expanded(table, _within(self.groups, finer))
+                    table = _along(operator.T, table, axis)
+        return expanded(table, runs)
 
-    def _coarser(self, marginal: Array, finer: Sequence[Groups]) -> Array:
-        return np.asarray(coarsened(marginal, _within(self.groups, finer)))
+
+def _along(operator: Array, table: Array, axis: int) -> Array:
+    """An operator along one axis."""
+    if axis == table.ndim - 1:
+        return np.asarray(table @ operator.T)
+    if axis == 0:
+        return (operator @ table.reshape(len(table), -1)).reshape(len(operator), *table.shape[1:])
+    return np.moveaxis(np.tensordot(operator, table, axes=(1, axis)), 0, axis)
 
 
 def _explicit(operator: Array | None, size: int) -> Array:
@@ -90,9 +96,9 @@ def _summing(operator: Array) -> Array | None:
     return found if np.abs(operator.T @ found - ones).max() < 1e-8 else None
 
 
-def _within(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
+def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
     """Groups as runs of finer ones."""
-    return [one if one == other else Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
+    return [Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
             for one, other in zip(coarse, fine, strict=True)]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tests.graphical.explicit import (
     scaled,
 )
 
-CLOSE = Effort(gap=0.0)
+CLOSE = Effort(close=0.0, patience=3, least=1e-3)
 TOTAL = 300.0
 
 
