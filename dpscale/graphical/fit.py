@@ -40,14 +40,15 @@ class Effort:
     """Until L is within `close` of its least, certified; or until `patience` steps one after the other lowered it by no
     more than that.
 
-    τ from `first` on, times `falling` a step, down to `least`; `inner`: L-BFGS iterations of a step.
+    τ from `first` on, times `falling` a step, down to `least`, in units of records over noise variance (of L's largest
+    curvature); `inner`: L-BFGS iterations of a step.
     """
 
     close: float = 1.0
     patience: int = 1
-    first: float = 1.0
+    first: float = 1e-2
     falling: float = 0.3
-    least: float = 1e-2
+    least: float = 1e-4
     inner: int = 200
 
 
@@ -64,11 +65,11 @@ def fit(
     """The model of the attributes in `sizes`. `start`: where to begin, a model fitted to some of the same."""
     problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
     potentials = problem.potentials(start)
-    (gap, loss), tau, vain = problem.gap(potentials), effort.first, 0
+    (gap, loss), tau, vain = problem.gap(potentials), effort.first * problem.curved, 0
     best = potentials
     while gap > effort.close and vain < effort.patience:
         potentials = problem.stepped(potentials, tau, effort.inner)
-        (bound, found), tau = problem.gap(potentials), max(tau * effort.falling, effort.least)
+        (bound, found), tau = problem.gap(potentials), max(tau * effort.falling, effort.least * problem.curved)
         vain = vain + 1 if found > loss - effort.close else 0
         best, loss = (potentials, found) if found < loss else (best, loss)
         gap = min(gap, bound)
@@ -110,6 +111,11 @@ class _Problem:
     def _scales(self) -> list[float]:
         return [1 / math.sqrt(one.variance) for one in self.observed]
 
+    @cached_property
+    def curved(self) -> float:
+        """About how strongly L is curved: records times the largest squared column of any K/σ."""
+        return self.total * max(one.column / one.variance for one in self.observed)
+
     def potentials(self, start: Model | None) -> Parts:
         found: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
         found |= {(name,): self._alone(name) for name in self.sizes}
@@ -122,7 +128,7 @@ class _Problem:
     def _alone(self, name: str) -> Array:
         """Where to begin: an attribute's own measured cells, in logarithms, or evenly."""
         for one in self.observed:
-            if one.attributes == (name,) and one.operators == (None,) and len(one.values) == self.sizes[name]:
+            if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
                 return np.log(np.maximum(one.values, 0.1 * math.sqrt(one.variance)))
         return np.zeros(self.sizes[name])
 

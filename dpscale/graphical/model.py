@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +107,12 @@ class Model:
         for name, table in self.cells.items():
             found += table[codes[name]]
         return found
+
+    def to_pgmpy(self) -> Any:
+        """The same as a Markov network of pgmpy, over cells."""
+        from dpscale.graphical.pgmpy_model import to_pgmpy
+
+        return to_pgmpy(self)
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         for name in names:

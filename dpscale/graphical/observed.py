@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,11 @@ class Observed:
     @property
     def joint(self) -> bool:
         return len(self.operators) == 1 and len(self.attributes) > 1
+
+    @property
+    def column(self) -> float:
+        """The largest squared norm of a column of ⊗ K."""
+        return math.prod(1.0 if one is None else float((one**2).sum(axis=0).max()) for one in self.operators)
 
     @cached_property
     def total(self) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from tests.graphical.explicit import (
     scaled,
 )
 
-CLOSE = Effort(close=0.0, patience=3, least=1e-3)
+CLOSE = Effort(close=0.0, patience=3, least=1e-5)
 TOTAL = 300.0
 
 

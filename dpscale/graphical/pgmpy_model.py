@@ -1,0 +1,44 @@
+"""A fitted model as one of pgmpy's, to be queried, drawn and saved with it (pip install 'dpscale[graphical]').
+
+A Markov network with one factor a clique: its probabilities given what it shares with the clique above, so that the
+product of all is the joint distribution. Its graph is triangulated: pgmpy's own junction tree of it has our cliques.
+pgmpy is imported here and nowhere else, when it is asked for: it brings scikit-learn, statsmodels and more. Fits do not
+take its triangulation, whose ties fall as Python's sets are walked, nor its messages, which are not in logarithms.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dpscale.errors import PlanError
+from dpscale.graphical.messages import others
+from dpscale.graphical.model import Model
+
+MOST_CELLS = 1 << 26
+
+
+def to_pgmpy(model: Model) -> Any:
+    """A `pgmpy.models.DiscreteMarkovNetwork` over the cells of all attributes; PlanError where it is missing."""
+    try:
+        from pgmpy.factors.discrete import DiscreteFactor
+        from pgmpy.models import DiscreteMarkovNetwork
+    except ImportError:
+        raise PlanError("graphical", "pgmpy is not installed", "pgmpy 1.0 or later",
+                        "pip install 'dpscale[graphical]'") from None  # fmt: skip
+    sizes = {name: len(table) for name, table in model.cells.items()}
+    network = DiscreteMarkovNetwork()
+    network.add_nodes_from(list(sizes))
+    for index, clique in enumerate(model.tree.cliques):
+        cells = int(np.prod([float(sizes[name]) for name in clique]))
+        if cells > MOST_CELLS:
+            raise PlanError("graphical", f"{', '.join(clique)} with {cells:,} cells", f"cliques of {MOST_CELLS:,} at most",
+                            "query the model itself: it has them over groups of cells")  # fmt: skip
+        table = model.marginal(clique) / model.total
+        below = table.sum(axis=others(clique, model.tree.separators[index]), keepdims=True)
+        values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)
+        network.add_edges_from(combinations(clique, 2))
+        network.add_factors(DiscreteFactor(list(clique), [sizes[name] for name in clique], values))
+    return network
