@@ -46,8 +46,8 @@ def outcome(table: Table, module, options: dict, epsilon: float, seed: int) -> l
     times.append(time.perf_counter())
     local = planned.estimating.beliefs.belief(state.counts, state.groups, state.residuals, planned.candidates)
     cells, rounds = model.tree.cells, len(state.rounds)
-    print(f"      seed {seed}: {rounds} rounds, {cells:,} cells in {len(model.tree.cliques)} cliques, gap {model.gap:.2g}",
-          flush=True)  # fmt: skip
+    size = f"{cells:,} cells in {len(model.tree.cliques)} cliques"
+    print(f"      seed {seed}: {rounds} rounds, {size}, gap {model.gap:.2g}", flush=True)
     return [error, table.error(local.marginal), *np.diff(times)]
 
 

@@ -1,8 +1,8 @@
 """The graphical model nearest to noisy measurements, and of largest entropy among the nearest (McKenna et al., 2019).
 
-Minimises L(μ) = ½ Σ ‖K μ_S − y‖² / σ² over the marginals of all distributions of `total` records. Entropic mirror descent,
-implicit: the step from p to p' minimises L + τ KL(p' ‖ p), so it is taken at the gradient where it ends and needs no
-step length; p' is p times exp(−Kᵀν) with ν = (K μ' − y)/(τ σ²), the maximum of a smooth concave dual,
+Minimises L(μ) = ½ Σ ‖K μ_S − y‖² / σ² over the marginals of all distributions of `total` records. Entropic mirror
+descent, implicit: the step from p to p' minimises L + τ KL(p' ‖ p), so it is taken at the gradient where it ends and
+needs no step length; p' is p times exp(−Kᵀν) with ν = (K μ' − y)/(τ σ²), the maximum of a smooth concave dual,
     −total · log Z(θ − Kᵀν) − ν·y − τ/2 · σ²‖ν‖²,
 which L-BFGS finds at a passing of messages a time. From the uniform distribution on, every p has the measurements'
 own form, hence the largest entropy of all that have its measured numbers. τ falls from step to step.
@@ -198,4 +198,3 @@ class _Problem:
     def model(self, potentials: Parts, gap: float) -> Model:
         factors = {names: potentials[names] for names in self.sets}
         return Model(self.groups, factors, {name: potentials[name,] for name in self.sizes}, self.total, gap)
-

@@ -1,7 +1,7 @@
 """Sums over all cells of a junction tree, by messages between its cliques: in logarithms, a table at a time.
 
-Collect from the leaves to the root, then distribute (Lauritzen and Spiegelhalter, 1988). With sums replaced by maxima the
-same collecting finds the best cell there is.
+Collect from the leaves to the root, then distribute (Lauritzen and Spiegelhalter, 1988). With sums replaced by maxima
+the same collecting finds the best cell there is.
 """
 
 from __future__ import annotations

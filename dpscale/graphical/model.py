@@ -37,8 +37,9 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """`factors[S]`: θ_S over groups, S of two attributes and more; `cells[i]`: θ_i over cells, whose keys are the attributes in the domain's order;
-    `total`: about how many records; `gap`: how far at most L of the fit is above the least (`fit`)."""
+    """`factors[S]`: θ_S over groups, S of two attributes and more; `cells[i]`: θ_i over cells, whose keys are the
+    attributes in the domain's order; `total`: about how many records; `gap`: how far at most L of the fit is above the
+    least (`fit`)."""
 
     groups: Mapping[str, Groups]
     factors: Mapping[AttributeSet, Array]
@@ -129,7 +130,8 @@ def calibrate(
     cells: Mapping[str, Array],
 ) -> Calibrated:
     """All probabilities, by one passing of messages."""
-    sums, within = {}, {}
+    sums: dict[AttributeSet, Array] = {}
+    within: dict[str, Array] = {}
     for name, table in cells.items():
         most = table.max()
         weights = np.exp(table - most)

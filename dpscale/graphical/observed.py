@@ -98,7 +98,7 @@ def _explicit(operator: Array | None, size: int) -> Array:
 def _summing(operator: Array) -> Array | None:
     """The shortest c with c K = 1ᵀ, or None where the rows do not span it."""
     ones = np.ones(operator.shape[1])
-    found = np.linalg.lstsq(operator.T, ones, rcond=None)[0]
+    found: Array = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
     return found if np.abs(operator.T @ found - ones).max() < 1e-8 else None
 
 

@@ -34,7 +34,7 @@ def to_pgmpy(model: Model) -> Any:
     for index, clique in enumerate(model.tree.cliques):
         cells = int(np.prod([float(sizes[name]) for name in clique]))
         if cells > MOST_CELLS:
-            raise PlanError("graphical", f"{', '.join(clique)} with {cells:,} cells", f"cliques of {MOST_CELLS:,} at most",
+            raise PlanError("graphical", f"{cells:,} cells of {', '.join(clique)}", f"at most {MOST_CELLS:,} a clique",
                             "query the model itself: it has them over groups of cells")  # fmt: skip
         table = model.marginal(clique) / model.total
         below = table.sum(axis=others(clique, model.tree.separators[index]), keepdims=True)

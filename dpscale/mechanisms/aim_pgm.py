@@ -1,17 +1,17 @@
 """AIM (McKenna, Mullins, Sheldon and Miklau, 2022): measured is what the graphical model of all before gets most wrong.
 
-Candidates are all sets inside the workload's. A set r scores w_r (‖M_r − M_r(p̂)‖₁ − √(2/π) σ n_r), w_r = Σ_s c_s |r ∩ s|
-over the workload's sets s; where a round moved the estimates by no more than its noise, the next has four times the
-budget a measurement. A set is only offered if the model's cliques would keep, with it, to `most_cells` times the share
-of the budget that is spent by then: numbers that are public, so what is offered costs nothing.
+Candidates are all sets inside the workload's. A set r scores w_r (‖M_r − M_r(p̂)‖₁ − √(2/π) σ n_r), with the weight
+w_r = Σ_s c_s |r ∩ s| over the workload's sets s; where a round moved the estimates by no more than its noise, the next
+has four times the budget a measurement. A set is only offered if the model's cliques would keep, with it, to
+`most_cells` times the share of the budget that is spent by then: public numbers, so what is offered costs nothing.
 
 Two things are our own: a set is measured by its residuals over groups of cells, given what is known of each already
 (same cost, less noise), and a round may take several sets (`batch`).
 
 What it costs, in squared μ of Gaussian DP, adds up, and every round's choices are told in its decision and charged
-before: a share `selecting` of each measurement's β pays its choice. Two mistakes of public AIM code are not here: scores
-have the sensitivity of the largest weight times the records that a unit may hold (the contribution bound), and an
-exponential mechanism at ε/2Δ costs what a range of ε costs, with no discount for scores that are called monotonic:
+before: a share `selecting` of each measurement's β pays its choice. Two mistakes of public AIM code are not here:
+scores have the sensitivity of the largest weight times the records that a unit may hold (the contribution bound); and
+an exponential mechanism at ε/2Δ costs what a range of ε costs, with no discount for scores that are called monotonic:
 a distance goes up for one record and down for another.
 """
 
@@ -138,15 +138,20 @@ class Growing(Chosen):
     most_cells: int = 1 << 18
 
     def selection(self, state: State) -> Selection | None:
-        asked = super().selection(state)
-        if asked is None:
-            return None
+        """Found once a state: it takes a triangulation a candidate."""
+        if "selection" not in vars(state):
+            asked = super().selection(state)
+            vars(state)["selection"] = None if asked is None else self._fitting(state, asked)
+        found: Selection | None = vars(state)["selection"]
+        return found
+
+    def _fitting(self, state: State, asked: Selection) -> Fitting:
+        """Single attributes can always be chosen, so that many sets a round there are."""
         sizes = {name: one.count for name, one in state.groups.items()}
         kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
         spent = 1 - (state.left - asked.count * (asked.beta + asked.step)) / state.setting.beta
         limit = int(self.most_cells * spent)
-        offered = tuple(fitting(asked.candidates, sizes, kept, limit))
-        count = min(asked.count, len(offered))
+        offered, count = tuple(fitting(asked.candidates, sizes, kept, limit)), min(asked.count, len(sizes))
         mine = vars(asked) | {"candidates": offered, "count": count, **self._steps(state, asked, count)}
         return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
 
@@ -168,7 +173,9 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Gr
     asked = Setting(sizes, tuple(targets), Fraction(question.budget.amount), question.rows_per_unit, schedule,
                     Graphical(options.grain), whole_weights(targets))  # fmt: skip
     estimating = replace(asked, beliefs=MaximumEntropy(options.grain))
-    return Growing(workload, NAME, asked, estimating, "graphical models", options.exact(), most_cells=options.most_cells)
+    return Growing(
+        workload, NAME, asked, estimating, "graphical models", options.exact(), most_cells=options.most_cells
+    )
 
 
 def read(folder: Path, question: Question, options: Options) -> Growing:

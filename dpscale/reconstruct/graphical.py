@@ -1,8 +1,8 @@
 """Graphical models: the distribution of largest entropy among those nearest to all that was measured (Private-PGM).
 
-From any linear measurements inside attribute sets: marginals, residuals, the strategies of matrix mechanisms. Exact where
-`maxent` is local, and so all its marginals agree; its cells are those of a junction tree, which may be too many: that is
-told before anything is spent, where what will be measured is known by then. Kept in a folder:
+From any linear measurements inside attribute sets: marginals, residuals, the strategies of matrix mechanisms. Exact
+where `maxent` is local, and so all its marginals agree; its cells are those of a junction tree, which may be too many:
+that is told before anything is spent, where what will be measured is known by then. Kept in a folder:
 
     graphical.npz
 """
@@ -38,8 +38,8 @@ SHOWN = 3
 class Options(Plain):
     """Of graphical models."""
 
-    close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends where a step gains no more than this, in nats "
-                           "of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
+    close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends where a step gains no more than this, in "
+                           "nats of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
     most_cells: int = setting(1 << 25, "a whole number from 1 to 10^10", "how many cells the cliques may have together",
                               ge=1, le=10**10)  # fmt: skip
 
@@ -60,8 +60,9 @@ def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: in
     most = max(tree.cliques, key=lambda clique: cells_of(sizes, clique))
     over = [", ".join(names) for names in _too_many(sizes, asked, limit)]
     more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
+    largest = f"the largest: {', '.join(most[:8])}{', …' * (len(most) > 8)}"
     raise PlanError("reconstruct.method", f"graphical, for sets whose cliques have {tree.cells:.3g} cells, "
-                    f"{BYTES * tree.cells / 2**30:.3g} GiB (the largest: {', '.join(most[:8])}{', …' * (len(most) > 8)})",
+                    f"{BYTES * tree.cells / 2**30:.3g} GiB ({largest})",
                     f"at most {limit:,} cells under engine.memory and reconstruct.most_cells",
                     f"leave out {'; '.join(over[:SHOWN])}{more}, raise them, or take maxent")  # fmt: skip
 

@@ -93,7 +93,8 @@ def test_operators_over_groups_and_jointly_are_fitted():
     exact = [
         Observed(("c", "e"), pairs, tuple(centring), residual, 2.0),
         Observed(("a", "d"), (every_cell(3), every_cell(2)), (prefix, None), prefix @ joint.sum(axis=(1, 2, 4)), 1.0),
-        Observed(("b", "c"), (every_cell(2), every_cell(4)), (rows,), rows @ joint.sum(axis=(0, 3, 4)).reshape(-1), 3.0),
+        Observed(("b", "c"), (every_cell(2), every_cell(4)), (rows,),
+                 rows @ joint.sum(axis=(0, 3, 4)).reshape(-1), 3.0),
         Observed(("c",), (every_cell(4),), (None,), joint.sum(axis=(0, 1, 3, 4)), 1.0),
         Observed(("e",), (every_cell(3),), (None,), joint.sum(axis=(0, 1, 2, 3)), 1.0),
     ]  # fmt: skip

@@ -63,7 +63,7 @@ def test_any_sets_are_summed_right(sets, seed):
 @settings(max_examples=100, deadline=None)
 @given(SETS)
 def test_a_junction_tree_is_one(sets):
-    """Its graph is chordal and holds the sets; cliques are its largest; what two share lies on the whole way between."""
+    """Its graph is chordal and holds the sets; what two cliques share lies on the whole way between them."""
     tree = junction_tree(SIZES, [ordered(names) for names in sets])
     graph = nx.Graph()
     graph.add_nodes_from(NAMES)

@@ -127,7 +127,9 @@ def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
     weights = {1} if name == "mst" else {4, 8}
     assert {selection.weights[names] for names in selection.candidates} == weights
     assert sensitivity(selection, 4) == selection.sensitivity == SCALE * 4 * max(weights)
-    assert scale_for(selection.beta, selection.sensitivity) * 2 * selection.sensitivity < 2 * float(selection.beta) ** 0.5
+    assert (
+        scale_for(selection.beta, selection.sensitivity) * 2 * selection.sensitivity < 2 * float(selection.beta) ** 0.5
+    )
 
 
 def test_the_model_of_aim_pgm_keeps_to_its_limit():
@@ -154,7 +156,7 @@ def test_errors_fall_with_the_budget(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_pure_privacy_is_refused(name):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
-    with pytest.raises(dp.JobError, match="privacy: epsilon alone .* adaptive mechanism; .* add delta"):
+    with pytest.raises(dp.JobError, match=r"privacy: epsilon alone .* adaptive mechanism; .* add delta"):
         MODULES[name].plan(Question(workload, Budget(LAPLACE, 1.0)), MODULES[name].Options())
 
 

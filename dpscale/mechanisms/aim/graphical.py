@@ -17,7 +17,7 @@ from dpscale.blas import one_thread
 from dpscale.graphical.fit import Effort, fit
 from dpscale.graphical.model import Model
 from dpscale.graphical.observed import Observed
-from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy
+from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
 from dpscale.names import AttributeSet
 from dpscale.plans.believed import Tables
 from dpscale.residual.grem import Residuals
@@ -27,13 +27,29 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Graphical(MaximumEntropy):
-    """`close`: when a round's fit is near enough to the best, in nats of the noise's log-likelihood (`graphical.fit`)."""
+class Graphical:
+    """`grain`: of groups, as of `MaximumEntropy`; `close`: when a round's fit is near enough to the best, in nats of
+    the noise's log-likelihood (`graphical.fit`)."""
 
+    grain: float = 0.45
     close: float = 20.0
 
+    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+        return MaximumEntropy(self.grain).groups(counts, deviation)
+
+    def begun(self, counts: Counts) -> list[Told]:
+        return []
+
+    def precisions(
+        self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
+    ) -> dict[AttributeSet, float]:
+        return MaximumEntropy(self.grain).precisions(counts, groups, residuals)
+
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+        return list(candidates)
+
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GraphicalBelief:  # type: ignore[override]  # fmt: skip
+               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GraphicalBelief:  # fmt: skip
         before = earlier.model if isinstance(earlier, GraphicalBelief) else None
         return GraphicalBelief(counts, groups, residuals, self.close, before)
 
