@@ -113,7 +113,8 @@ class Model:
         """The same as a Markov network of pgmpy, over cells."""
         from dpscale.graphical.pgmpy_model import to_pgmpy
 
-        return to_pgmpy(self)
+        sizes = {name: len(table) for name, table in self.cells.items()}
+        return to_pgmpy(self.tree, sizes, lambda clique: self.marginal(clique) / self.total)
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         for name in names:

@@ -68,12 +68,11 @@ def test_pgmpy_has_the_same_answers():
     pytest.importorskip("pgmpy")
     from pgmpy.inference import VariableElimination
 
-    from dpscale.graphical.pgmpy_model import to_pgmpy
     from tests.graphical.test_model import NAMES, SHAPES, model_of
 
     for name in ("a circle of five", "apart", "two shared"):
         model = model_of(SHAPES[name])
-        network = to_pgmpy(model)
+        network = model.to_pgmpy()
         assert network.check_model()
         found = VariableElimination(network).query(["a", "e"], show_progress=False)
         values = found.values if found.variables == ["a", "e"] else found.values.T
