@@ -23,11 +23,11 @@ from marginal_tables import DATA, Table, generated
 
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.synthesize.cells import Spread, spread
-from dpscale.synthesize.chance import Chance
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt, learn
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
+from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.learn import Learnt, learn
-from dpscale.synthesize.pairs import wanted
 
 MEMORY = 4 << 30
 

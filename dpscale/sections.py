@@ -188,6 +188,7 @@ class SynthesizeTable(Settings):
     method: Literal["auto", "sampler"] = "auto"
     parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
     weights: bool = False
+    types: Literal["own", "input"] = "own"
     format: Literal["parquet", "csv"] = "parquet"
 
 

@@ -40,16 +40,16 @@ def signal_of(code: int) -> str | None:
     return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
-def stages() -> list[str]:
+def stages(run_dir: str) -> list[str]:
     """The stages of a run, in their order."""
-    listed = subprocess.run([sys.executable, "-m", "dpscale", "stages", "--json"], check=True, capture_output=True)
+    command = [sys.executable, "-m", "dpscale", "stages", run_dir, "--json"]
+    listed = subprocess.run(command, check=True, capture_output=True)
     return [stage["name"] for stage in json.loads(listed.stdout)["stages"]]
 
 
 def main(job: str, run_dir: str) -> None:
-    first, *later = stages()
-    step(first, job, "--run-dir", run_dir)
-    for stage in later:
+    step("plan", job, "--run-dir", run_dir)
+    for stage in stages(run_dir)[1:]:
         step(stage, run_dir)
 
 

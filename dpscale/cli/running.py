@@ -167,10 +167,14 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 
 
 @main.command()
+@click.argument("run_dir", required=False)
 @json_option
-def stages(as_json: bool) -> None:
-    """List the stages of a run in their order: what each needs, and whether it spends."""
-    table = [stage.to_dict() for stage in STAGES.values()]
+def stages(run_dir: str | None, as_json: bool) -> None:
+    """List the stages in their order, all of them or those of one run: what each needs, and whether it spends."""
+    from dpscale.runs.run import Run
+
+    run = None if run_dir is None else Run(run_dir)
+    table = [stage.to_dict() for stage in STAGES.values() if run is None or stage.wanted(run)]
     if as_json:
         click.echo(json.dumps({"stages": table}))
         return

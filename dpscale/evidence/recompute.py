@@ -60,8 +60,25 @@ def misnamed(listed: list[Said]) -> bool:
 def of_ledger(ledger: Said) -> Events:
     """The events that a ledger's entries stand for in its currency: each a Gaussian mechanism, or an ε."""
     if ledger["currency"].startswith("pure"):
-        return sum((Events({("pure", Fraction(row["cost"]["pure"])): 1}) for row in ledger["releases"]), Events())
-    return sum((Events({("gaussian", squared_mu(row["cost"])): 1}) for row in ledger["releases"]), Events())
+        return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})
+                    for row in ledger["releases"]), Events())  # fmt: skip
+    return sum((Events({("gaussian", squared_mu(scaled(row["cost"], steps(row, ledger)))): 1})
+                for row in ledger["releases"]), Events())  # fmt: skip
+
+
+def steps(row: Said, ledger: Said) -> int:
+    """How many neighbours of what an entry protects lead between two of what its dataset does: group privacy."""
+    if not row.get("relation"):
+        return 1  # an older entry, counted as protecting the same
+    apart = 2 if row.get("unit") is not None and str(ledger.get("protects")).startswith("one row ") else 1
+    replaced = "(replace)" in str(ledger.get("protects")) and row["relation"] == "add/remove"
+    return apart * (2 if replaced else 1)
+
+
+def scaled(cost: Said, by: int) -> Said:
+    """A cost of `by` steps: ε grows by it, μ² and ρ by its square."""
+    powers = {"pure": 1, "pure_squares": 2, "gaussian": 2, "zcdp": 2}
+    return {name: str(Fraction(cost.get(name) or 0) * by ** powers[name]) for name in powers}
 
 
 def squared_mu(cost: Said) -> Fraction:
@@ -112,7 +129,9 @@ def charged_and_due(cost: Said, events: Events) -> tuple[Fraction, Fraction]:
     if zcdp and not gaussian:
         return zcdp, as_zcdp(events)
     if pure and not gaussian:
-        return (Fraction(0) if total(events, "gaussian", "zcdp") else pure), total(events, *PURE)
+        squares = sum((cost**2 * count for (kind, cost), count in events.items() if kind in PURE), Fraction(0))
+        told = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
+        return (pure if told else Fraction(0)), total(events, *PURE)
     exact, rest = total(events, "gaussian"), as_gaussian(events)
     return gaussian, exact + Fraction(rest * (1 - ROUNDING)) if rest else exact
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dpscale.privacy.currency import GDP, PURE, Spending
 from dpscale.privacy.protection import Protection, checked_steps
 
 Row = dict[str, Any]
+SEEDED = re.compile(r"seed-?\d+-[0-9a-f]{24}")  # what a run with a seed calls its release
 
 
 def cost_to_text(cost: Cost) -> str:
@@ -82,18 +84,33 @@ class Account:
         """How many releases there were already when the cap was set: for them it came too late to be a filter."""
         return sum(row["reserved_at"] < self.caps[-1]["set_at"] for row in self.releases) if self.caps else 0
 
-    def as_charged(self, cost: Cost, protection: Protection | None) -> Cost:
-        """What a release costs in terms of what the dataset protects; BudgetError where that is not known."""
+    def steps(self, protection: Protection | None) -> int:
+        """At how many steps of group privacy a release counts here; BudgetError where no number is sure."""
         if protection is None or self.protects is None:
-            return cost
-        return cost.scaled(checked_steps(protection, self.protects, self.name))
+            return 1
+        return checked_steps(protection, self.protects, self.name)
+
+    def counted(self, row: Row) -> Cost:
+        """What an entry costs in terms of what the dataset protects."""
+        return cost_from_text(row["cost"]).scaled(self.steps(protection_of(row)))
+
+    def check_told(self) -> None:
+        """BudgetError where older releases did not tell whom they protect and the cap does not say it for them."""
+        if self.caps and not self.caps[-1]["relation"] and any(not row["relation"] for row in self.releases):
+            raise BudgetError("privacy.dataset", f"{self.name!r}, whose older releases do not say whom they protect",
+                              "a cap that says it",
+                              "`dpscale ledger cap … --unit row`, or the column that names persons")  # fmt: skip
 
     def _sum(self, rows: Iterable[Row]) -> Spending:
         spending = Spending()
         for row in rows:
-            cost = self.as_charged(cost_from_text(row["cost"]), protection_of(row))
-            spending = spending.plus(cost, bool(row["public"]))
+            spending = spending.plus(self.counted(row), is_public(row))
         return spending
+
+
+def is_public(row: Row) -> bool:
+    """Whether anyone can compute its noise; of one from before that was told its name says it."""
+    return bool(row["public"] or (row["public"] is None and SEEDED.fullmatch(row["release"])))
 
 
 def cap_of(row: Row) -> Cap:

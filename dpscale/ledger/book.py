@@ -45,13 +45,15 @@ ONE_ROW = Protection()
 class CapChange:
     """What setting a cap came to; `below_spent` when the history is already over it, and nothing more is admitted.
 
-    `charged_before`: how many releases came first, for which the cap is no filter but an odometer.
+    `charged_before`: how many releases came first, for which the cap is no filter but an odometer; `near`: a dataset of
+    almost that name, where this one is new.
     """
 
     dataset: str
     cap: Cap
     spent_epsilon: float
     charged_before: int
+    near: str | None = None
 
     @property
     def below_spent(self) -> bool:
@@ -63,6 +65,8 @@ class CapChange:
             said += ", which is above it: nothing more is admitted"
         if self.charged_before:
             said += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
+        if self.near:
+            said += f"; it is a new dataset beside {self.near!r}"
         return said
 
 
@@ -121,7 +125,8 @@ class Ledger:
             _check_currency(before, cap)
             row = ledgerrows.cap_row(cap, protects or before.protects)
             after = Account(dataset, [*before.caps, row], before.releases)
-            change = CapChange(dataset, cap, after.spent.epsilon(cap.currency, cap.delta), len(before.releases))
+            known = ledgerrows.known_near(self._db, dataset)
+            change = CapChange(dataset, cap, after.spent.epsilon(cap.currency, cap.delta), len(before.releases), known)
             if not before.caps or before.cap != cap or before.protects != after.protects:
                 ledgerrows.insert_cap(self._db, dataset, row)
         return change
@@ -157,12 +162,13 @@ class Ledger:
                 return _state_of_same(release, present, entry)
             ledgerrows.check_known(self._db, dataset)
             account = ledgerrows.account(self._db, dataset)
-            cap, cost = account.cap, account.as_charged(cost, protects)
-            admitted = cap is None or cap.admits(account.spent.plus(cost, public))
+            account.check_told()
+            cap, steps = account.cap, account.steps(protects)
+            admitted = cap is None or cap.admits(account.spent.plus(cost.scaled(steps), public))
             if admitted and reserve:
                 ledgerrows.insert_release(self._db, entry, (epsilon, delta), protects, public)
         if cap and not admitted:  # the sentence takes some search: not while others wait
-            raise refusal(dataset, cap, account.spent, cost, epsilon, delta, public)
+            raise refusal(dataset, cap, account.spent, cost, epsilon, delta, public, steps)
         return "reserved" if reserve else "admitted"
 
     def decide(self, release: str, number: int, digest: str) -> None:

@@ -50,12 +50,12 @@ class Cap:
         return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g} in {self.currency}"
 
 
-def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float) -> float:
+def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps: int = 1) -> float:
     """The largest epsilon, at `delta`, that a request composed like `kind` can have on top of `history`; 0 for none.
 
-    Six digits, rounded down: the cost of exactly this epsilon is admitted.
+    Six digits, rounded down: the cost of exactly this epsilon is admitted. It counts at `steps` of group privacy.
     """
-    scale = _largest_scale(cap, history, kind)
+    scale = _largest_scale(cap, history, kind.scaled(steps))
     epsilon = kind.scaled(scale).epsilon(delta) if scale else 0.0
     return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
 
@@ -97,6 +97,7 @@ def refusal(
     epsilon: float | None,
     delta: float | None,
     public: bool = False,
+    steps: int = 1,
 ) -> BudgetError:
     """The sentence that says what was requested, what remains, and the largest epsilon that would fit."""
     if public:
@@ -104,7 +105,7 @@ def refusal(
                            "noise of a secret key", "leave the seed out, or take data that is not capped")  # fmt: skip
     at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
     asked = cost.epsilon(at) if epsilon is None else epsilon
-    largest = largest_epsilon(cap, history, cost, at)
+    largest = largest_epsilon(cap, history, cost, at, steps)
     fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if largest else "nothing more"
     left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
     return BudgetError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
+import re
 import sqlite3
 
 from dpscale.errors import BudgetError
@@ -44,13 +46,18 @@ def _number(row: Row) -> int:
 
 def check_known(db: sqlite3.Connection, dataset: str) -> None:
     """BudgetError for a name that is new and almost that of a capped dataset: a slip would spend beside the cap."""
-    if dataset in {canonical(name) for name in names(db)}:
-        return
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
-    near = next((name for name in sorted(capped) if _near(name, dataset)), None)
-    if near is not None:
+    if near := known_near(db, dataset, capped):
         raise BudgetError("privacy.dataset", f"{dataset!r}, which is new and almost {near!r}, which has a cap",
                           "the name of one dataset", f"write {near!r}, or set a cap for this name too")  # fmt: skip
+
+
+def known_near(db: sqlite3.Connection, dataset: str, others: set[str] | None = None) -> str | None:
+    """One of some datasets (of all) whose name is almost this one, which the ledger does not know."""
+    known = {canonical(name) for name in names(db)}
+    if dataset in known:
+        return None
+    return next((name for name in sorted(known if others is None else others) if _near(name, dataset)), None)
 
 
 def _folded(name: str) -> str:
@@ -58,12 +65,25 @@ def _folded(name: str) -> str:
 
 
 def _near(one: str, other: str) -> bool:
-    """Whether names differ by two letters at most, and in no digit: 2025 and 2026 are two datasets; paths by none."""
+    """Whether names differ by two letters at most, and in no digit: 2025 and 2026 are two datasets; paths by none.
+
+    Of two paths also whether one may hold the files of the other.
+    """
+    if one.startswith("/") and other.startswith("/") and (_holds(one, other) or _holds(other, one)):
+        return True
     one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
     if _digits(one) != _digits(other):
         return False
     alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
+
+
+def _holds(one: str, other: str) -> bool:
+    """Whether a path, a folder or a glob, is above another or matches it, or both are globs of one folder."""
+    fixed, below = (re.split(r"[*?\[]", path, maxsplit=1)[0] for path in (one, other))
+    if fixed == one:
+        return other == one or other.startswith(one.rstrip("/") + "/")
+    return fnmatch.fnmatchcase(other, one) or (fixed == below and below != other)
 
 
 def _digits(name: str) -> str:
@@ -93,11 +113,11 @@ def insert_release(
 ) -> None:
     """A reserved release: its name, dataset, plan's digest and cost; the job's epsilon and delta; whom it protects."""
     db.execute(
+        "INSERT INTO protections (release, unit, relation, bound, public) VALUES (?, ?, ?, ?, ?)",
+        (entry[0], protects.unit, protects.relation, protects.bound, int(public)),
+    )
+    db.execute(
         "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
         " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
         (*entry, *figures, now()),
-    )
-    db.execute(
-        "INSERT INTO protections (release, unit, relation, bound, public) VALUES (?, ?, ?, ?, ?)",
-        (entry[0], protects.unit, protects.relation, protects.bound, int(public)),
     )

@@ -89,8 +89,11 @@ THIRD = (
         public INTEGER NOT NULL CHECK (public IN (0, 1)))""",
     """CREATE TRIGGER protections_insert BEFORE INSERT ON protections
         WHEN EXISTS (SELECT 1 FROM protections WHERE release = NEW.release OR seq = NEW.seq)
-            OR NOT EXISTS (SELECT 1 FROM releases WHERE release = NEW.release AND state = 'reserved')
-        BEGIN SELECT RAISE(ABORT, 'whom a release protects is said once, as it is reserved'); END""",
+            OR EXISTS (SELECT 1 FROM releases WHERE release = NEW.release)
+        BEGIN SELECT RAISE(ABORT, 'whom a release protects is said once, before it is reserved'); END""",
+    """CREATE TRIGGER releases_protect BEFORE INSERT ON releases
+        WHEN NOT EXISTS (SELECT 1 FROM protections WHERE release = NEW.release)
+        BEGIN SELECT RAISE(ABORT, 'a release says whom it protects: update dpscale'); END""",
     """CREATE TRIGGER protections_update BEFORE UPDATE ON protections
         BEGIN SELECT RAISE(ABORT, 'whom a release protects stays'); END""",
     """CREATE TRIGGER protections_delete BEFORE DELETE ON protections

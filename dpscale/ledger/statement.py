@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.ledger.account import Account, Row, cost_from_text
+from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import remaining_epsilon
 from dpscale.ledger.schema import STATES
 from dpscale.privacy.accounting import float_above
@@ -32,7 +32,7 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
         "remaining": _remaining(account),
         "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap else None,
         "notes": notes(account),
-        "releases": [_entry(row) for row in account.releases],
+        "releases": [_entry(account, row) for row in account.releases],
     }
 
 
@@ -71,9 +71,9 @@ def _remaining(account: Account) -> float | None:
     return max(0.0, most - account.spent.amount(cap.currency))
 
 
-def _entry(row: Row) -> dict[str, Any]:
-    cost = cost_from_text(row["cost"])
-    told = {"cost": json.loads(row["cost"]), "squared_mu": float_above(cost.squared_mu), "public": bool(row["public"])}
+def _entry(account: Account, row: Row) -> dict[str, Any]:
+    counted = float_above(account.counted(row).squared_mu)
+    told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row)}
     return _without(row, "seq", "dataset") | told
 
 

@@ -19,7 +19,8 @@ def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit
     """BudgetError where the decisions come to more than was charged for all of them."""
     parts = list(_parts(decisions, rows_per_unit))
     gaussian, pure = (total_below(cost for kind, cost in parts if kind is pure) for pure in (False, True))
-    if gaussian > charged.gaussian or pure > charged.pure:
+    squares = total_below(cost**2 for is_pure, cost in parts if is_pure)
+    if gaussian > charged.gaussian or pure > charged.pure or squares > charged.pure_squares:
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "what the plan said it costs", "this is a fault of the mechanism: report it")  # fmt: skip
 

@@ -28,6 +28,7 @@ SLACK = 1e-12  # relative, on deltas and epsilons: an order of magnitude above w
 MARGIN = 3e-12  # relative, on mu and rho: above SLACK, so that there and back again stays within the budget
 ULPS = 8 * sys.float_info.epsilon  # what the cancelling terms of an exponent may lose, relative to their size
 SMALLEST = sys.float_info.min  # a delta below this is reported as this
+TINY = 1e-290  # below it digits are lost: twice it is enough
 NEAR = 2.0  # below it, 1/2 + tanh(epsilon/2)/2 is far enough from 1 for its digits
 FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
 
@@ -84,7 +85,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
         return 1.0
     size = epsilon / mu + mu / 2
     delta = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _mills_difference(x, mu) if x > -1 else _body(x, size)
-    return min(1.0, max(SMALLEST, delta * math.exp(SLACK + abs(x) * size * ULPS)))
+    return min(1.0, max(SMALLEST, delta * math.exp(SLACK + (1 + abs(x)) * size * ULPS)))
 
 
 def _body(x: float, upper: float) -> float:
@@ -152,6 +153,8 @@ def mu_of_pure(epsilon: float) -> float:
     from scipy.special import erfinv, ndtri_exp
 
     epsilon = checked_epsilon(epsilon)
+    if epsilon < TINY:
+        return math.nextafter(2 * epsilon, math.inf) if epsilon else 0.0
     if epsilon < NEAR:
         return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2))) * (1 + SLACK)
     return -2 * float(ndtri_exp(-(epsilon + math.log1p(math.exp(-epsilon))))) * (1 + SLACK)

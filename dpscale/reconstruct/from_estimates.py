@@ -49,7 +49,8 @@ def from_estimates(
 def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
     sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
-    names = [name for name in plan.domain.names if any(name in kept for kept in sets)]
+    asked = {name for part in plan.workload.parts for kept in part.sets for name in kept}
+    names = [name for name in plan.domain.names if name in asked or any(name in kept for kept in sets)]
     if () not in sets or any((name,) not in sets for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
                         "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip

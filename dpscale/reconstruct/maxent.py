@@ -39,6 +39,7 @@ from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets
+LEARNING_BYTES, LEARNING_STEPS = 1 << 30, 1 << 35
 
 
 class Options(Settings):
@@ -46,6 +47,11 @@ class Options(Settings):
 
     errors: Literal["auto", "simulated"] = setting(
         "auto", "auto or simulated", "simulated: approximate errors, by drawing all noise of an adaptive mechanism anew"
+    )
+    implied: Literal["model", "chains"] = setting(
+        "model",
+        "model or chains",
+        "what pairs are that were not measured: as one model of all pairs has them, or by their strongest chain",
     )
     agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
 
@@ -65,7 +71,8 @@ def check(planned: Planned, options: Options, memory: int) -> None:
 def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
     """Make the model, errors and agreement that are asked for, once."""
     if not (folder / MODEL).exists():
-        write_model(folder / MODEL, _model(evidence))
+        model = _model(evidence)
+        write_model(folder / MODEL, _completed(model, folder, release) if _by_model(options) else model)
     model = read_model(folder / MODEL)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
@@ -93,6 +100,25 @@ def differing(planned: Planned, options: Options, folder: Path) -> Disagreement 
         return None
     targets = [names for names in planned.workload.sets if len(names) > 1]
     return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
+
+
+def _by_model(options: Options) -> bool:
+    """Errors that are simulated are of estimates by chains, which are made in a moment."""
+    return options.implied == "model" and options.errors != "simulated"
+
+
+def _completed(model: LowOrder, folder: Path, release: str) -> LowOrder:
+    """With pairs that were not measured as a model of all pairs has them, where that is learnt in some seconds."""
+    from dpscale.reconstruct.pairwise.learn import completed, effort, learn  # it loads the compiled loops
+    from dpscale.reconstruct.pairwise.pairs import Spread, wanted
+    from dpscale.reconstruct.pairwise.stored import LEARNT, write_learnt
+
+    asked = wanted(model, LEARNING_BYTES)
+    if not any(not asked.known[i, j] for i, j in asked.layout.pairs) or effort(asked) > LEARNING_STEPS:
+        return model
+    learnt = learn(asked, release)
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
+    return completed(model, learnt)
 
 
 def _model(evidence: Evidence) -> LowOrder:

@@ -40,7 +40,8 @@ def perform(run: Run, engine: Engine) -> None:
     engine.check_sight(run.path, table.files)
     hold_secret(run)
     if run.manifest.get("columns") is None:
-        run.update(columns=table.types())
+        public = run.synthesis is not None and run.synthesis.types == "input"
+        run.update(columns={name: kind if public else "" for name, kind in table.types().items()})
     seen = stamps(table)
     released = run.releasing(run.manifest["release"], snapshot_of(run, table, engine))
     with one_thread():

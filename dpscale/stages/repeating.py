@@ -12,7 +12,7 @@ def check_repeat(run: Run) -> str | None:
     """What to say of a run that is measured; None of one that is not, DataError where its data are others by now."""
     if not run.done("measure"):
         return None
-    when, done = _date(run), all(run.done(stage) for stage in STAGES)
+    when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.wanted(run))
     said = f"{'done' if done else 'measured'} on {when}"
     if others := other_data(run):
         got = f"{said} from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); nothing read or spent"

@@ -13,7 +13,7 @@ from dpscale.report import error_plot, render, share_plot, trace_plot
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.trace import read_trace
-from dpscale.storage.files import write_whole
+from dpscale.storage.files import read_text, write_whole
 
 SHOWN = 40
 
@@ -44,9 +44,15 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
         "hidden": max(len(rows) - SHOWN, 0),
         "error_plot": error_plot(rows),
         "share_plot": share_plot(planned.shares),
+        "drawn": _drawn(run),
         "trace": _by_round(trace),
         "trace_plot": trace_plot(trace),
     }
+
+
+def _drawn(run: Run) -> dict[str, Any] | None:
+    """What there is of synthetic rows, and how near they are to the estimates."""
+    return dict(json.loads(read_text(run.path / "synthetic" / "_rows.json"))) if run.done("synthesize") else None
 
 
 def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:

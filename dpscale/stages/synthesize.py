@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 
 from dpscale.engine import Engine
-from dpscale.runs.estimates import low_order_of, model_folder
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt, learn
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
+from dpscale.reconstruct.pairwise.stored import LEARNT, read_learnt, write_learnt
+from dpscale.runs.estimates import estimates_of, low_order_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import listed, present, write_whole, writing
-from dpscale.synthesize.cells import Spread, spread
-from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.cells import spread
 from dpscale.synthesize.decode import column, table_of, type_of
 from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.learn import Learnt, learn
-from dpscale.synthesize.pairs import wanted
 from dpscale.synthesize.possible import Possible
+from dpscale.synthesize.quality import apart, counted
 from dpscale.synthesize.raking import raked
-from dpscale.synthesize.stored import read_learnt, write_learnt
 
-LEARNT, INDEX = "rows.npz", "_rows.json"  # readers of a folder pass over names with a line before them
+INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
 PART_ROWS = 100_000
 MOST_OPEN = 2
-Opened = tuple[Run, Learnt, Spread]
+Opened = tuple[Run, Learnt, Spread, float]
 _open: dict[str, Opened] = {}
 
 
@@ -39,14 +40,27 @@ def perform(run: Run, engine: Engine) -> None:
     settings, folder = _settings(run), model_folder(run)
     if not present(folder / LEARNT):
         _learn(run, folder)
-    total = float(json.loads((folder / "total.json").read_text()))
+    _, learnt, cells, total = _opened(str(run.path), str(folder))
     rows = settings.rows or max(1, round(total))
     parts = settings.parts or -(-rows // PART_ROWS)
     _clear(run.path / "synthetic")
-    items = [(str(run.path), str(folder), total, rows, parts, number) for number in range(parts)]
-    files = engine.map(write_part, items, "rows")
-    content = {"rows": rows, "parts": parts, "files": files, "weights": settings.weights, "total": total}
+    items = [(str(run.path), str(folder), rows, parts, number) for number in range(parts)]
+    written = engine.map(write_part, items, "rows")
+    names, sizes = learnt.wanted.layout.names, _sizes(learnt, cells)
+    counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
+    content = {
+        "rows": rows,
+        "parts": parts,
+        "files": [name for name, _ in written],
+        "weights": settings.weights,
+        "total": total,
+        "apart": apart(counts, names, sizes, estimates_of(run).marginal),
+    }
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
+
+
+def _sizes(learnt: Learnt, cells: Spread) -> list[int]:
+    return [cells.groups[name].size for name in learnt.wanted.layout.names]
 
 
 def _settings(run: Run) -> SynthesizeTable:
@@ -56,8 +70,7 @@ def _settings(run: Run) -> SynthesizeTable:
 def _learn(run: Run, folder: Path) -> None:
     model = low_order_of(run)
     learnt = learn(wanted(model, run.job.engine.bytes), run.manifest["release"])
-    write_whole(folder / "total.json", json.dumps(model.total).encode())
-    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones))
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
 
 
 def _clear(folder: Path) -> None:
@@ -75,9 +88,9 @@ def _opened(path: str, folder: str) -> Opened:
     return _open[folder]
 
 
-def write_part(path: str, folder: str, total: float, rows: int, parts: int, number: int) -> str:
-    """Draw and write a part; the name of its file."""
-    run, learnt, cells = _opened(path, folder)
+def write_part(path: str, folder: str, rows: int, parts: int, number: int) -> tuple[str, list[np.ndarray]]:
+    """Draw and write a part; the name of its file, and its counts over some sets."""
+    run, learnt, cells, total = _opened(path, folder)
     release, part = run.manifest["release"], Part(rows, parts, number)
     groups = draw(learnt, part, release)
     drawn = spread(learnt.wanted, cells, groups, Chance(release, "cells", rows, parts, number))
@@ -88,7 +101,7 @@ def write_part(path: str, folder: str, total: float, rows: int, parts: int, numb
     table = _decoded(run, learnt, drawn, weights, Chance(release, "values", rows, parts, number))
     name = f"part-{number:05d}.{_settings(run).format}"
     _write(run.path / "synthetic" / name, table)
-    return name
+    return name, counted(drawn, _sizes(learnt, cells), weights)
 
 
 def _decoded(run: Run, learnt: Learnt, cells: np.ndarray, weights: np.ndarray | None, chance: Chance) -> Any:

@@ -7,29 +7,20 @@ chance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
 from dpscale.residual.groups import Groups
 from dpscale.synthesize import loops
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Wanted
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]
 BETAS, FLOOR, ALONE = (4.0, 32.0), 0.25, 4.0
 LEAST = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class Spread:
-    """How groups spread over cells: of every attribute its groups and its 1-way over cells."""
-
-    groups: Mapping[str, Groups]
-    ones: Mapping[str, Array]
 
 
 def spread(wanted: Wanted, cells: Spread, rows: Rows, chance: Chance) -> Rows:

@@ -1,4 +1,6 @@
-"""Cells to values, as the domain file lists them and of the types that the input's columns have.
+"""Cells to values, as the domain file lists them; of the input's types only where the job calls those public.
+
+A column's type may follow from its records: one null makes whole numbers of pandas real ones.
 
 A cell of a bin is a number drawn uniformly inside it, whole where the column's are; of an integer, a code or a category
 its value; of nulls null. What lay outside the domain has no value of its own: its cell is a text among texts, else
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.attribute import OUTSIDE_LABEL, Attribute
-from dpscale.synthesize.chance import Chance
+from dpscale.reconstruct.pairwise.chance import Chance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +32,8 @@ def column(attribute: Attribute, cells: Cells, chance: Chance, wanted: pa.DataTy
     if attribute.kind == "categories":
         values = _categories(attribute, cells)
     elif attribute.kind == "bins":
-        whole = pa.types.is_integer(wanted) if wanted else all(edge == round(edge) for edge in attribute.edges)
-        values = pa.array(_inside(attribute, np.minimum(cells, attribute.listed - 1), whole, chance), mask=null)
+        inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), chance)
+        values = pa.array(inside, mask=null)
     else:
         values = pa.array(cells.astype(np.int64) + attribute.low, mask=null)
     return _cast(values, wanted)
@@ -49,13 +51,22 @@ def _categories(attribute: Attribute, cells: Cells) -> pa.Array:
     return pa.array(listed).take(pa.array(cells))
 
 
-def _inside(attribute: Attribute, bins: Cells, whole: bool, chance: Chance) -> NDArray[np.float64]:
+def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
+    """How far apart a column's numbers are; 0 for real numbers. Without a type whole edges mean whole numbers."""
+    import pyarrow as pa
+
+    if wanted is None:
+        return float(all(edge == round(edge) for edge in attribute.edges))
+    return 10.0**-wanted.scale if pa.types.is_decimal(wanted) else float(pa.types.is_integer(wanted))
+
+
+def _inside(attribute: Attribute, bins: Cells, step: float, chance: Chance) -> NDArray[np.float64]:
     """Uniform in each bin, right edges left out."""
     edges = np.asarray(attribute.edges)
     low, high, share = edges[bins], edges[bins + 1], chance.uniforms(len(bins))
-    if whole:
-        first, beyond = np.ceil(low), np.ceil(high)
-        return np.asarray(np.floor(first + share * np.maximum(beyond - first, 1)))
+    if step:
+        first, beyond = np.ceil(low / step), np.ceil(high / step)
+        return np.asarray(np.floor(first + share * np.maximum(beyond - first, 1)) * step)
     return np.asarray(np.clip(low + share * (high - low), low, np.nextafter(high, low)))
 
 
@@ -65,7 +76,7 @@ def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
     if wanted is None or values.type == wanted:
         return values
     try:
-        return values.cast(wanted)
+        return values.cast(wanted, safe=not pa.types.is_decimal(wanted))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as a text that the input spells otherwise
         return values
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.learn import Learnt
-from dpscale.synthesize.sweeping import Sweeper, independent_rows
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt
+from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
 BETAS = (4.0, 16.0, 64.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.impossible import Rule
-from dpscale.synthesize.chance import Chance
+from dpscale.reconstruct.pairwise.chance import Chance
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.pairwise.pairs import Wanted
 from dpscale.synthesize.draw import Part
-from dpscale.synthesize.pairs import Wanted
 
 Array = NDArray[np.float64]
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0

@@ -70,5 +70,5 @@ def test_the_documents_table_of_options_is_the_commands():
 
 def test_the_stages_are_listed_for_schedulers():
     listed = json.loads(CliRunner().invoke(main, ["stages", "--json"]).stdout)["stages"]
-    assert [stage["name"] for stage in listed] == ["plan", "measure", "reconstruct", "report"]
+    assert [stage["name"] for stage in listed] == ["plan", "measure", "reconstruct", "synthesize", "report"]
     assert [stage["name"] for stage in listed if stage["spends"]] == ["measure"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dpscale.cli.commands import main
 from dpscale.errors import JobError
 from dpscale.evidence import bundle, draws, recompute, sensitivities
 from dpscale.evidence.check import check_bundle
+from dpscale.privacy.conversion import epsilon_of_mu
 from dpscale.runs.run import Run
 from dpscale.stages import measure
 from tests.audit.leaks import leaks_under, planted_frame
@@ -138,6 +140,35 @@ def test_what_group_privacy_adds_is_an_event_of_the_dataset(tmp_path):
     events = recompute.counted(recompute.read(folder, "events.json")["dataset"]["events"])
     charged = [recompute.squared_mu(row["cost"]) for row in recompute.read(folder, "ledger.json")["releases"]]
     assert float(recompute.total(events, "gaussian")) == pytest.approx(float(charged[0] + 4 * charged[1]), rel=1e-9)
+
+
+def test_group_privacy_that_is_left_out_is_found(tmp_path):
+    """A ledger and events that say of the units' release what it would cost alone, with hashes that fit."""
+    a_run(tmp_path, "identity", name="one")
+    folder = bundled(a_run(tmp_path, "identity", data=UNIT, name="two"))
+    rows = recompute.read(folder, "ledger.json")["releases"]
+    alone = sum((recompute.squared_mu(row["cost"]) for row in rows), Fraction(0))
+    delta = recompute.read(folder, "ledger.json")["spent"]["delta"]
+    epsilon = epsilon_of_mu(math.sqrt(alone), delta) * (1 + 1e-9)
+
+    def cheaper(content):
+        content["dataset"]["epsilon"] = epsilon
+        content["dataset"]["events"] = [
+            {"kind": "gaussian", "cost": str(alone), "count": 1, "noise_multiplier": float(alone) ** -0.5}
+        ]
+
+    half = edited(folder, tmp_path / "half", "events.json", cheaper)
+    whole = edited(half, tmp_path / "whole", "ledger.json", lambda content: content["spent"].update(epsilon=epsilon))
+    with pytest.raises(dp.DpscaleError):
+        check_bundle(whole)
+
+
+def test_pure_parts_that_are_said_to_be_smaller_are_found(made, tmp_path):
+    def smaller(content):
+        content["releases"][0]["cost"]["pure_squares"] = "1/1000000"
+
+    with pytest.raises(dp.DpscaleError):
+        check_bundle(edited(made["laplace"], tmp_path / "smaller", "ledger.json", smaller))
 
 
 def test_a_seeded_run_is_told_not_to_be_private(tmp_path, selftest):

@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "units": {"workload": PAIRS, "data": {"privacy_unit": "person", "max_rows_per_unit": 2}},
     "hdmm": {"workload": MIXED, "mechanism": {"name": "hdmm"}},
     "residual-planner": {"workload": PAIRS, "mechanism": {"name": "residual-planner"}},
-    "maxent": {"workload": PAIRS, "reconstruct": {"method": "maxent"}},
+    "maxent": {"workload": PAIRS, "reconstruct": {"method": "maxent", "implied": "chains"}},
     "pure": {"workload": MIXED, "privacy": PURE},
     "pure-hdmm": {"workload": MIXED, "privacy": PURE, "mechanism": {"name": "hdmm"}},
     "aim-grem": {"workload": [{"family": "marginal", "degree": 3}], "mechanism": {"name": "aim-grem"},

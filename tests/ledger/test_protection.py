@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import unicodedata
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from dpscale.errors import BudgetError
-from dpscale.ledger import Ledger
-from dpscale.privacy.accounting import Cost
+from dpscale.ledger import Ledger, schema
+from dpscale.ledger.account import cost_to_text
+from dpscale.privacy.accounting import Cost, gdp_mu
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection, steps
 
 DIGEST = "ab" * 32
@@ -203,3 +206,85 @@ def test_another_dataset_is_no_slip(ledger: Ledger, other: str) -> None:
     ledger.set_cap("adult-2026", 1.0, 1e-9)
     ledger.set_cap("/data/bdult-2026", 1.0, 1e-9)
     assert ledger.charge(other, "one", COST, DIGEST) == "reserved"
+
+
+# What a hostile review found
+
+
+def older(path: Path, release: str) -> None:
+    """A ledger of version 2 with a release on it, which tells neither whom it protects nor of seeds."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        for statement in schema.schema(2):
+            db.execute(statement)
+        db.execute("INSERT INTO identity VALUES (?)", ("ab" * 16,))
+        db.execute("INSERT INTO schema_version VALUES (2, 'long ago')")
+        db.execute(
+            "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at)"
+            " VALUES (?, 'adult', ?, ?, 'reserved', '2020')",
+            (release, DIGEST, cost_to_text(COST)),
+        )
+
+
+def test_an_older_release_with_a_seed_is_public_after_the_upgrade_too(tmp_path: Path) -> None:
+    older(tmp_path / "old.sqlite", "seed7-" + "ab" * 12)
+    with Ledger.open(tmp_path / "old.sqlite") as ledger:
+        assert ledger.summary()["datasets"]["adult"]["spent"]["epsilon"] is None
+        assert ledger.set_cap("adult", 1.0, 1e-9, protects=ROW).below_spent
+        ledger.verify()
+
+
+def test_under_a_cap_older_releases_have_to_be_said_to_protect_somebody(tmp_path: Path) -> None:
+    older(tmp_path / "old.sqlite", "0123")
+    with Ledger.open(tmp_path / "old.sqlite") as ledger:
+        ledger.set_cap("adult", 1.0, 1e-9)
+        with pytest.raises(BudgetError, match="older releases do not say whom they protect"):
+            ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
+        ledger.set_cap("adult", 1.0, 1e-9, protects=PERSON)
+        ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
+
+
+def test_a_release_that_counts_at_two_steps_is_told_so_and_what_is_asked_for_then_fits(ledger: Ledger) -> None:
+    ledger.set_cap("adult", 3.0, 1e-9, protects=ROW)
+    cost = Cost(gaussian=Fraction(gdp_mu(2.0, 1e-9)) ** 2)
+    with pytest.raises(BudgetError, match="ask for epsilon") as refused:
+        ledger.charge("adult", "one", cost, DIGEST, 2.0, 1e-9, protects=PERSON)
+    fits = float(str(refused.value).split("ask for epsilon = ")[1].split()[0])
+    assert fits < 1.6
+    smaller = Cost(gaussian=Fraction(gdp_mu(fits, 1e-9)) ** 2)
+    ledger.charge("adult", "one", smaller, DIGEST, fits, 1e-9, protects=PERSON)
+    told = ledger.summary("adult")["datasets"]["adult"]
+    assert told["releases"][0]["squared_mu"] == pytest.approx(4 * smaller.gaussian)
+
+
+@pytest.mark.parametrize("path", ["/d/data", "/d/data/*.parquet", "/d/data/t.parque?", "/d", "/d/*/t.parquet"])
+def test_another_path_to_capped_files_is_no_other_dataset(ledger: Ledger, path: str) -> None:
+    ledger.set_cap("/d/data/t.parquet", 1.0, 1e-9)
+    with pytest.raises(BudgetError, match="is new and almost"):
+        ledger.charge(path, "one", COST, DIGEST)
+
+
+@pytest.mark.parametrize("path", ["/d/data/u.parquet", "/d/data/u*.parquet", "/d/other", "/e"])
+def test_paths_to_other_files_are_other_datasets(ledger: Ledger, path: str) -> None:
+    ledger.set_cap("/d/data/t.parquet", 1.0, 1e-9)
+    assert ledger.charge(path, "one", COST, DIGEST) == "reserved"
+
+
+def test_a_cap_on_a_slip_of_a_name_says_what_it_is_beside(ledger: Ledger) -> None:
+    ledger.charge("census", "one", COST, DIGEST)
+    assert "a new dataset beside 'census'" in str(ledger.set_cap("cenus", 1.0, 1e-9))
+    assert "beside" not in str(ledger.set_cap("census", 1.0, 1e-9))
+
+
+def test_a_release_on_the_ledger_says_whom_it_protects_or_is_not_there(ledger: Ledger) -> None:
+    """As an older process tries that had the file open before it was upgraded."""
+    with (
+        closing(sqlite3.connect(ledger.path, isolation_level=None)) as db,
+        pytest.raises(sqlite3.IntegrityError, match="says whom it protects"),
+    ):
+        db.execute(
+            "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at)"
+            " VALUES ('old', 'adult', ?, ?, 'reserved', 'now')",
+            (DIGEST, cost_to_text(COST)),
+        )

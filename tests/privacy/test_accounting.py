@@ -92,6 +92,21 @@ def test_delta_of_mu_at_its_corners(mu: float, epsilon: float) -> None:
     assert above(delta_of_mu(mu, epsilon), gaussian_truth(mu, epsilon))
 
 
+@pytest.mark.parametrize(("mu", "epsilon"), [(833824.0, 3.476e11), (1e5, 5e9 + 3e4), (2e4, 2e8)])
+def test_delta_of_mu_where_the_exponents_are_huge(mu: float, epsilon: float) -> None:
+    m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+    with mpmath.workdps(60):
+        upper = e / m + m / 2
+        truth = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e - upper**2 / 2) / upper / mpmath.sqrt(2 * mpmath.pi)
+        truth += mpmath.exp(e - upper**2 / 2) / upper**3  # the tail is between these, and small
+    assert truth * (1 - mpmath.mpf(10) ** -12) <= delta_of_mu(mu, epsilon) <= truth * (1 + 1e-6) + 1e-6
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 2.5e-323, 1e-322, 1e-310])
+def test_the_smallest_floats_are_not_rounded_away(epsilon: float) -> None:
+    assert mu_of_pure(epsilon) >= mpmath.sqrt(mpmath.pi / 2) * mpmath.mpf(epsilon)
+
+
 def test_delta_of_mu_beyond_the_floats_is_not_below_the_truth() -> None:
     assert 0 < delta_of_mu(0.1, 50) < 1e-300
     assert delta_of_mu(1e6, 1) == 1.0

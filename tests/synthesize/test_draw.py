@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.learn import Learnt, learn
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
 from dpscale.residual.groups import Groups
-from dpscale.synthesize.cells import Spread, spread
-from dpscale.synthesize.chance import Chance
+from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.learn import Learnt, learn
-from dpscale.synthesize.pairs import wanted
+from dpscale.synthesize.quality import apart, counted
 from dpscale.synthesize.raking import raked
-from tests.synthesize.small import MEMORY, SIZES, counts, joint, model
+from tests.reconstruct.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())
 
@@ -138,3 +139,17 @@ def test_one_attribute_and_too_little_memory_for_pairs() -> None:
     few = wanted(whole, 64 * 20)  # bytes: room for 20 cells
     assert 0 < few.layout.cells <= 20
     assert draw(learn(few, "r", 100), Part(50, 1, 0), "r").shape == (50, 4)
+
+
+def test_rows_that_are_far_from_the_estimates_are_told_to_be(learnt: Learnt) -> None:
+    whole, names = model(joint()), list(SIZES)
+
+    def off_by(rows: np.ndarray) -> dict[str, float]:
+        return apart(counted(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)
+
+    drawn = off_by(draw(learnt, Part(5000, 1, 0), "release"))
+    rng = np.random.default_rng(0)
+    shuffled = np.stack([rng.permutation(column) for column in draw(learnt, Part(5000, 1, 0), "release").T], axis=1)
+    assert drawn["1"] == pytest.approx(off_by(shuffled)["1"])
+    assert drawn["2"] < 0.1 * off_by(shuffled)["2"]
+    assert drawn["3"] < off_by(shuffled)["3"]

@@ -12,6 +12,7 @@ from dpscale.audit.composition import audit_run
 from dpscale.mechanisms import MECHANISMS, aim_grem
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.contract import Mechanism, NoOptions
+from dpscale.mechanisms.matrix import Settled
 from tests.audit.small import write
 
 RHO = {"rho": 0.5, "dataset": "small"}
@@ -72,3 +73,17 @@ def test_no_more_is_drawn_than_was_paid(tmp_path, registered):
 def test_a_choice_costs_what_its_decision_tells(tmp_path, registered):
     with pytest.raises((dp.DpscaleError, ValueError)):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
+
+
+def test_pure_noise_is_not_charged_as_many_small_parts_that_it_is_not(tmp_path, monkeypatch):
+    """Under a cap in gdp a release of many small epsilons costs less; how small they are is counted again."""
+    honest = Settled.cost.fget
+
+    def cheaper(self):
+        return dp.privacy.Cost(pure=honest(self).pure, pure_squares="1/1000000")
+
+    monkeypatch.setattr(Settled, "cost", property(cheaper))
+    job = write(tmp_path, privacy={"epsilon": 10.0, "dataset": "small"}, engine={"scheduler": "synchronous"})
+    with pytest.raises(dp.BudgetError, match="would measure more than was charged"):
+        dp.run(job, tmp_path / "run")
+    assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))

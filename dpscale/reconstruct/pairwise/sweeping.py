@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.synthesize import loops
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Layout
+from dpscale.reconstruct.pairwise import loops
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Layout
 
 Array = NDArray[np.float64]
 FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
 LEAST = 1e-9
+LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
 @dataclass(eq=False)
@@ -37,7 +38,7 @@ class Sweeper:
         attributes = len(self.layout.sizes)
         self.scale = self.targets + FLOOR
         self.counts = np.zeros(self.layout.cells)
-        self._alone = np.log(np.maximum(self.ones, LEAST)).astype(np.float32)
+        self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
         self._degrees = self.held.sum(axis=1).astype(np.int64)
         self._near = np.zeros((attributes, attributes), np.int64)
         for i in range(attributes):

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fitting_loops import fit_pair
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import Wanted
-from dpscale.synthesize.sweeping import Sweeper, independent_rows
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import Wanted
+from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
 PROTOTYPES = 20_000
@@ -48,6 +49,23 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES) -> Learnt:
             seen += sweeper.counts / (KEPT * count)
     shares = np.where(measured, wanted.shares, (1 - TOLD_BEFORE) * seen + TOLD_BEFORE * wanted.shares)
     return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
+
+
+def effort(wanted: Wanted, count: int = PROTOTYPES) -> int:
+    """About how many numbers learning adds: 10^9 take a second or so."""
+    held = wanted.known.sum(axis=1) * wanted.layout.sizes
+    return int(held.sum()) * count * len(BETAS)
+
+
+def completed(model: LowOrder, learnt: Learnt) -> LowOrder:
+    """The low-order tables with every pair that was not measured as the pairwise model has it."""
+    layout, tables = learnt.wanted.layout, dict(model.tables)
+    for i, j in layout.pairs:
+        pair = {layout.names[i], layout.names[j]}
+        if not learnt.wanted.known[i, j] and not any(pair < set(names) for names in model.measured):
+            table = layout.of(learnt.wanted.shares, i, j)
+            tables[layout.names[i], layout.names[j]] = np.ascontiguousarray(table * model.total)
+    return replace(model, tables=tables)
 
 
 def _fitted(wanted: Wanted) -> Wanted:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dpscale.synthesize import loops
-from dpscale.synthesize.chance import Chance
-from dpscale.synthesize.pairs import wanted
-from dpscale.synthesize.sweeping import Sweeper, independent_rows
-from tests.synthesize.small import MEMORY, SIZES, counts, joint, model
+from dpscale.reconstruct.pairwise import loops
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.pairs import wanted
+from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
+from tests.reconstruct.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())
 

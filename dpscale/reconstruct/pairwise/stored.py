@@ -1,4 +1,4 @@
-"""What was learnt, as a file: tasks read it, and anyone can draw more rows from it."""
+"""What was learnt, as a file: estimates and tasks read it, and anyone can draw more rows from it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.reconstruct.pairwise.learn import Learnt
+from dpscale.reconstruct.pairwise.pairs import Layout, Spread, Wanted
 from dpscale.residual.groups import Groups
 from dpscale.storage.files import reading, writing
-from dpscale.synthesize.cells import Spread
-from dpscale.synthesize.learn import Learnt
-from dpscale.synthesize.pairs import Layout, Wanted
+
+LEARNT = "pairwise.npz"
 
 
-def write_learnt(path: Path, learnt: Learnt, cells: Spread) -> None:
+def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> None:
     """One file, exact; not flushed, since it can be made again for free."""
     wanted, names = learnt.wanted, learnt.wanted.layout.names
-    index = {"names": names, "groups": {name: [cells.groups[name].size, *cells.groups[name].starts] for name in names}}
+    index = {
+        "total": total,
+        "names": names,
+        "groups": {name: [cells.groups[name].size, *cells.groups[name].starts] for name in names},
+    }
     arrays = {"sizes": wanted.layout.sizes, "used": wanted.layout.used, "ones": wanted.ones, "shares": wanted.shares,
               "known": wanted.known, "theta": learnt.theta, "rows": learnt.rows}  # fmt: skip
     arrays |= {f"one{i}": cells.ones[name] for i, name in enumerate(names)}
@@ -26,7 +31,7 @@ def write_learnt(path: Path, learnt: Learnt, cells: Spread) -> None:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def read_learnt(path: Path) -> tuple[Learnt, Spread]:
+def read_learnt(path: Path) -> tuple[Learnt, Spread, float]:
     """The inverse of `write_learnt`, byte by byte."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index: dict[str, Any] = json.loads(str(arrays["index"]))
@@ -35,4 +40,5 @@ def read_learnt(path: Path) -> tuple[Learnt, Spread]:
         wanted = Wanted(layout, arrays["ones"], arrays["shares"], arrays["known"])
         learnt = Learnt(wanted, arrays["theta"], arrays["rows"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
-        return learnt, Spread(groups, {name: arrays[f"one{i}"] for i, name in enumerate(names)})
+        ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
+        return learnt, Spread(groups, ones), float(index["total"])

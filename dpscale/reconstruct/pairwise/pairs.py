@@ -6,7 +6,7 @@ loops keep every pair twice more as float32, once by each attribute, so that wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
+STEP = 2.0**-30
 BYTES_A_CELL = 64  # of all vectors of a sweep together
 
 
@@ -54,6 +56,11 @@ class Layout:
         """Where an attribute's groups begin in a vector of all 1-ways."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
+    @property
+    def steps(self) -> int:
+        """About how many numbers a sweep over one row adds, where all pairs count."""
+        return int(sum(self.used[i].sum() * self.sizes[i] for i in range(len(self.sizes))))
+
     def of(self, vector: Array, i: int, j: int) -> Array:
         """A view of the table of a pair i < j."""
         start, rows, columns = self.starts[i, j, 0], self.sizes[i], self.sizes[j]
@@ -85,18 +92,31 @@ class Wanted:
     known: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """How groups spread over cells: of every attribute its groups and its 1-way over cells."""
+
+    groups: Mapping[str, Groups]
+    ones: Mapping[str, Array]
+
+
 def wanted(model: LowOrder, memory: int) -> Wanted:
     """The pairs of a model; one without a table is independent. Where not all fit, the measured and the small do."""
     layout = _layout(model, memory)
-    ones = np.concatenate([model.coarse[name] / model.total for name in layout.names])
+    ones = _rounded(np.concatenate([model.coarse[name] / model.total for name in layout.names]))
     shares, known = np.empty(layout.cells), np.zeros_like(layout.used)
     for i, j in layout.pairs:
         key = layout.names[i], layout.names[j]
         table = model.tables.get(key)
         independent = np.multiply.outer(layout.one(ones, i), layout.one(ones, j))
-        layout.of(shares, i, j)[:] = independent if table is None else np.asarray(table) / model.total
+        layout.of(shares, i, j)[:] = _rounded(independent if table is None else np.asarray(table) / model.total)
         known[i, j] = known[j, i] = key in model.measured
     return Wanted(layout, ones, shares, known)
+
+
+def _rounded(shares: Array) -> Array:
+    """To a step that no last bit of a float reaches."""
+    return np.asarray(np.rint(shares / STEP) * STEP)
 
 
 def _layout(model: LowOrder, memory: int) -> Layout:
