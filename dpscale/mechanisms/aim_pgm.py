@@ -55,7 +55,7 @@ class Options(Settings):
         48, "a whole number from 1 to 10000", "how many sets the budget is meant to measure at first", ge=1, le=10_000
     )
     batch: int = setting(2, "a whole number from 1 to 1000", "sets chosen a round", ge=1, le=1000)
-    most_cells: int = setting(1 << 18, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
+    most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
                               "together, once all is spent", ge=1, le=10**9)  # fmt: skip
 
     def exact(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ def fitting(
 class Growing(Chosen):
     """A chain whose candidates are as many as the model has room for. `most_cells`: when all is spent."""
 
-    most_cells: int = 1 << 18
+    most_cells: int = 1 << 16
 
     def selection(self, state: State) -> Selection | None:
         """Found once a state: it takes a triangulation a candidate."""

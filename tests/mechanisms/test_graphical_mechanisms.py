@@ -237,3 +237,13 @@ def test_a_forgotten_contribution_bound_is_found(tmp_path, planted):
     with pytest.raises(BudgetError, match="measure more than was charged"):
         dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO, data=data), tmp_path / "run")
     assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))
+
+
+def test_rows_and_simulated_errors_come_of_them_too(tmp_path):
+    """What other reconstructions and rows need of an adaptive mechanism, these have."""
+    for name in MODULES:
+        job = {"mechanism": {"name": name}, "privacy": RHO, "synthesize": {"rows": 50}}
+        path = write(tmp_path / name, **job, reconstruct={"method": "maxent", "errors": "simulated"})
+        release = dp.run(path, tmp_path / name / "run")
+        assert release.answer(("a",), np.array([1, 0, 0, 0]))[1] > 0
+        assert len(release.synthetic()) == 50
