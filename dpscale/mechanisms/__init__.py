@@ -33,6 +33,8 @@ MECHANISMS = {
     "baseline": "dpscale.mechanisms.baseline",
     "auto": "dpscale.mechanisms.auto",
     "aim-grem": "dpscale.mechanisms.aim_grem",
+    "aim-pgm": "dpscale.mechanisms.aim_pgm",
+    "mst": "dpscale.mechanisms.mst",
 }
 
 __all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_question"]

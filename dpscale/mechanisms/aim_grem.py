@@ -111,7 +111,7 @@ def read(folder: Path, question: Question, options: Options) -> Chosen:
 
 
 def forms(options: Options) -> tuple[str, ...]:
-    return ("residuals", "low_order") if options.published else ("low_order",)
+    return ("residuals", "low_order", "measurements") if options.published else ("low_order", "measurements")
 
 
 OTHERWISE = {"grem": "mechanism.published = true"}

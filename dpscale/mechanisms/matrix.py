@@ -33,7 +33,7 @@ from dpscale.workload import Workload
 Array = NDArray[np.float64]
 RECORD_VERSION = 1
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
-FORMS = ("least_squares", "low_order")
+FORMS = ("least_squares", "low_order", "measurements")
 
 
 def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:

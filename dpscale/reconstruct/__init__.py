@@ -15,6 +15,7 @@ RECONSTRUCTIONS = {
     "least-squares": "dpscale.reconstruct.least_squares",
     "grem": "dpscale.reconstruct.grem",
     "maxent": "dpscale.reconstruct.maxent",
+    "graphical": "dpscale.reconstruct.graphical",
 }
 
 

@@ -57,7 +57,7 @@ def nothing(*_: Any) -> None:
 class Reconstruction:
     """How estimates come of evidence.
 
-    form: of evidence that it takes, a method of `Evidence`: least_squares, residuals or low_order.
+    form: of evidence that it takes, a method of `Evidence`: least_squares, residuals, low_order or measurements.
     explains: what a reader should know of estimates made with these options, as HTML-free text; "" where the report's
     own words on standard errors hold.
     check: PlanError or JobError where a plan cannot be reconstructed so, before anything is spent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.graphical.observed import Observed
+from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.simulated import Simulated
 from dpscale.residual.grem import Residuals
+from dpscale.residual.groups import every_cell
 from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
@@ -37,6 +41,9 @@ class Evidence(Protocol):
 
     def low_order(self) -> LowOrder:
         """Consistent non-negative low-order tables."""
+
+    def measurements(self) -> Sequence[Observed]:
+        """Every measurement as it was made: a linear operator inside an attribute set, values and variance."""
 
     def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
         """Errors of these tables, by drawing all noise anew."""
@@ -68,8 +75,23 @@ class Linear:
     def low_order(self) -> LowOrder:
         return from_estimates(self._estimates)
 
+    def measurements(self) -> list[Observed]:
+        """The integer strategies themselves. A block of the total alone is one too."""
+        pairs = zip(self.plan.blocks, self.variances, strict=True)
+        return [_observed(block, variance, self.read(i)) for i, (block, variance) in enumerate(pairs)]
+
     def residuals(self) -> Residuals:
         raise NotImplementedError("GReM of a plan is its least squares")
 
     def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
         raise NotImplementedError("a plan's noise is not redrawn")
+
+
+def _observed(block: Block, variance: float, values: Array) -> Observed:
+    """Every operator is divided by its largest entry, and the values with it: strategies have up to 2^60."""
+    shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
+    scale = math.prod(factor.largest for factor in block.factors)
+    operators = tuple(None if factor.kind == "identity" else factor.explicit() / factor.largest
+                      for factor in block.factors)  # fmt: skip
+    groups = tuple(every_cell(size) for size in shape)
+    return Observed(block.attributes, groups, operators, np.asarray(values) / scale, variance / scale**2)

@@ -37,7 +37,7 @@ def workloads() -> dict[str, Workload]:
     }
 
 
-BEFOREHAND = [name for name in MECHANISMS if name not in ("auto", "aim-grem")]
+BEFOREHAND = [name for name in MECHANISMS if name not in ("auto", "aim-grem", "aim-pgm", "mst")]
 RESIDUAL = ("query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier")
 JOINT = (
     "array",

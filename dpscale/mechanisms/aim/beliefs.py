@@ -52,7 +52,9 @@ class Beliefs(Protocol):
         """What the 1-ways tell beside themselves: residuals, as `Residuals.updated` takes them."""
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet]) -> Belief: ...  # fmt: skip
+               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> Belief:  # fmt: skip
+        """`earlier`: what was believed a round before, to begin from."""
+
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
@@ -79,7 +81,7 @@ class MaximumEntropy:
         return []
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet]) -> EntropyBelief:  # fmt: skip
+               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> EntropyBelief:  # fmt: skip
         return EntropyBelief(counts, groups, residuals, candidates, self.chains)
 
     def precisions(
@@ -138,7 +140,7 @@ class Grem:
         return measured
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet]) -> GremBelief:  # fmt: skip
+               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GremBelief:  # fmt: skip
         return GremBelief(residuals)
 
     def precisions(

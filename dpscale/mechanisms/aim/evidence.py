@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
+from dpscale.graphical.observed import Observed
 from dpscale.mechanisms.aim.beliefs import EntropyBelief, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State, absorbed, begun
 from dpscale.privacy.budget import GAUSSIAN
@@ -41,6 +43,11 @@ class Adaptive:
     def residuals(self) -> Residuals:
         """As GReM has them, 1-ways among them (those of a run over groups of cells are over groups)."""
         return self._state(replace(self.setting, beliefs=Grem())).residuals
+
+    def measurements(self) -> list[Observed]:
+        """1-ways over cells, and residuals over groups, each averaged over the rounds."""
+        state = self._state(self.estimating)
+        return observed(state.counts, state.groups, state.residuals)
 
     def low_order(self) -> LowOrder:
         return self._belief.model

@@ -44,7 +44,7 @@ class Round:
 @dataclass(frozen=True, eq=False)
 class State:
     """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: β not spent;
-    `step`: β of the next measurement with its selection."""
+    `step`: β of the next measurement with its selection; `earlier`: what was believed a round before."""
 
     setting: Setting
     counts: Mapping[str, NoisyCounts]
@@ -54,6 +54,7 @@ class State:
     step: Fraction
     rounds: tuple[Round, ...] = ()
     measured: int = 0
+    earlier: Belief | None = None
 
     @property
     def rows(self) -> int:
@@ -64,7 +65,7 @@ class State:
     def belief(self) -> Belief:
         """The estimates from all that was measured."""
         setting = self.setting
-        return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates)
+        return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
 
     def believed(self, sets: Sequence[AttributeSet]) -> Believed:
         """What is believed of candidates, to be sent to where they are held against exact counts."""
@@ -146,7 +147,7 @@ def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State
 
 def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
-    after = absorbed(state, decision, values)
+    after = replace(absorbed(state, decision, values), earlier=state.belief)
     sigma = deviation(decision.step, state.setting.rows_per_unit)
     before = [state.belief.table(names) for names in decision.chosen]
     pairs = zip(before, decision.chosen, strict=True)

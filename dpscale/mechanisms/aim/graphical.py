@@ -1,0 +1,106 @@
+"""What a run believes by a graphical model: one distribution from all that was measured (`dpscale.graphical`).
+
+Groups of cells, and what is known of each residual, are as with local maximum entropy. A round's fit begins where the
+one before ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.blas import one_thread
+from dpscale.graphical.fit import Effort, fit
+from dpscale.graphical.model import Model
+from dpscale.graphical.observed import Observed
+from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
+from dpscale.names import AttributeSet
+from dpscale.plans.believed import Tables
+from dpscale.residual.grem import Residuals
+from dpscale.residual.groups import Groups, every_cell
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Graphical:
+    """`grain`: of groups, as of `MaximumEntropy`; `close`: when a round's fit is near enough to the best, in nats of
+    the noise's log-likelihood (`graphical.fit`)."""
+
+    grain: float = 0.45
+    close: float = 20.0
+
+    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+        return MaximumEntropy(self.grain).groups(counts, deviation)
+
+    def begun(self, counts: Counts) -> list[Told]:
+        return []
+
+    def precisions(
+        self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
+    ) -> dict[AttributeSet, float]:
+        return MaximumEntropy(self.grain).precisions(counts, groups, residuals)
+
+    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+        return list(candidates)
+
+    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
+               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GraphicalBelief:  # fmt: skip
+        before = earlier.model if isinstance(earlier, GraphicalBelief) else None
+        return GraphicalBelief(counts, groups, residuals, self.close, before)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphicalBelief:
+    """The model of all that was measured, fitted when it is first asked for."""
+
+    counts: Counts
+    groups: Mapping[str, Groups]
+    residuals: Residuals
+    close: float
+    start: Model | None = None
+
+    @cached_property
+    def model(self) -> Model:
+        sizes = {name: len(noisy.values) for name, noisy in self.counts.items()}
+        told = observed(self.counts, self.groups, self.residuals)
+        with one_thread():
+            return fit(sizes, told, Effort(close=self.close), self.start)
+
+    def table(self, names: AttributeSet) -> Array:
+        """Over the groups of the run; the model's are as fine where a set was measured, else one for all cells."""
+        return _coarse(self.model, self.groups, names)
+
+    def of(self, sets: Sequence[AttributeSet]) -> Tables:
+        return Tables({names: self.table(names) for names in sets})
+
+    def marginal(self, names: Sequence[str]) -> Array:
+        return self.model.marginal(names)
+
+
+def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> Array:
+    """The marginal over some groups: the model's own, or, where its are coarser, those shared out by its 1-ways."""
+    table = model.coarse_marginal(names)
+    for axis, name in enumerate(names):
+        own, wanted = model.groups[name], groups[name]
+        if own != wanted:
+            within = np.add.reduceat(model.calibrated.within[name], wanted.starts)
+            labels = own.labels[list(wanted.starts)]
+            shares = within.reshape([-1 if i == axis else 1 for i in range(len(names))])
+            table = table.take(labels, axis=axis) * shares
+    return np.asarray(table)
+
+
+def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
+    """1-ways over cells, and residuals over groups: centred marginals."""
+    found = [Observed((name,), (every_cell(len(noisy.values)),), (None,), noisy.values, noisy.variance)
+             for name, noisy in counts.items()]  # fmt: skip
+    for names, values in residuals.values.items():
+        inside = tuple(groups[name] for name in names)
+        centring = tuple(np.eye(one.count) - 1 / one.count for one in inside)
+        found.append(Observed(names, inside, centring, np.asarray(values), 1 / residuals.precision(names)))
+    return found

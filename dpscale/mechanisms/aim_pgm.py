@@ -1,0 +1,192 @@
+"""AIM (McKenna, Mullins, Sheldon and Miklau, 2022): measured is what the graphical model of all before gets most wrong.
+
+Candidates are all sets inside the workload's. A set r scores w_r (‖M_r − M_r(p̂)‖₁ − √(2/π) σ n_r), with the weight
+w_r = Σ_s c_s |r ∩ s| over the workload's sets s; where a round moved the estimates by no more than its noise, the next
+has four times the budget a measurement. A set is only offered if the model's cliques would keep, with it, to
+`most_cells` times the share of the budget that is spent by then: public numbers, so what is offered costs nothing.
+
+Two things are our own: a set is measured by its residuals over groups of cells, given what is known of each already
+(same cost, less noise), and a round may take several sets (`batch`).
+
+What it costs, in squared μ of Gaussian DP, adds up, and every round's choices are told in its decision and charged
+before: a share `selecting` of each measurement's β pays its choice. Two mistakes of public AIM code are not here:
+scores have the sensitivity of the largest weight times the records that a unit may hold (the contribution bound); and
+an exponential mechanism at ε/2Δ costs what a range of ε costs, with no discount for scores that are called monotonic:
+a distance goes up for one record and down for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from dpscale.errors import JobError
+from dpscale.faults import Settings, setting
+from dpscale.graphical.tree import model_cells
+from dpscale.mechanisms.aim.beliefs import MaximumEntropy
+from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.graphical import Graphical
+from dpscale.mechanisms.aim.schedule import Inside, Targets, vain
+from dpscale.mechanisms.aim.selection import Selection
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import State
+from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.names import AttributeSet
+from dpscale.plans.planfile import check_content
+from dpscale.privacy.budget import LAPLACE
+from dpscale.workload.targets import targets_of, whole_weights
+
+NAME = "aim-pgm"
+FINEST = 1 << 20
+
+
+class Options(Settings):
+    """How the loop goes about it."""
+
+    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
+    selecting: float = setting(
+        0.1, "a share from 0.01 to 0.99", "the share of a measurement that pays its choice", ge=0.01, le=0.99
+    )
+    grain: float = setting(0.45, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
+    degree: int = setting(3, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
+    measured: int = setting(
+        48, "a whole number from 1 to 10000", "how many sets the budget is meant to measure at first", ge=1, le=10_000
+    )
+    batch: int = setting(2, "a whole number from 1 to 1000", "sets chosen a round", ge=1, le=1000)
+    most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
+                              "together, once all is spent", ge=1, le=10**9)  # fmt: skip
+
+    def exact(self) -> dict[str, str]:
+        """As plan.json has them."""
+        shares = {name: _share(getattr(self, name)) for name in ("ones", "selecting")}
+        return {name: str(value) for name, value in (self.model_dump() | shares).items()}
+
+
+def _share(value: float) -> Fraction:
+    return Fraction(str(value)).limit_denominator(FINEST)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How it spends: as in the paper, but for the 1-ways' share and several sets a round."""
+
+    ones: Fraction
+    selecting: Fraction
+    degree: int
+    measured: int
+    sets: int
+    penalty: float = 1.0
+
+    def sizes(self, attributes: int) -> tuple[int, int]:
+        return 1, self.degree
+
+    def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        return self.ones * beta / attributes
+
+    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
+        return (beta - self.ones * beta) / min(self.measured, max(candidates, 1))
+
+    def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
+        """Σ_s c_s |r ∩ s| is a sum over r's attributes."""
+        alone: dict[str, int] = {}
+        for target, weight in targets.items():
+            for name in target:
+                alone[name] = alone.get(name, 0) + weight
+        return {names: sum(alone[name] for name in names) for names in candidates}
+
+    def batch(self, candidates: int) -> int:
+        return self.sets
+
+    def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
+        """Half the noise for the next, where at least half of a round was in vain."""
+        moved = list(moved)
+        return 4 * step if 2 * vain(moved, noise, 1.0) >= len(moved) else step
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting(Selection):
+    """Candidates whose model is small enough, with all sets that were chosen before and in this round.
+
+    `sizes`: groups of every attribute; `kept`: the sets measured so far; `limit`: the cells that are allowed by now.
+    """
+
+    sizes: Mapping[str, int]
+    kept: tuple[AttributeSet, ...]
+    limit: int
+
+    def left(self, chosen: Sequence[AttributeSet]) -> Sequence[AttributeSet]:
+        offered = super().left(chosen)
+        return fitting(offered, self.sizes, [*self.kept, *chosen], self.limit) if chosen else offered
+
+
+def fitting(
+    candidates: Sequence[AttributeSet], sizes: Mapping[str, int], kept: Sequence[AttributeSet], limit: int
+) -> list[AttributeSet]:
+    """Those that the model may take; at least those that leave it as it is, and all single attributes."""
+    held = [set(names) for names in kept]
+    return [names for names in candidates
+            if len(names) == 1 or any(set(names) <= one for one in held)
+            or model_cells(sizes, [*kept, names]) <= limit]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Growing(Chosen):
+    """A chain whose candidates are as many as the model has room for. `most_cells`: when all is spent."""
+
+    most_cells: int = 1 << 16
+
+    def selection(self, state: State) -> Selection | None:
+        """Found once a state: it takes a triangulation a candidate."""
+        if "selection" not in vars(state):
+            asked = super().selection(state)
+            vars(state)["selection"] = None if asked is None else self._fitting(state, asked)
+        found: Selection | None = vars(state)["selection"]
+        return found
+
+    def _fitting(self, state: State, asked: Selection) -> Fitting:
+        """Single attributes can always be chosen, so that many sets a round there are."""
+        sizes = {name: one.count for name, one in state.groups.items()}
+        kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
+        spent = 1 - (state.left - asked.count * (asked.beta + asked.step)) / state.setting.beta
+        limit = int(self.most_cells * spent)
+        offered, count = tuple(fitting(asked.candidates, sizes, kept, limit)), min(asked.count, len(sizes))
+        mine = vars(asked) | {"candidates": offered, "count": count, **self._steps(state, asked, count)}
+        return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
+
+    def _steps(self, state: State, asked: Selection, count: int) -> dict[str, Fraction]:
+        """β of a choice and of a measurement; where fewer sets are left than the round would take, more for each."""
+        step = (asked.beta + asked.step) * asked.count / count
+        cost = state.setting.schedule.selecting * step
+        return {"beta": cost, "step": step - cost}
+
+
+def plan(question: Question, options: Options, tools: Tools | None = None) -> Growing:
+    """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
+    if question.noise == LAPLACE:
+        raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism", "epsilon with delta, or beta",
+                       "add delta")  # fmt: skip
+    workload, targets = question.workload, targets_of(question.workload)
+    sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
+    schedule = Rounds(_share(options.ones), _share(options.selecting), options.degree, options.measured, options.batch)
+    asked = Setting(sizes, tuple(targets), Fraction(question.budget.amount), question.rows_per_unit, schedule,
+                    Graphical(options.grain), whole_weights(targets))  # fmt: skip
+    estimating = replace(asked, beliefs=MaximumEntropy(options.grain))
+    return Growing(
+        workload, NAME, asked, estimating, "graphical models", options.exact(), most_cells=options.most_cells
+    )
+
+
+def read(folder: Path, question: Question, options: Options) -> Growing:
+    """The plan that follows from a job; JobError unless it is the one in the folder."""
+    planned = plan(question, options)
+    check_content(folder, planned.to_dict())
+    return planned
+
+
+def forms(options: Options) -> tuple[str, ...]:
+    return ("measurements", "low_order")
+
+
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, beforehand=False)

@@ -1,0 +1,249 @@
+"""`mst` and `aim-pgm`: what they choose, what that costs, and planted mistakes in their accounts, which are found."""
+
+import json
+import sys
+from dataclasses import fields, replace
+from fractions import Fraction
+from itertools import combinations
+from types import ModuleType
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale.adaptive import run
+from dpscale.adaptive.selection import sensitivity
+from dpscale.audit.composition import audit_run
+from dpscale.errors import BudgetError
+from dpscale.graphical.tree import model_cells
+from dpscale.measure.affordable import check_affordable
+from dpscale.mechanisms import MECHANISMS, aim_pgm, mst
+from dpscale.mechanisms.contract import Mechanism, NoOptions, Question
+from dpscale.plans.believed import SCALE
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.privacy.selection import scale_for
+from dpscale.privacy.streams import seeded_secret
+from tests.audit.small import write
+
+SIZES = {"a": 3, "b": 4, "c": 2, "d": 5, "e": 3}
+MODULES = {"mst": mst, "aim-pgm": aim_pgm}
+RHO = {"rho": 0.5, "dataset": "small"}
+
+
+def records(rows=3000, seed=0):
+    """b follows a, d follows b, e follows c; nothing else."""
+    rng = np.random.default_rng(seed)
+    a, c = rng.integers(0, 3, rows), rng.integers(0, 2, rows)
+    b = np.where(rng.random(rows) < 0.8, a, rng.integers(0, 4, rows))
+    d = np.where(rng.random(rows) < 0.8, b, rng.integers(0, 5, rows))
+    e = np.where(rng.random(rows) < 0.8, c, rng.integers(0, 3, rows))
+    return {"a": a, "b": b, "c": c, "d": d, "e": e}
+
+
+def counts_of(columns):
+    def counted(names):
+        shape = [SIZES[name] for name in names]
+        cells = np.ravel_multi_index([columns[name] for name in names], shape)
+        return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
+
+    return counted
+
+
+def planned(name, beta=1.0, rows_per_unit=1, degree=2, **options):
+    workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=degree)
+    module = MODULES[name]
+    return module.plan(Question(workload, Budget(GAUSSIAN, beta), rows_per_unit), module.Options(**options))
+
+
+def decisions(plan, seed=0, rows_per_unit=1):
+    """All decisions of a run, as they were taken."""
+    taken = [plan.first()]
+
+    class Kept(type(plan)):
+        def decided(self, state, selection, chosen):
+            taken.append(super().decided(state, selection, chosen))
+            return taken[-1]
+
+    kept = Kept(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+    state = run(kept, counts_of(records()), seeded_secret(seed), rows_per_unit=rows_per_unit)
+    return taken, state
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mst_measures_a_spanning_tree_of_the_pairs_that_hang_together(seed):
+    taken, state = decisions(planned("mst", beta=4.0), seed)
+    assert nx.is_tree(nx.Graph(taken[1].chosen))
+    assert len(taken) == 2
+    assert set(taken[1].chosen) >= {("a", "b"), ("b", "d"), ("c", "e")}
+    assert len(state.belief.model.tree.cliques) == 4
+
+
+def test_the_tree_is_the_largest_one_where_choices_are_sharp():
+    """Kruskal's on the exact scores, which is what the exponential mechanism comes to without noise."""
+    taken, _ = decisions(planned("mst", beta=1e6))
+    counted, graph = counts_of(records()), nx.Graph()
+    for one, other in combinations(SIZES, 2):
+        pair = counted((one, other))
+        alone = np.outer(pair.sum(axis=1), pair.sum(axis=0)) / pair.sum()
+        graph.add_edge(one, other, weight=np.abs(pair - alone).sum())
+    best = nx.maximum_spanning_tree(graph)
+    assert {frozenset(edge) for edge in best.edges} == {frozenset(pair) for pair in taken[1].chosen}
+
+
+def test_only_pairs_inside_the_workload_are_joined():
+    workload = dp.Workload(dp.Domain(SIZES)).add("marginal", attributes=[("a", "b"), ("c", "d", "e")])
+    plan = mst.plan(Question(workload, Budget(GAUSSIAN, 1.0)), mst.Options())
+    taken, _ = decisions(plan)
+    assert len(taken[1].chosen) == 3
+    assert ("a", "b") in taken[1].chosen
+    alone = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=1)
+    assert len(decisions(mst.plan(Question(alone, Budget(GAUSSIAN, 1.0)), mst.Options()))[0]) == 1
+
+
+@pytest.mark.parametrize("rows_per_unit", [1, 4])
+@pytest.mark.parametrize("name", MODULES)
+def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
+    """Counted by its own numbers: m² Δ² k² / (v − 8) a draw, and β a choice."""
+    plan = planned(name, rows_per_unit=rows_per_unit)
+    taken, state = decisions(plan, rows_per_unit=rows_per_unit)
+    spent = Fraction(0)
+    for decision in taken:
+        spent += len(decision.chosen) * decision.beta
+        for order in decision.orders:
+            moved = (order.draw.multiplier * rows_per_unit) ** 2 * order.block.squared_l2_sensitivity
+            spent += Fraction(moved, order.draw.variance - 8)
+    assert state.left == 0
+    assert 0.999 < spent / plan.cost.gaussian <= 1
+    check_affordable(taken, plan.cost, rows_per_unit)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
+    """Largest weight times records a unit: that far do a unit's records move a score, and no less."""
+    plan = planned(name, rows_per_unit=4)
+    state = plan.begun(plan.first(), [np.full(order.block.rows, 500.0) for order in plan.first().orders])
+    selection = plan.selection(state)
+    weights = {1} if name == "mst" else {4, 8}
+    assert {selection.weights[names] for names in selection.candidates} == weights
+    assert sensitivity(selection, 4) == selection.sensitivity == SCALE * 4 * max(weights)
+    assert (
+        scale_for(selection.beta, selection.sensitivity) * 2 * selection.sensitivity < 2 * float(selection.beta) ** 0.5
+    )
+
+
+def test_the_model_of_aim_pgm_keeps_to_its_limit():
+    for most in (40, 60, 200):
+        taken, state = decisions(planned("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
+        sets = [names for decision in taken[1:] for names in decision.chosen]
+        assert state.left == 0
+        assert model_cells(SIZES, sets) <= max(most, sum(SIZES.values()))
+        assert state.belief.model.tree.cells <= max(most, sum(SIZES.values()))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_errors_fall_with_the_budget(name):
+    counted = counts_of(records())
+    found = []
+    for beta in (0.01, 1.0, 100.0):
+        _, state = decisions(planned(name, beta=beta))
+        pairs = [("a", "b"), ("b", "d"), ("c", "e")]
+        found.append(np.mean([np.abs(state.marginal(pair) - counted(pair)).sum() / 3000 for pair in pairs]))
+    assert found[0] > found[1] > found[2]
+    assert found[2] < 0.01
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_pure_privacy_is_refused(name):
+    workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
+    with pytest.raises(dp.JobError, match=r"privacy: epsilon alone .* adaptive mechanism; .* add delta"):
+        MODULES[name].plan(Question(workload, Budget(LAPLACE, 1.0)), MODULES[name].Options())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_run_is_sound_the_same_on_threads_and_read_back(tmp_path, name):
+    job = {"mechanism": {"name": name}, "privacy": RHO, "workload": [{"family": "marginal", "degree": 2}]}
+    path = write(tmp_path / "one", **job)
+    first, again = dp.run(path, tmp_path / "one/run"), dp.run(path, tmp_path / "two", scheduler="threads")
+    assert audit_run(first.path, tmp_path / "one/ledger.sqlite").sound
+    assert first.marginal(("a", "b")).tolist() == again.marginal(("a", "b")).tolist()
+    local = dp.run(write(tmp_path / "three", **job, reconstruct={"method": "maxent"}), tmp_path / "three/run")
+    assert np.abs(local.marginal(("a", "b")) - first.marginal(("a", "b"))).sum() < 200
+    assert json.loads((first.path / "measurements/round-001.json").read_text())["chosen"]
+
+
+# --- planted mistakes ---
+
+
+class Monotonic:
+    """Public AIM's flag: choices at twice the ε, that is about four times the cost, and the decision tells the old."""
+
+    def selection(self, state):
+        asked = super().selection(state)
+        return replace(asked, beta=4 * asked.beta) if asked else None
+
+    def decided(self, state, selection, chosen):
+        decision = super().decided(state, selection, chosen)
+        return replace(decision, beta=decision.beta / 4)
+
+
+class Told:
+    """The same, told in the decision but never paid for."""
+
+    def selection(self, state):
+        asked = super().selection(state)
+        return replace(asked, beta=4 * asked.beta) if asked else None
+
+
+class Unbounded:
+    """The contribution bound is forgotten: noise and sensitivity are those of one record a unit."""
+
+    @property
+    def cost(self):
+        return dp.privacy.Cost(gaussian=self.setting.beta)
+
+
+@pytest.fixture
+def planted(request, monkeypatch):
+    name, mistake = request.param
+    module = MODULES[name]
+
+    def plan(question, options, tools=None):
+        asked = replace(question, rows_per_unit=1) if mistake is Unbounded else question
+        sound = module.plan(asked, module.Options())
+        kind = type("Planted", (mistake, type(sound)), {})
+        return kind(**{field.name: getattr(sound, field.name) for field in fields(sound)})
+
+    made = ModuleType("tests.mechanisms.planted")
+    made.MECHANISM = Mechanism("planted", NoOptions, plan, lambda folder, question, options: plan(question, options),
+                               lambda options: ("measurements",), beforehand=False)  # fmt: skip
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    monkeypatch.setitem(MECHANISMS, "planted", made.__name__)
+
+
+@pytest.mark.parametrize("planted", [(name, mistake) for name in MODULES for mistake in (Monotonic, Told)],
+                         indirect=True)  # fmt: skip
+def test_choices_that_cost_four_times_their_share_are_stopped(tmp_path, planted):
+    with pytest.raises(BudgetError, match=r"chose at a higher cost than it tells|measure more than was charged"):
+        dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO), tmp_path / "run")
+    if list((tmp_path / "run" / "measurements").glob("round-*.json")):  # rounds that were paid for were made
+        audit = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")
+        assert audit.drawn <= audit.paid
+
+
+@pytest.mark.parametrize("planted", [(name, Unbounded) for name in MODULES], indirect=True)
+def test_a_forgotten_contribution_bound_is_found(tmp_path, planted):
+    data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 4}
+    with pytest.raises(BudgetError, match="measure more than was charged"):
+        dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO, data=data), tmp_path / "run")
+    assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))
+
+
+def test_rows_and_simulated_errors_come_of_them_too(tmp_path):
+    """What other reconstructions and rows need of an adaptive mechanism, these have."""
+    for name in MODULES:
+        job = {"mechanism": {"name": name}, "privacy": RHO, "synthesize": {"rows": 50}}
+        path = write(tmp_path / name, **job, reconstruct={"method": "maxent", "errors": "simulated"})
+        release = dp.run(path, tmp_path / name / "run")
+        assert release.answer(("a",), np.array([1, 0, 0, 0]))[1] > 0
+        assert len(release.synthetic()) == 50
