@@ -24,11 +24,10 @@ from dpscale.stages import STAGES
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
     from dpscale.job import Job
-    from dpscale.runs.run import Run
-    from dpscale.stages.repeating import check_repeat
+    from dpscale.stages.repeating import begin, check_repeat
     from dpscale.stages.running import run_stages
 
-    directory = Run.create(Job.read(job), run_dir, fresh)
+    directory = begin(Job.read(job), run_dir, fresh)
     repeated = check_repeat(directory)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
