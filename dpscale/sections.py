@@ -14,6 +14,7 @@ from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
+PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
 NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
@@ -189,6 +190,10 @@ class SynthesizeTable(Settings):
     parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
     weights: bool = False
     format: Literal["parquet", "csv"] = "parquet"
+
+    def parts_of(self, rows: int) -> int:
+        """In how many files so many rows are."""
+        return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
 
 
 class Output(Settings):

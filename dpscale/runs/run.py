@@ -32,7 +32,7 @@ from dpscale.privacy.secret import read_secret
 from dpscale.runs.family import following, latest, unmeasured
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
+from dpscale.runs.manifest import MANIFEST, Kept, asked_since, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
@@ -140,7 +140,7 @@ class Run:
     def synthesis(self) -> SynthesizeTable | None:
         """What rows are asked for: by the job, or since the run was made; they cost nothing, so they may change."""
         since = self.manifest.get("synthesize")
-        return self.job.synthesize if since is None else SynthesizeTable.model_validate(since)
+        return self.job.synthesize if since is None else asked_since(self.path, since)
 
     def ask_rows(self, asked: SynthesizeTable) -> None:
         """Ask for other rows; those that are there are of no use then."""
