@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpscale.errors import JobError
 from dpscale.faults import Settings
@@ -23,6 +23,14 @@ UNITS = {
     **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
     **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
 }
+
+
+def _name(value: str) -> str:
+    if not (value.strip() and value.isprintable()):
+        raise ValueError("write a name of printable characters")
+    return value
+
+
 Amount = Annotated[float, Field(gt=0, le=1e12)]  # of a budget: more would overflow on its way, and protects nobody
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-300, lt=1)]
@@ -33,7 +41,7 @@ class Data(Settings):
 
     path: str
     domain: str
-    privacy_unit: str | None = None
+    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     snapshot: Literal["content", "footers"] = "content"
     unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
@@ -61,7 +69,7 @@ class Privacy(Settings):
     rho: Amount | None = None
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
-    dataset: str | None = None
+    dataset: Annotated[str, AfterValidator(_name)] | None = None
     careless: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
 

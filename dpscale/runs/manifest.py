@@ -70,7 +70,8 @@ def asked_since(folder: Path, content: Any) -> SynthesizeTable:
         return SynthesizeTable.model_validate(content)
     except ValidationError:
         raise JobError("run directory", f"synthesize in {MANIFEST} in {folder} is damaged",
-                       "the settings of docs/rows.md", "mend it there, or take it out: rows cost nothing") from None  # fmt: skip
+                       "the settings of docs/rows.md",
+                       "mend it there, or take it out: rows cost nothing") from None  # fmt: skip
 
 
 def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:

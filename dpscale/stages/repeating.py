@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dpscale.errors import DataError, DpscaleError
 from dpscale.job import Job
-from dpscale.runs.run import Run
 from dpscale.runs.manifest import read_manifest
+from dpscale.runs.run import Run
 from dpscale.stages import STAGES
 from dpscale.tables.layout import differing, layout
 

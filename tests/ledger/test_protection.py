@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.errors import BudgetError
+from dpscale.errors import BudgetError, JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection, steps
@@ -126,7 +126,7 @@ def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
     change = ledger.set_cap("adult", 2.0, 1e-9)
     assert (change.cap.currency, change.charged_before) == ("gdp", 1)
     assert "odometer, not a filter" in str(change)
-    with pytest.raises(BudgetError, match="gdp at delta 0"):
+    with pytest.raises(JobError, match="gdp at delta 0"):
         ledger.set_cap("adult", 2.0, 0)
 
 
