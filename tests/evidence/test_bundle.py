@@ -32,7 +32,7 @@ ROW = {"path": "data", "domain": "domain.toml"}
 GAUSSIAN, PURE = {"epsilon": 1.0, "delta": 1e-9, "dataset": "small"}, {"epsilon": 0.7, "dataset": "small"}
 KINDS = [(name, privacy) for name in ("query-smasher", "hdmm", "identity", "residual-planner")
          for privacy in (GAUSSIAN, PURE)]
-        + [(name, GAUSSIAN) for name in ("eigen-design", "aim-grem", "aim-pgm", "mst")]  # fmt: skip
+        + [(name, GAUSSIAN) for name in ("eigen-design", "aim-grem", "aim-pgm", "mst")])  # fmt: skip
 
 
 def a_run(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine=UNSEEDED, name="run"):
