@@ -30,9 +30,12 @@ UNSEEDED = {"scheduler": "synchronous"}
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
 ROW = {"path": "data", "domain": "domain.toml"}
 GAUSSIAN, PURE = {"epsilon": 1.0, "delta": 1e-9, "dataset": "small"}, {"epsilon": 0.7, "dataset": "small"}
-KINDS = [(name, privacy) for name in ("query-smasher", "hdmm", "identity", "residual-planner")
-         for privacy in (GAUSSIAN, PURE)]
-        + [(name, GAUSSIAN) for name in ("eigen-design", "aim-grem", "aim-pgm", "mst")])  # fmt: skip
+MATRICES = ("query-smasher", "hdmm", "identity", "residual-planner")
+OTHERS = ("eigen-design", "aim-grem", "aim-pgm", "mst")
+KINDS = [
+    *((name, privacy) for name in MATRICES for privacy in (GAUSSIAN, PURE)),
+    *((name, GAUSSIAN) for name in OTHERS),
+]
 
 
 def a_run(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine=UNSEEDED, name="run"):
