@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.errors import BudgetError
+from dpscale.errors import DpscaleError
 from dpscale.ledger import Ledger
 from tests.ledger.disk import Disk, can_trace, traced
 
@@ -58,7 +58,7 @@ def lost(place: Path, charges: int, cuts: int, flushes: bool = True) -> int:
         if moment in moments:
             try:
                 faults += not admitted <= cut(disk, place, chance)
-            except BudgetError:
+            except DpscaleError:
                 faults += bool(admitted)
     assert len(admitted) == 3 * charges
     return faults
