@@ -54,7 +54,7 @@ class Domain:
         if not is_path(path):
             raise DomainError("domain", shown(path), "a domain file's path", "give it")
         try:
-            content = tomllib.loads(read_text(place(path)))
+            content = tomllib.loads(read_text(place(path, "domain")))
         except OSError as error:
             reason = error.strerror or "unreadable"
             got = f"cannot read {called(path)} ({reason})"

@@ -61,6 +61,19 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
     return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
 
 
+def check_texts(content: Any, where: str) -> None:
+    """JobError for a text that no file holds: with a NUL, or with half a letter (a lone surrogate)."""
+    if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
+        raise JobError(where or "job", "a text with a letter that no file can hold", "a text", "mend it")
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            check_texts(name, where)
+            check_texts(value, f"{where}.{name}".strip("."))
+    elif isinstance(content, list | tuple):
+        for value in content:
+            check_texts(value, where)
+
+
 def message_of(fault: Any) -> str:
     """Pydantic's own words, beginning small."""
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):

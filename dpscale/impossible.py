@@ -18,7 +18,7 @@ from typing import Any
 
 from dpscale.attribute import Attribute
 from dpscale.errors import DomainError
-from dpscale.names import nearest
+from dpscale.names import nearest, shown
 
 Find = Callable[[str], Attribute]
 
@@ -51,6 +51,9 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> list[Rule]:
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
                           "see docs/jobs.md")  # fmt: skip
+    for key in ("attribute", "by"):
+        if not isinstance(table[key], str):
+            raise DomainError(f"determined.{key}", shown(table[key]), "the name of an attribute", "name one")
     what, by = attribute(table["attribute"]), attribute(table["by"])
     rules = []
     for value, result in table["map"].items():

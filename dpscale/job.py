@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
-from dpscale.faults import Settings, checked, message_of
+from dpscale.faults import Settings, check_texts, checked, message_of
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import called, nearest, shown
@@ -53,7 +53,7 @@ class Job(Settings):
             return cls.parse(source, Path.cwd())
         if not is_path(source):
             raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
-        path = place(source)
+        path = place(source, "job")
         try:
             content = tomllib.loads(read_text(path))
         except OSError as error:
@@ -68,12 +68,15 @@ class Job(Settings):
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
         """Check the content; relative paths start at `folder`."""
+        check_texts(content, "")
         try:
             job = cls.model_validate(dict(content))
         except ValidationError as error:
             raise _sentence(error) from None
         _ = job.options, job.estimating  # refused here, before anything is made
-        return job._resolved(folder)
+        job = job._resolved(folder)
+        check_texts(job.to_dict(), "")  # the folder may have a name that nobody can write
+        return job
 
     @property
     def dataset(self) -> str:

@@ -23,10 +23,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 MOST_SHOWN = 250
+MOST_BITS = 500
 
 
 def shown(value: Any) -> str:
     """A value as a message may tell it: a number or a short text as it is, of anything else its type."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python prints none of thousands of digits
+        return "a number of hundreds of digits"
     if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
         return repr(value)
     return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"

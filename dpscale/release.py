@@ -18,7 +18,7 @@ from dpscale.job import Job
 from dpscale.plans.planned import Planned
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
-from dpscale.stages.repeating import check_repeat
+from dpscale.stages.repeating import begin, check_repeat
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import read_text
 
@@ -91,7 +91,7 @@ def run(
 
     A job that is done is opened as it is; DataError where its files have changed since. `fresh` makes a new release.
     """
-    opened = Run.create(Job.read(job), run_dir, fresh)
+    opened = begin(Job.read(job), run_dir, fresh)
     check_repeat(opened)
     run_stages(opened, client, scheduler, progress)
     return Release(opened)

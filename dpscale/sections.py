@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpscale.errors import JobError
 from dpscale.faults import Settings
@@ -14,6 +14,7 @@ from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
+PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
 NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
@@ -22,6 +23,14 @@ UNITS = {
     **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
     **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
 }
+
+
+def _name(value: str) -> str:
+    if not (value.strip() and value.isprintable()):
+        raise ValueError("write a name of printable characters")
+    return value
+
+
 Amount = Annotated[float, Field(gt=0, le=1e12)]  # of a budget: more would overflow on its way, and protects nobody
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-300, lt=1)]
@@ -32,7 +41,7 @@ class Data(Settings):
 
     path: str
     domain: str
-    privacy_unit: str | None = None
+    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     snapshot: Literal["content", "footers"] = "content"
     unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
@@ -60,7 +69,7 @@ class Privacy(Settings):
     rho: Amount | None = None
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
-    dataset: str | None = None
+    dataset: Annotated[str, AfterValidator(_name)] | None = None
     careless: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
 
@@ -190,6 +199,10 @@ class SynthesizeTable(Settings):
     weights: bool = False
     types: Literal["own", "input"] = "own"
     format: Literal["parquet", "csv"] = "parquet"
+
+    def parts_of(self, rows: int) -> int:
+        """In how many files so many rows are."""
+        return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
 
 
 class Output(Settings):

@@ -9,6 +9,7 @@ import click
 
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
+from dpscale.errors import JobError
 
 
 @main.group()
@@ -41,6 +42,8 @@ def ledger_cap(path: str, dataset: str, epsilon: float, delta: float, currency: 
     from dpscale.ledger import Ledger
     from dpscale.privacy.protection import Protection
 
+    if unit is not None and not unit.strip():
+        raise JobError("--unit", "got an empty name", "row, or the name of a column", "name one")
     protects = None if unit is None else Protection(None if unit == "row" else unit)
     with Ledger.open(path) as opened:
         click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))

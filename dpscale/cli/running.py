@@ -24,11 +24,10 @@ from dpscale.stages import STAGES
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
     from dpscale.job import Job
-    from dpscale.runs.run import Run
-    from dpscale.stages.repeating import check_repeat
+    from dpscale.stages.repeating import begin, check_repeat
     from dpscale.stages.running import run_stages
 
-    directory = Run.create(Job.read(job), run_dir, fresh)
+    directory = begin(Job.read(job), run_dir, fresh)
     repeated = check_repeat(directory)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
@@ -144,6 +143,19 @@ for _stage in STAGES.values():
         _stage_command(_stage.name, _stage.help)
 
 
+def _ask_rows(directory: Any, rows: int) -> None:
+    """Ask for another number of rows, unless there cannot be so many."""
+    from dpscale.faults import checked
+    from dpscale.sections import SynthesizeTable
+    from dpscale.stages.memory import check_rows
+
+    before = directory.synthesis or SynthesizeTable()
+    asked = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
+    check_rows(asked, rows, len(directory.domain), directory.job.engine.bytes)
+    with directory.locked():
+        directory.ask_rows(asked)
+
+
 @main.command(help=STAGES["synthesize"].help)
 @click.argument("run_dir")
 @click.option("--rows", type=click.IntRange(min=1), help="How many, if not as the job says.")
@@ -152,14 +164,11 @@ for _stage in STAGES.values():
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     from dpscale.runs.run import Run
-    from dpscale.sections import SynthesizeTable
     from dpscale.stages.running import run_stages
 
     directory = Run(run_dir)
     if rows is not None:
-        asked = directory.synthesis or SynthesizeTable()
-        with directory.locked():
-            directory.ask_rows(asked.model_copy(update={"rows": rows}))
+        _ask_rows(directory, rows)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}

@@ -22,10 +22,9 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
-    from dpscale.runs.run import Run
-    from dpscale.stages.repeating import check_repeat
+    from dpscale.stages.repeating import begin, check_repeat
 
-    directory = Run.create(Job.read(job), run_dir, fresh)
+    directory = begin(Job.read(job), run_dir, fresh)
     directory.check_open("measure")
     check_repeat(directory)
     with connected(scheduler) as client:

@@ -25,16 +25,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpscale.errors import BudgetError
+from dpscale.errors import BudgetError, JobError
 from dpscale.ledger import file as ledgerfile
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical, cost_to_text
-from dpscale.ledger.cap import Cap, checked_request, refusal
+from dpscale.ledger.cap import Cap, checked_request, new_cap, refusal
 from dpscale.ledger.place import check_one_file
 from dpscale.ledger.schema import VERSION
 from dpscale.ledger.statement import TABLES, findings, statement
+from dpscale.names import shown
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
+from dpscale.storage.files import checked_path
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
@@ -73,8 +75,9 @@ class CapChange:
 class Ledger:
     """An open ledger; a context manager. Open it with `Ledger.open`, once in each process.
 
-    All methods raise BudgetError where the ledger refuses or cannot be trusted, and TransientError where the same call
-    may pass later (locked, disk full). After either, the ledger is as it was before the call.
+    All methods raise BudgetError where the ledger refuses or cannot be trusted, TransientError where the same call may
+    pass later (locked, disk full), and JobError for what is no ledger, no cap or no name. After any of them the ledger
+    is as it was before the call.
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
@@ -84,7 +87,7 @@ class Ledger:
     @classmethod
     def open(cls, path: str | os.PathLike[str], create: bool = True, timeout: float = TIMEOUT) -> Ledger:
         """Open the ledger at `path`, made first where there is none and `create` is set."""
-        place = Path(os.path.abspath(path))
+        place = Path(os.path.abspath(checked_path(path, ledgerfile.FIELD)))
         return cls(ledgerfile.connect(place, create, timeout), place)
 
     @property
@@ -119,9 +122,10 @@ class Ledger:
         under a cap. `protects`: whom its releases protect, left out as they do. A cap below what is spent is taken.
         """
         dataset = _checked_name("dataset", dataset)
+        _check_protection(protects)
         with self._transaction("IMMEDIATE"):
             before = ledgerrows.account(self._db, dataset)
-            cap = Cap(epsilon, delta, currency or (before.cap.currency if before.cap and before.releases else ""))
+            cap = new_cap(epsilon, delta, currency or (before.cap.currency if before.cap and before.releases else ""))
             _check_currency(before, cap)
             row = ledgerrows.cap_row(cap, protects or before.protects)
             after = Account(dataset, [*before.caps, row], before.releases)
@@ -154,6 +158,7 @@ class Ledger:
         dataset, text = _checked_name("dataset", dataset), _checked_cost(cost)
         entry = (_checked_name("release", release), dataset, _checked_digest(plan_digest), text)
         epsilon, delta = checked_request(epsilon, delta)
+        _check_protection(protects)
         with self._transaction("IMMEDIATE" if reserve else "DEFERRED"):
             present = self._db.execute(
                 "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (entry[0],)
@@ -257,8 +262,13 @@ def _check_currency(account: Account, cap: Cap) -> None:
 
 def _checked_name(field: str, name: object) -> str:
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
-        raise BudgetError(field, f"got {name!r}", "a name of printable characters", "give it a name")
+        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "give it a name")
     return canonical(name)
+
+
+def _check_protection(protects: object) -> None:
+    if protects is not None and not isinstance(protects, Protection):
+        raise JobError("protects", f"got {shown(protects)}", "a Protection, or nothing", "give Protection('person')")
 
 
 def _checked_digest(plan_digest: object) -> str:

@@ -8,14 +8,17 @@ request until it just fits.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from fractions import Fraction
 
-from dpscale.errors import BudgetError
+from dpscale.errors import BudgetError, JobError
+from dpscale.names import shown
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.currency import CURRENCIES, GDP, PURE, Spending
 
+MOST = 1e12  # the epsilon of a cap, as of a budget: more overflows on its way, and protects nobody
 STEPS = 24  # halvings of the scale: below the digits that are shown
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
 
@@ -33,14 +36,21 @@ class Cap:
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise BudgetError("cap.epsilon", f"got {self.epsilon!r}", "a finite number > 0", "give the total allowed")
+            raise JobError("cap.epsilon", f"got {shown(self.epsilon)}", "a finite number > 0", "give the total allowed")
         if not (_is_number(self.delta) and 0 <= self.delta < 1):
-            raise BudgetError("cap.delta", f"got {self.delta!r}", "a number >= 0 and < 1", "1e-9 is a usual choice")
+            raise JobError("cap.delta", f"got {shown(self.delta)}", "a number >= 0 and < 1", "1e-9 is a usual choice")
+        for name in ("epsilon", "delta"):
+            object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "currency", self.currency or (GDP if self.delta else PURE))
         if self.currency not in CURRENCIES:
-            raise BudgetError("cap.currency", f"got {self.currency!r}", " or ".join(CURRENCIES), "name one of them")
+            raise JobError("cap.currency", f"got {shown(self.currency)}", " or ".join(CURRENCIES), "name one of them")
         if self.currency == GDP and not self.delta:
-            raise BudgetError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out or give a delta")
+            raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out or give a delta")
+
+    @property
+    def boundless(self) -> bool:
+        """Whether it is more than can be reckoned with, as older versions took it."""
+        return self.epsilon > MOST
 
     def admits(self, spending: Spending) -> bool:
         """Whether a history that came to so much stays within the cap."""
@@ -48,6 +58,16 @@ class Cap:
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g} in {self.currency}"
+
+
+def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
+    """A cap that is to be set; JobError for figures that are none."""
+    cap = Cap(epsilon, delta, currency)
+    if cap.boundless:
+        raise JobError(
+            "cap.epsilon", f"got {cap.epsilon:g}", f"a number > 0, at most {MOST:g}", "give the total allowed"
+        )
+    return cap
 
 
 def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps: int = 1) -> float:
@@ -130,11 +150,14 @@ def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float) -> str:
 def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:
     """The job's own figures, each of which may be left out."""
     if epsilon is not None and not (_is_number(epsilon) and math.isfinite(epsilon) and epsilon > 0):
-        raise BudgetError("privacy.epsilon", f"got {epsilon!r}", "a finite number > 0", "give it, or leave it out")
+        raise BudgetError("privacy.epsilon", f"got {shown(epsilon)}", "a finite number > 0", "give it, or leave it out")
     if delta is not None and not (_is_number(delta) and 0 <= delta < 1):
-        raise BudgetError("privacy.delta", f"got {delta!r}", "a number >= 0 and < 1", "give it, or leave it out")
+        raise BudgetError("privacy.delta", f"got {shown(delta)}", "a number >= 0 and < 1", "give it, or leave it out")
     return epsilon, delta
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a number that a float can hold."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpscale.errors import BudgetError, DpscaleError, TransientError
+from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.place import check_one_file
 from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema
 from dpscale.storage.files import flush
@@ -31,7 +31,7 @@ MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_READONLY: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
     sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
     sqlite3.SQLITE_CANTOPEN: (BudgetError, "cannot be opened", "give write permission on it and on its folder"),
-    sqlite3.SQLITE_NOTADB: (BudgetError, "is not a SQLite file", "name another file, or restore it from a copy"),
+    sqlite3.SQLITE_NOTADB: (JobError, "is not a SQLite file", "name another file, or restore it from a copy"),
     sqlite3.SQLITE_CORRUPT: (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
     sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
 }
@@ -52,7 +52,7 @@ def failures(path: Path) -> Iterator[None]:
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
     except OSError as error:
-        kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else BudgetError
+        kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
         remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
         raise unusable(path, f"cannot be created or opened ({error.strerror})", remedy, kind) from error
 
@@ -107,7 +107,7 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
     with failures(path):
         if not os.path.lexists(path):
             if not create:
-                raise unusable(path, "does not exist", "check the name")
+                raise unusable(path, "does not exist", "check the name", JobError)
             create_file(path)
         check_one_file(path)
         _check_place(path)
@@ -142,7 +142,9 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _check_place(path: Path) -> None:
     if path.is_dir():
-        raise unusable(path, "is a folder", "name a file in it")
+        raise unusable(path, "is a folder", "name a file in it", JobError)
+    if not path.is_file():
+        raise unusable(path, "is a device, a pipe or a socket", "name a file", JobError)
     if path.stat().st_size == 0:
         raise unusable(path, "is empty, which a ledger never is", "restore it from a copy, or name a new file")
     if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
@@ -152,7 +154,7 @@ def _check_place(path: Path) -> None:
 def check_identity(db: sqlite3.Connection, path: Path) -> int:
     """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers; its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise unusable(path, "is a SQLite file of another program", "name another file")
+        raise unusable(path, "is a SQLite file of another program", "name another file", JobError)
     if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
     version = _version(db)

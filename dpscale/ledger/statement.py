@@ -9,7 +9,7 @@ from typing import Any
 
 from dpscale.errors import BudgetError
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
-from dpscale.ledger.cap import remaining_epsilon
+from dpscale.ledger.cap import MOST, remaining_epsilon
 from dpscale.ledger.schema import STATES
 from dpscale.privacy.accounting import float_above
 from dpscale.privacy.conversion import gdp_mu
@@ -30,7 +30,7 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
         "spent": _figures(account, account.spent, delta),
         "reserved": _figures(account, account.reserved, delta),
         "remaining": _remaining(account),
-        "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap else None,
+        "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap and not cap.boundless else None,
         "notes": notes(account),
         "releases": [_entry(account, row) for row in account.releases],
     }
@@ -39,6 +39,8 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
 def notes(account: Account) -> list[str]:
     """What a reader of the figures has to know."""
     said = []
+    if account.cap and account.cap.boundless:
+        said.append(f"a cap above epsilon {MOST:g} holds nothing back: set one that does")
     if account.spent.public:
         said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
     if not account.caps:
@@ -65,7 +67,7 @@ def _figures(account: Account, spending: Spending, delta: float) -> dict[str, An
 def _remaining(account: Account) -> float | None:
     """What is left of the cap, in its currency."""
     cap = account.cap
-    if cap is None:
+    if cap is None or cap.boundless:
         return None
     most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, cap.delta) ** 2
     return max(0.0, most - account.spent.amount(cap.currency))

@@ -19,6 +19,7 @@ from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
 PLAN = "plan.json"
+OLDER = "rho"  # what plans of adaptive mechanisms were charged by before Gaussian DP
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
@@ -71,6 +72,10 @@ def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
         content = json.loads(read_bytes(folder / PLAN))
     except (FileNotFoundError, ValueError):
         content = None
+    if isinstance(content, dict) and OLDER in content and OLDER not in expected:
+        raise JobError("run directory", f"the plan in {folder} was made by an older version of dpscale",
+                       "a plan of this version", "what is in answers/ stands and costs nothing: read it there, or"
+                       " open the run with that version")  # fmt: skip
     if content != expected:
         raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
                        "start a new run")  # fmt: skip

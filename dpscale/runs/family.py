@@ -1,13 +1,13 @@
 """The runs of one job beside each other: DIR, DIR-2, DIR-3, … each a release of its own; none is ever written over.
 
 Where nobody names a directory, the latest of them is the job's. `--fresh` makes the next; but one that was begun and is
-not measured has to be done or ended first, so that a command repeated after a stop never spends twice.
+not done has to be done or ended first, so that a command repeated after a stop never spends twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dpscale.errors import JobError
@@ -22,14 +22,22 @@ def latest(base: Path, digest: str) -> tuple[Path, int]:
     return numbered(base, number), number
 
 
-def following(base: Path, digest: str) -> tuple[Path, int]:
-    """Where a new release goes, and its number; JobError while the latest one is not measured."""
+def unmeasured(run: Path) -> str:
+    """What is left of a run that is only to be measured."""
+    return "" if read_manifest(run)["stages"].get("measure", {}).get("state") == "done" else "measure"
+
+
+def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured) -> tuple[Path, int]:
+    """Where a new release goes, and its number; JobError while the latest one is not done.
+
+    `left`: of a run directory the first stage that is left to do, "" for none.
+    """
     last, number = latest(base, digest)
     if not _holds(last, digest):
         return base, 1
-    manifest = read_manifest(last)
-    if manifest["stages"].get("measure", {}).get("state") != "done" and not manifest.get("ended"):
-        raise JobError("--fresh", f"{last} was begun and is not measured", "a job whose latest run is",
+    if not read_manifest(last).get("ended") and (stage := left(last)):
+        what = "is not measured" if stage in ("plan", "measure") else f"its stage {stage} is not done"
+        raise JobError("--fresh", f"{last} was begun and {what}", "a job whose latest run is done",
                        f"go on by --run-dir {last} without --fresh, or end it: `dpscale end {last}`")  # fmt: skip
     number = max(_numbers(base)) + 1
     return numbered(base, number), number

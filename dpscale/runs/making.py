@@ -40,8 +40,8 @@ def making(where: Path) -> Iterator[None]:
     try:
         with disk_errors(where):
             yield
-    except OSError as error:
-        reason = error.strerror or "not possible"
+    except (OSError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "not possible"
         raise JobError("run directory", f"cannot make {where} ({reason})", "a place to write",
                        "choose another --run-dir") from None  # fmt: skip
 

@@ -10,8 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dpscale.errors import JobError
 from dpscale.job import Job
+from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
@@ -59,6 +62,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
     return content
+
+
+def asked_since(folder: Path, content: Any) -> SynthesizeTable:
+    """The rows that were asked for since the run was made; JobError where none could be."""
+    try:
+        return SynthesizeTable.model_validate(content)
+    except ValidationError:
+        raise JobError("run directory", f"synthesize in {MANIFEST} in {folder} is damaged",
+                       "the settings of docs/rows.md",
+                       "mend it there, or take it out: rows cost nothing") from None  # fmt: skip
 
 
 def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:

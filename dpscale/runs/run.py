@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,10 +29,10 @@ from dpscale.measure.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
-from dpscale.runs.family import following, latest
+from dpscale.runs.family import following, latest, unmeasured
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, Kept, first_manifest, left_by
+from dpscale.runs.manifest import MANIFEST, Kept, asked_since, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
@@ -40,6 +40,7 @@ from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
 FINISHED, ABANDONED = "finished", "abandoned"
+Left = Callable[[Path], str]
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
@@ -62,17 +63,17 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False) -> Run:
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured) -> Run:
         """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
 
-        Where none is named, the latest of a job's runs is reopened.
+        Where none is named, the latest of a job's runs is reopened. `left`: what keeps it from a new one beside it.
         """
         domain = job.read_domain()
         workload = job.build_workload(domain)
         digest = job_digest(job, domain)
         base = _resolved(path if path is not None else Path("runs") / digest[:12])
         with store_errors(base), making(base):
-            where, number = _place(base, digest, fresh, named=path is not None)
+            where, number = _place(base, digest, left if fresh else None, named=path is not None)
             made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
         vars(run)["workload"] = workload
@@ -139,7 +140,7 @@ class Run:
     def synthesis(self) -> SynthesizeTable | None:
         """What rows are asked for: by the job, or since the run was made; they cost nothing, so they may change."""
         since = self.manifest.get("synthesize")
-        return self.job.synthesize if since is None else SynthesizeTable.model_validate(since)
+        return self.job.synthesize if since is None else asked_since(self.path, since)
 
     def ask_rows(self, asked: SynthesizeTable) -> None:
         """Ask for other rows; those that are there are of no use then."""
@@ -264,10 +265,10 @@ def _resolved(path: str | Path) -> Path:
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
-def _place(base: Path, digest: str, fresh: bool, named: bool) -> tuple[Path, int]:
-    """Which of a job's directories, and which number it has among them."""
-    if fresh:
-        return following(base, digest)
+def _place(base: Path, digest: str, left: Left | None, named: bool) -> tuple[Path, int]:
+    """Which of a job's directories, and which number it has among them; `left` where a new one is asked for."""
+    if left:
+        return following(base, digest, left)
     return (base, 1) if named else latest(base, digest)
 
 

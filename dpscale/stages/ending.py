@@ -2,6 +2,7 @@
 
 Without the secret nothing can be drawn any more, here or from a copy made later. What was charged stays spent: the
 release stays on the ledger as it is, since some of its noise may be known. A finished run is a release like any other.
+No ledger is needed for that: one that cannot be told that a run is finished is told by the next `end`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.trace import write_trace
 from dpscale.stages import STAGES
 from dpscale.stages.spending import publish
-from dpscale.storage.files import remove_partial, store_errors
+from dpscale.storage.files import flush_names, remove_partial, store_errors
 
 BROKEN = (DataError, JobError, PlanError)
 
@@ -31,18 +32,30 @@ def end(run: Run) -> dict[str, Any]:
             whole = run.done("measure") or _finished(run)
             run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
         remove_partial(run.path)
-        for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # one may have been half made
-            destroy_secret(secret)
-        if run.manifest["secret"] is not None:
-            run.update(secret="destroyed")
-    return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
+        _forget(run)
+        return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
+
+
+def _forget(run: Run) -> None:
+    """Destroy the secret; to repeat it changes nothing."""
+    for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # one may have been half made
+        destroy_secret(secret)
+    if run.manifest["secret"] not in (None, "destroyed"):
+        run.update(secret="destroyed")
 
 
 def _spent(run: Run) -> dict[str, Any]:
-    """What the ledger holds of the run: nothing, the whole charge, or what the manifest says where it is not here."""
+    """What the ledger holds of the run: nothing, the whole charge, or what the manifest says where it is not here.
+
+    A finished run is published first, unless it is.
+    """
     try:
-        return {"charged": entry_of(run)}
-    except BudgetError as error:
+        entry = entry_of(run)
+        if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
+            publish(run, run.released)
+            entry = entry_of(run)
+        return {"charged": entry}
+    except (BudgetError, *BROKEN) as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
 
@@ -69,7 +82,10 @@ def dataset_of(run: Run) -> dict[str, Any]:
 
 
 def _finished(run: Run) -> bool:
-    """Whether all was measured but not published, as after a kill at the very end; then it is published now."""
+    """Whether all was measured but not published, as after a kill at the very end: its secret is not needed any more.
+
+    A power cut must not take what cannot be drawn again.
+    """
     try:
         state, left = _state_of(run)
     except BROKEN:  # what cannot be read can be abandoned all the same
@@ -78,7 +94,10 @@ def _finished(run: Run) -> bool:
         return False
     with run.during(STAGES["measure"]):
         write_trace(run.path / "trace.parquet", run.released.planned.trace(state))
-        publish(run, run.released)
+        remove_partial(run.measurements_path)
+        for folder in (run.measurements_path, run.path):
+            flush_names(folder)
+        _forget(run)
     return True
 
 

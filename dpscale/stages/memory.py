@@ -10,20 +10,34 @@ from collections.abc import Iterator
 
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
-from dpscale.errors import PlanError
+from dpscale.errors import JobError, PlanError
 from dpscale.job import Job
 from dpscale.plans.planned import Planned
+from dpscale.sections import SynthesizeTable
 
 ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
+VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
 
 def check_room(planned: Planned, job: Job, engine: Engine) -> None:
     """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(planned, job)
+    if job.synthesize is not None:
+        check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
     _check_memory(planned, memory, engine.workers)
     needed, what = max(_needs(planned, job, memory, engine.workers))
     engine.check_room(needed, what)
+
+
+def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
+    """JobError where a file of rows does not fit the memory setting. `rows`: how many; None, not known yet, for any."""
+    files = asked.parts_of(rows or 1)
+    needed = -(-(rows or 1) // files) * columns * VALUE
+    if needed > memory:
+        got = f"{rows} in {files} files: one needs {needed / 2**30:.2f} GiB"
+        raise JobError("synthesize.rows", got, f"what fits the {memory / 2**30:.2f} GiB of engine.memory",
+                       "ask for fewer rows, set more synthesize.parts, or raise engine.memory")  # fmt: skip
 
 
 def counting_memory(planned: Planned, job: Job) -> int:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from dpscale.errors import DataError
+from pathlib import Path
+
+from dpscale.errors import DataError, DpscaleError
+from dpscale.job import Job
+from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES
 from dpscale.tables.layout import differing, layout
+
+
+def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False) -> Run:
+    """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do."""
+    return Run.create(job, run_dir, fresh, left_of)
+
+
+def left_of(path: Path) -> str:
+    """The first stage that a run is to have and that is not done; of one that cannot be opened, measuring alone."""
+    stages = read_manifest(path)["stages"]
+    try:
+        run = Run(path)
+        wanted = [stage.name for stage in STAGES.values() if stage.wanted(run)]
+    except DpscaleError:
+        wanted = ["measure"]
+    return next((name for name in wanted if stages.get(name, {}).get("state") != "done"), "")
 
 
 def check_repeat(run: Run) -> str | None:

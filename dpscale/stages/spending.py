@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -82,6 +83,9 @@ def publish(run: Run, released: Released) -> None:
 def _ledger(run: Run) -> Iterator[Ledger]:
     """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
     place, known = run.job.privacy.ledger, run.manifest.get("ledger")
+    if known is not None and not os.path.lexists(place):
+        raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
+                          f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
     with Ledger.open(place, create=known is None) as ledger:
         if known is None:
             run.update(ledger=ledger.name)

@@ -20,6 +20,7 @@ from dpscale.reconstruct.pairwise.stored import LEARNT, read_learnt, write_learn
 from dpscale.runs.estimates import estimates_of, low_order_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.sections import SynthesizeTable
+from dpscale.stages.memory import check_rows
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesize.cells import spread
 from dpscale.synthesize.decode import column, table_of, type_of
@@ -29,7 +30,6 @@ from dpscale.synthesize.quality import apart, counted
 from dpscale.synthesize.raking import raked
 
 INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
-PART_ROWS = 100_000
 MOST_OPEN = 2
 Opened = tuple[Run, Learnt, Spread, float]
 _open: dict[str, Opened] = {}
@@ -37,12 +37,14 @@ _open: dict[str, Opened] = {}
 
 def perform(run: Run, engine: Engine) -> None:
     """Learn, draw every part, and say what there is."""
-    settings, folder = _settings(run), model_folder(run)
+    settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
+    check_rows(settings, settings.rows, columns, memory)
     if not present(folder / LEARNT):
         _learn(run, folder)
     _, learnt, cells, total = _opened(str(run.path), str(folder))
     rows = settings.rows or max(1, round(total))
-    parts = settings.parts or -(-rows // PART_ROWS)
+    parts = settings.parts_of(rows)
+    check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
     items = [(str(run.path), str(folder), rows, parts, number) for number in range(parts)]
     written = engine.map(write_part, items, "rows")

@@ -20,12 +20,14 @@ from traceback import walk_tb
 from typing import Any, BinaryIO, cast
 
 from dpscale.errors import DpscaleError, JobError, TransientError
+from dpscale.names import shown
 
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
 
 
-def place(path: str | Path) -> Path:
-    """A path in a folder, absolute; or, for a URL, one of the same manners in a store."""
+def place(path: str | Path, field: str = FIELD) -> Path:
+    """A path in a folder, absolute; or, for a URL, one of the same manners in a store. JobError for what is no path."""
+    path = checked_path(path, field)
     path = path.removeprefix("file://") if isinstance(path, str) else path
     if "://" not in str(path):
         return Path(path).absolute()
@@ -46,6 +48,19 @@ def place(path: str | Path) -> Path:
 def is_path(value: Any) -> bool:
     """Whether `place` takes it: a text, a path, or one of fsspec's kind, and nothing that has records in it."""
     return isinstance(value, str | os.PathLike) or hasattr(value, "read_bytes")
+
+
+def checked_path(path: Any, field: str) -> Any:
+    """A path as it is; JobError for another thing, and for what no file system can have as a name."""
+    if not is_path(path):
+        raise JobError(field, shown(path), "a path", "give one")
+    try:
+        writable = b"\0" not in os.fsencode(str(path))
+    except UnicodeEncodeError:
+        writable = False
+    if not writable:
+        raise JobError(field, "a path with a letter that no file system writes", "a path", "mend it")
+    return path
 
 
 def is_local(path: Path) -> bool:

@@ -1,7 +1,8 @@
 """Whom a row belongs to: one canonical form, and 128 bits of hash, for every spelling of a privacy unit's id.
 
 Files of one table may spell an id differently: 7 as an integer of any width, a float, a decimal, `07`, `7.0`, ` 7` or
-`7e0` in texts. Numbers are known by their value, exactly; other texts by what they say without blanks around, in NFC.
+`7e0` in texts. Numbers are known by their value, exactly; other texts by what they say, in NFC, without blanks around
+and without marks that are not seen, with one sign for minus.
 Where that is in doubt ids are merged, which makes one unit of them. Integers beyond 2⁵³ are never told by floats: a
 float is the number that it holds, and so is a text with an exponent, which a float was written as. What says that there
 is nothing (null, NaN, an empty text, NA, none) is no id. Dates and times are a family of their own, known by the
@@ -37,9 +38,19 @@ EXACT = 1 << 53
 PLAIN, LOCAL, INSTANT, ANY = "numbers or texts", "times without a zone", "times with a zone", ""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
-# blanks, control characters and marks that are not seen
+# blanks, control characters and marks that are not seen, around a text
 BLANKS = "".join(map(chr, [*range(0x21), *range(0x7F, 0xA1), 0xAD, 0x1680, *range(0x2000, 0x2010),
                            *range(0x2028, 0x2030), *range(0x205F, 0x2065), 0x3000, 0xFEFF]))  # fmt: skip
+# format characters (Cf), variation selectors and the grapheme joiner, which are not seen anywhere in a text
+MARKS = ((0xAD, 0xAD), (0x34F, 0x34F), (0x600, 0x605), (0x61C, 0x61C), (0x6DD, 0x6DD), (0x70F, 0x70F), (0x890, 0x891),
+         (0x8E2, 0x8E2), (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2064), (0x2066, 0x206F),
+         (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x110BD, 0x110BD), (0x110CD, 0x110CD),
+         (0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0001, 0xE0001), (0xE0020, 0xE007F),
+         (0xE0100, 0xE01EF))  # fmt: skip
+UNSEEN = f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in MARKS)}]"
+MINUS = "[\u2212\ufe63\uff0d]"
+WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+WIDE_WORD = "^[!-~]*[\uff01-\uff5e][!-~\uff01-\uff5e]*$"
 ASCII_BLANKS = "".join(letter for letter in BLANKS if letter.isascii())
 DIGITS = r"[^\x00-\x7f\P{N}]"  # of other scripts
 WHOLE = r"^(0|-?[1-9]\d{0,17})$"  # whole numbers below SHORT, in their canonical form
@@ -172,17 +183,20 @@ def canonical_texts(texts: pa.Array) -> pa.Array:
         return _texts([canonical(text.decode("utf-8", "surrogateescape")) for text in
                        texts.cast(pa.large_binary()).to_pylist()])  # fmt: skip
     special = pc.and_(pc.match_substring_regex(texts, SPECIAL), pc.invert(pc.match_substring_regex(texts, WHOLE)))
-    odd = pc.or_(special, pc.match_substring_regex(texts, DIGITS))
+    odd = pc.or_(special, pc.match_substring_regex(texts, f"{DIGITS}|{WIDE_WORD}"))
     return pc.replace_with_mask(texts, odd, _one_by_one(texts.filter(odd)))
 
 
 def _trimmed(texts: pa.Array) -> pa.Array:
-    """Without blanks and in NFC; ArrowInvalid for bytes that are no UTF-8."""
+    """Without blanks and marks, with one minus, in NFC; ArrowInvalid for bytes that are no UTF-8."""
     import pyarrow.compute as pc
 
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return pc.ascii_trim(texts, ASCII_BLANKS)
-    return pc.utf8_trim(pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC"), BLANKS)
+    texts = pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC")
+    if pc.any(pc.match_substring_regex(texts, UNSEEN)).as_py():
+        texts = pc.utf8_normalize(pc.utf8_trim(pc.replace_substring_regex(texts, UNSEEN, ""), BLANKS), "NFC")
+    return pc.replace_substring_regex(pc.utf8_trim(texts, BLANKS), MINUS, "-")
 
 
 def _one_by_one(texts: pa.Array) -> pa.Array:
@@ -197,13 +211,15 @@ def _one_by_one(texts: pa.Array) -> pa.Array:
 
 
 def canonical(text: str) -> str:
-    """What a text says: a number's value in one way to write it, "" for nothing, else the text without blanks, in NFC.
+    """What a text says: a number's value in one way to write it, "" for nothing, else the text as `_trimmed` has it.
 
     Digits of any script are digits. Bytes that are no UTF-8 may stand in it as lone surrogates.
     """
-    text = unicodedata.normalize("NFC", text.strip(BLANKS)).strip(BLANKS)
+    text = unicodedata.normalize("NFC", re.sub(UNSEEN, "", text).strip(BLANKS)).strip(BLANKS)
+    text = re.sub(MINUS, "-", text)
     if not text.isascii() and not any(letter.isnumeric() and not letter.isascii() for letter in text):
-        return text
+        word = text.translate(WIDE).lower()
+        return NAMED[word] if word.isascii() and word in NAMED else text
     spelled = text if text.isascii() else unicodedata.normalize("NFKC", text)
     spelled = re.sub(r"\d", lambda digit: str(unicodedata.decimal(digit[0])), spelled).lower()
     if spelled in NAMED:

@@ -7,10 +7,11 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 
+import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.engine import connect
 from dpscale.stages import reading
-from tests.stages.small import DOMAIN, table, write_job, write_table
+from tests.stages.small import DOMAIN, job, table, write_job, write_table
 
 
 def call(*arguments):
@@ -68,6 +69,16 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"rho": 1.0, "delta": 1e-9}}, ["delta", "epsilon alone"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-9, "rho": 1.0}}, ["rho"]),
         ({"privacy": {"dataset": "d"}}, ["epsilon"]),
+        ({"privacy": {"epsilon": 1.0, "dataset": "a\nb"}}, ["privacy.dataset", "printable"]),
+        ({"privacy": {"epsilon": 1.0, "dataset": " "}}, ["privacy.dataset", "printable"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "data"}}, ["privacy.ledger", "is a folder"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "/dev/null"}}, ["privacy.ledger", "is a device"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "data/part-0001.parquet"}}, ["privacy.ledger", "not a SQLite file"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "no/such/ledger"}}, ["privacy.ledger", "cannot be created"]),
+        ({"data": DATA | {"privacy_unit": "", "max_rows_per_unit": 1}}, ["data.privacy_unit"]),
+        ({"data": DATA | {"domain": "a\0b"}}, ["data.domain: a text with a letter"]),
+        ({"data": DATA | {"path": "a\0b"}}, ["data.path: a text with a letter"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "a\0b"}}, ["privacy.ledger: a text with a letter"]),
         ({"workload": [MARGINAL | {"weight": 0.0}]}, ["workload.weight", "0 for every query"]),
         ({"workload": [MARGINAL | {"weight": "much"}]}, ["workload.0.weight"]),
         ({"workload": [{"family": "marginal", "degree": True}]}, ["degree", "True"]),
@@ -84,6 +95,68 @@ MARGINAL = {"family": "marginal", "degree": 2}
 )
 def test_a_wrong_job(place, changes, says):
     refused(place, write_job(place, **changes), *says)
+
+
+@pytest.mark.parametrize("where", ["data.path", "data.domain", "privacy.ledger", "privacy.dataset", "engine.scheduler"])
+@pytest.mark.parametrize("text", ["\ud800", "a\0"])
+def test_a_text_that_no_file_holds(tmp_path, where, text):
+    table, name = where.split(".")
+    content = job(data=dict(DATA))
+    content[table] = content[table] | {name: text}
+    with pytest.raises(dp.JobError, match=f"^{where}: a text with a letter that no file can hold"):
+        dp.run(content, tmp_path / "run")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", 123, b"run", ["run"], ("run",)])
+def test_what_is_no_path(place, path):
+    for act in (lambda: dp.run(write_job(place), path), lambda: dp.Release.open(path), lambda: dp.run(path)):
+        with pytest.raises(dp.JobError) as refused:
+            act()
+        assert "\n" not in str(refused.value)
+    with pytest.raises(dp.DomainError if not isinstance(path, str) else dp.JobError):
+        dp.Domain.read(path)
+
+
+def test_nothing_is_no_run_directory_and_a_thousand_folders_are_too_many(place):
+    with pytest.raises(dp.JobError, match="run directory: None; it takes a path"):
+        dp.Release.open(None)
+    with pytest.raises(dp.JobError, match="cannot make"):
+        dp.run(write_job(place), "a/" * 2000)
+
+
+def test_figures_that_are_no_cap(place):
+    cap = ["ledger", "cap", place / "l.sqlite", "--dataset", "d", "--epsilon", 1, "--delta", 1e-9]
+    wrong = ([*cap[:5], "--epsilon", "nan", "--delta", 0], [*cap[:7], "--delta", 2], [*cap[:6], 1e308, *cap[7:]],
+             [*cap, "--unit", ""], [*cap[:4], "a\nb", *cap[5:]])  # fmt: skip
+    for arguments in wrong:
+        result = call(*arguments)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), (arguments, result.output, result.exception)
+    assert call("ledger", "show", place / "nowhere.sqlite").exit_code == 2
+
+
+@pytest.mark.parametrize("value", [True, [], 5, {}])
+@pytest.mark.parametrize("key", ["attribute", "by"])
+def test_what_determines_is_named(key, value):
+    rule = {"attribute": "sex", "by": "code", "map": {"0": "F"}} | {key: value}
+    with pytest.raises(dp.DomainError, match=rf"determined\.{key}: .* it takes the name of an attribute"):
+        dp.Domain.from_dict(DOMAIN | {"determined": [rule]})
+
+
+def test_a_run_of_an_older_version_is_told_to_stand(place):
+    """Not that a new one is needed, which would spend again."""
+    import json
+
+    release = dp.run(write_job(place, mechanism={"name": "aim-grem"}), place / "run")
+    path = release.path / "plan" / "plan.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rho": "1/2"}))
+    result = call("evidence", place / "run")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    with pytest.raises(dp.JobError) as refused:
+        dp.Release.open(place / "run")
+    for said in (result.stderr, str(refused.value)):
+        assert "made by an older version of dpscale" in said
+        assert "what is in answers/ stands" in said
+        assert "new run" not in said
 
 
 def test_not_toml_and_not_there(place):

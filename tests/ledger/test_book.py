@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.errors import BudgetError, DpscaleError, TransientError
+from dpscale.cli.ledgertext import ledger_text
+from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger import Ledger
 from dpscale.ledger import file as ledgerfile
 from dpscale.ledger import schema as ledgerschema
@@ -200,7 +202,7 @@ def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
 )
 def test_what_is_no_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
-    with pytest.raises(BudgetError, match=next(iter(change))):
+    with pytest.raises((BudgetError, JobError), match=next(iter(change))):
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
     assert rows(path) == {}
 
@@ -212,10 +214,59 @@ def test_a_cost_of_endless_digits_is_refused_until_it_is_coarsened(ledger: Ledge
     assert ledger.charge("adult", "r1", cost.coarsened(), DIGEST) == "reserved"
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0, 0.1), (-1, 0.1), (float("inf"), 0.1), (1, 1), (1, -0.1), ("1", 0)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        (0, 0.1),
+        (-1, 0.1),
+        (float("inf"), 0.1),
+        (1, 1),
+        (1, -0.1),
+        ("1", 0),
+        (10**400, 0.1),
+        pytest.param(10**5000, 0, id="endless"),
+        (1, 10**400),
+        (1e308, 1e-9),
+        (2e12, 0),
+    ],
+)
 def test_what_is_no_cap_is_refused(ledger: Ledger, epsilon: float, delta: float) -> None:
-    with pytest.raises(BudgetError, match="cap"):
+    with pytest.raises(JobError, match="cap"):
         ledger.set_cap("adult", epsilon, delta)
+
+
+@pytest.mark.parametrize("protects", ["person", 5, ("person",)])
+def test_whom_it_protects_is_a_protection(ledger: Ledger, path: Path, protects: Any) -> None:
+    with pytest.raises(JobError, match=r"protects: got .* it takes a Protection"):
+        ledger.set_cap("adult", 1.0, 1e-9, protects=protects)
+    with pytest.raises(JobError, match=r"protects: got .* it takes a Protection"):
+        ledger.charge("adult", "r1", gaussian(1), DIGEST, protects=protects)
+    assert rows(path) == {}
+
+
+@pytest.mark.parametrize("delta", [1e-9, 0.0])
+def test_a_cap_beyond_all_bounds_of_an_older_version_is_shown(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float
+) -> None:
+    from dpscale.ledger import cap
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cap, "MOST", math.inf)
+        ledger.set_cap("adult", 1e308, delta)
+    entry = ledger.summary("adult")["datasets"]["adult"]
+    assert (entry["cap"]["epsilon"], entry["remaining"], entry["remaining_epsilon"]) == (1e308, None, None)
+    assert "holds nothing back" in entry["notes"][0]
+    assert "  left " not in ledger_text(ledger.summary())
+    assert ledger.charge("adult", "r1", gaussian(1) if delta else Cost(pure=Fraction(1)), DIGEST) == "reserved"
+    ledger.set_cap("adult", 10.0, delta)
+    assert ledger.summary("adult")["datasets"]["adult"]["remaining_epsilon"] > 5
+
+
+@pytest.mark.parametrize("epsilon", [1e12, 1e-320])
+def test_the_largest_and_the_smallest_cap_are_shown(ledger: Ledger, epsilon: float) -> None:
+    for name, delta in (("one", 1e-9), ("two", 0.0)):
+        ledger.set_cap(name, epsilon, delta)
+    assert "left" in ledger_text(ledger.summary())
 
 
 def test_without_a_cap_all_is_admitted_and_recorded(ledger: Ledger) -> None:
@@ -743,19 +794,28 @@ def test_odd_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_ledger_there(path: Path) -> None:
-    assert_refused(BudgetError, "does not exist", lambda: Ledger.open(path, create=False))
+    assert_refused(JobError, "does not exist", lambda: Ledger.open(path, create=False))
     assert not path.exists()
-    assert_refused(BudgetError, "cannot be created", lambda: Ledger.open(path.parent / "no" / "such"))
+    assert_refused(JobError, "cannot be created", lambda: Ledger.open(path.parent / "no" / "such"))
+
+
+@pytest.mark.parametrize("name", ["x\0y", "\ud800", None, 5, b"ledger", ["ledger"]])
+def test_what_is_no_path(name: Any) -> None:
+    assert_refused(JobError, "a path", lambda: Ledger.open(name))
+
+
+def test_a_device_is_no_ledger() -> None:
+    assert_refused(JobError, "is a device", lambda: Ledger.open("/dev/null"))
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
-    assert_refused(BudgetError, "is a folder", lambda: Ledger.open(tmp_path))
+    assert_refused(JobError, "is a folder", lambda: Ledger.open(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough for a header of some hundred bytes " * 20, b"x"])
 def test_a_file_that_is_not_sqlite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert_refused(BudgetError, "not a SQLite file|another program", lambda: Ledger.open(path))
+    assert_refused(JobError, "not a SQLite file|another program", lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
@@ -773,7 +833,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     with raw(path) as db:
         db.execute("CREATE TABLE mine (x)")
     content = path.read_bytes()
-    assert_refused(BudgetError, "another program", lambda: Ledger.open(path))
+    assert_refused(JobError, "another program", lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
@@ -799,7 +859,7 @@ def test_damage_in_any_page_is_refused_or_found_by_verify(written: Path) -> None
             with Ledger.open(written) as ledger:
                 ledger.verify()
 
-        assert_refused(BudgetError, "damaged|not a SQLite|another", use)
+        assert_refused(DpscaleError, "damaged|not a SQLite|another", use)
     written.write_bytes(whole)
     use()
 
@@ -892,13 +952,13 @@ def test_a_ledger_that_cannot_be_written(public: Path, file_mode: int, folder_mo
     path.chmod(file_mode)
     public.chmod(folder_mode)
     error = as_nobody(lambda: Ledger.open(path))
-    assert isinstance(error, BudgetError)
+    assert isinstance(error, BudgetError | JobError)
     assert "permission" in error.remedy or "writable" in error.remedy
 
 
 def test_a_folder_that_cannot_be_written(public: Path) -> None:
     public.chmod(0o555)
-    assert isinstance(as_nobody(lambda: Ledger.open(public / "new.sqlite")), BudgetError)
+    assert isinstance(as_nobody(lambda: Ledger.open(public / "new.sqlite")), JobError)
     public.chmod(0o777)
     assert as_nobody(lambda: Ledger.open(public / "new.sqlite").close()) is None  # so it was the permission
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.errors import BudgetError
+from dpscale.errors import BudgetError, JobError
 from dpscale.ledger import Ledger, schema
 from dpscale.ledger.account import cost_to_text
 from dpscale.privacy.accounting import Cost, gdp_mu
@@ -129,7 +129,7 @@ def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
     change = ledger.set_cap("adult", 2.0, 1e-9)
     assert (change.cap.currency, change.charged_before) == ("gdp", 1)
     assert "odometer, not a filter" in str(change)
-    with pytest.raises(BudgetError, match="gdp at delta 0"):
+    with pytest.raises(JobError, match="gdp at delta 0"):
         ledger.set_cap("adult", 2.0, 0)
 
 

@@ -188,6 +188,36 @@ def test_where_the_ledger_is_gone_the_secret_is_destroyed_all_the_same(tmp_path)
     assert not run.secret_path.exists()
 
 
+def linked(place):
+    (place / "second.sqlite").hardlink_to(place / "ledger.sqlite")
+    return lambda: (place / "second.sqlite").unlink()
+
+
+def away(place):
+    (place / "away").mkdir()
+    for path in place.glob("ledger.sqlite*"):
+        path.rename(place / "away" / path.name)
+    return lambda: [path.rename(place / path.name) for path in (place / "away").iterdir()]
+
+
+@pytest.mark.parametrize("lose", [away, linked])
+@pytest.mark.parametrize("step", ["amid", "unpublished"])
+def test_no_ledger_is_needed_to_destroy_a_secret_and_it_is_told_when_it_is_back(tmp_path, lose, step):
+    job = write(tmp_path)
+    run = stopped(job, tmp_path / "run", step)
+    back = lose(tmp_path)
+    how = {"amid": "abandoned", "unpublished": "finished"}[step]
+    for _ in range(2):
+        assert told(0, "end", run.path).startswith(f"{how}: its ledger cannot be asked what was spent (privacy.ledger")
+        assert not run.secret_path.exists()
+        assert (Run(run.path).ended["how"], Run(run.path).manifest["secret"]) == (how, "destroyed")
+    back()
+    assert told(0, "end", run.path).startswith(f"{how}: the whole charge is spent")
+    assert [row["state"] for row in releases(job)] == ["reserved" if step == "amid" else "released"]
+    if step == "unpublished":
+        told(0, "reconstruct", run.path)
+
+
 def test_of_an_older_run_that_kept_no_name_of_its_ledger_the_charge_is_told_as_well(tmp_path):
     run = stopped(write(tmp_path), tmp_path / "run", "amid")
     path = run.path / "manifest.json"

@@ -192,6 +192,36 @@ def test_fresh_never_spends_twice_for_a_command_that_is_repeated_after_a_stop(tm
     assert len(charged(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("stage", ["reconstruct", "synthesize", "report"])
+def test_fresh_never_spends_twice_after_a_stop_in_a_later_stage(tmp_path, monkeypatch, stage):
+    """The same command again, and so for ever, until what is left is done."""
+    job, run = write(tmp_path, engine=UNSEEDED, synthesize={"rows": 10}), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"dpscale.stages.{stage}.perform", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        command(75, "run", job, "--run-dir", run, "--fresh")
+    said = command(2, "run", job, "--run-dir", run, "--fresh")
+    assert f"{run} was begun and its stage {stage} is not done" in said
+    assert f"`dpscale end {run}`" in said
+    with pytest.raises(dp.JobError, match="is not done"):
+        dp.run(job, run, fresh=True)
+    assert len(charged(tmp_path)) == 1
+    command(0, "run", job, "--run-dir", run)
+    command(0, "run", job, "--run-dir", run, "--fresh")
+    assert len(charged(tmp_path)) == 2
+
+
+def test_fresh_goes_on_behind_a_run_that_was_edited_or_ended_amid_its_answers(tmp_path, done):
+    for change in ("edited", "ended"):
+        run = max(tmp_path.glob("run*"))
+        if change == "edited":
+            (run / "job.toml").write_text("")
+        else:
+            (run / "report.html").unlink()
+            command(0, "end", run)
+        command(0, "run", done, "--run-dir", tmp_path / "run", "--fresh")
+    assert len(charged(tmp_path)) == 3
+
+
 def test_fresh_goes_on_behind_a_run_that_was_ended(tmp_path):
     job, run = write(tmp_path, engine=UNSEEDED), tmp_path / "run"
     command(0, "plan", job, "--run-dir", run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale import sections as dp_sections
 from dpscale.cli.commands import main
 
 DOMAIN = {
@@ -125,6 +127,43 @@ def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Pa
     assert len(again.synthetic()) == 30
     assert again.manifest["stages"]["measure"] == measured
     assert [path.name for path in sorted((tmp_path / "run/synthetic").glob("part*"))] == ["part-00000.csv"]
+
+
+@pytest.mark.parametrize("rows", [2 * 10**12, 10**12, 10**400])
+def test_more_rows_than_there_can_be_are_refused_and_nothing_is_changed(
+    reference: Path, tmp_path: Path, rows: int
+) -> None:
+    shutil.copytree(reference / "run", tmp_path / "run")
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    result = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows)])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
+    assert result.stderr.startswith("dpscale: synthesize.rows: ")
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+    assert len(dp.Release.open(tmp_path / "run").synthetic()) == 900
+
+
+@pytest.mark.parametrize("asked", [{"rows": 2 * 10**12}, 5, {"row": 1}])
+def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Path, asked: Any) -> None:
+    run = shutil.copytree(reference / "run", tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["stages"].pop("synthesize")
+    (run / "manifest.json").write_text(json.dumps(manifest | {"synthesize": asked}))
+    result = CliRunner().invoke(main, ["synthesize", str(run)])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
+    assert "is damaged" in result.stderr
+
+
+def test_the_number_of_files_is_bounded() -> None:
+    for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
+        assert dp_sections.SynthesizeTable().parts_of(rows) == parts
+    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
+
+
+def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:
+    job = write(tmp_path, synthesize={"rows": 10**9, "parts": 1})
+    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: one needs 59\.60 GiB"):
+        dp.run(job, tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_about_as_many_rows_as_records_where_no_number_is_given(tmp_path: Path) -> None:

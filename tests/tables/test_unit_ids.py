@@ -36,12 +36,18 @@ SEVENS = [
     *(pa.array([7], kind) for kind in (pa.int8(), pa.uint16(), pa.int64(), pa.uint64())),
     *(pa.array([7.0], pa.float64()).cast(kind) for kind in (pa.float16(), pa.float32(), pa.float64())),
     *(pa.array([Decimal(7)], kind) for kind in (pa.decimal128(10, 0), pa.decimal128(10, 2), pa.decimal256(60, 5))),
-    *(pa.array([text]) for text in ("7", " 7", "07", "7.0", "7.", "+7", "7e0", "0.7E1", "70e-1", "７", "٧", "7\x00")),
+    *(pa.array([text]) for text in ("7", " 7", "07", "7.0", "7.", "+7", "7e0", "0.7E1", "70e-1", "７", "٧", "7\x00",
+                                          "\u180e7", "\u061c7", "7\ufe0f",
+                                          "7\u034f", "7\U000e0020", "7e\u22120", "\u200b７．０")),
     pa.array(["7.00"], pa.large_string()), pa.array(["007"]).dictionary_encode(), pa.array([7]).dictionary_encode(),
 ]  # fmt: skip
 SPELLINGS = {
     "seven": SEVENS,
-    "text": [pa.array([text]) for text in ("Zoë", "Zoe\u0308", " Zoë\t", "\ufeffZoë", "Zoë\u00a0")],
+    "text": [pa.array([text]) for text in ("Zoë", "Zoe\u0308", " Zoë\t", "\ufeffZoë", "Zoë\u00a0", "Zo\u00adë",
+                                                 "Zoe\u200b\u0308", "Zoë\ufe0e")],
+    "below zero": [pa.array([-5]),
+                   *(pa.array([text]) for text in ("-5", "\u22125", "\uff0d5", "\uff0d５", "-\u200d05"))],
+    "word": [pa.array([text]) for text in ("é-x", "é\u2212x", "é－x")],
     "large": [pa.array([2**53 + 1]), pa.array(["9007199254740993"]), pa.array([Decimal(2**53 + 1)]),
               pa.array(["09007199254740993.00"])],
     "beyond 64 bits": [pa.array([Decimal(10**30)]), pa.array(["1" + "0" * 30]), pa.array(["1e30"])][:2],
@@ -94,7 +100,7 @@ def test_whole_numbers_have_the_words_that_they_always_had():
 
 
 NUMBERISH = st.from_regex(r"\A[ ]?[+-]?0{0,2}\d{0,20}(\.\d{0,3})?(e[+-]?\d{1,2})?[ ]?\Z")
-STRANGE = st.text(st.sampled_from("0071+-.e ٧７²½xé\u0301\u00a0\ufeffNaninfTRUE/"), max_size=6)
+STRANGE = st.text(st.sampled_from("0071+-.e ٧７²½xé\u0301\u00a0\ufeffNaninfTRUE/−－ＮＡａ／\u200d\ufe0f"), max_size=6)
 TEXTS = NUMBERISH | STRANGE | st.text(max_size=5) | st.integers().map(str) | st.floats().map(repr)
 
 
@@ -111,11 +117,33 @@ def test_texts_are_one_id_where_their_values_are(one, other):
     assert (canonical(one) == canonical(other)) == (meaning(one) == meaning(other))
 
 
+MINUSES = (0x2212, 0xFE63, 0xFF0D)
+
+
+def is_variation(letter):
+    return "VARIATION SELECTOR" in unicodedata.name(letter, "") or letter == "\u034f"
+
+
+def test_what_nobody_sees_is_no_part_of_an_id():
+    """Of every character that this Python knows."""
+    unseen = [
+        chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" or is_variation(chr(code))
+    ]
+    assert len(unseen) > 400
+    for text in ("Zoë", "7"):
+        around = [mark + text + mark for mark in unseen] + [text[:1] + mark + text[1:] for mark in unseen]
+        assert set(words(pa.array(around))) == set(words(pa.array([text])))
+
+
 def meaning(text):
     """The oracle: a fraction, nothing, or the text itself, by Python's own readers."""
+    text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf" and not is_variation(letter))
     text = unicodedata.normalize("NFC", text.strip()).strip(" \ufeff\u00a0\u00ad")
+    text = text.translate(dict.fromkeys(MINUSES, "-"))
     text = unicodedata.normalize("NFC", canonical_blanks(text))
-    spelled = unicodedata.normalize("NFKC", text).lower() if any(letter.isnumeric() for letter in text) else text
+    wide = all("!" <= letter <= "~" or "！" <= letter <= "～" for letter in text)
+    number = any(letter.isnumeric() for letter in text)
+    spelled = unicodedata.normalize("NFKC", text).lower() if number or wide else text
     spelled = spelled.lower() if spelled.isascii() else spelled
     if spelled in NULL_WORDS | {"true", "false"}:
         return {"true": Fraction(1), "false": Fraction(0)}.get(spelled)
@@ -140,7 +168,9 @@ def canonical_blanks(text):
 
 @pytest.mark.parametrize("column", [
     pa.array([None, 1]), pa.array([None, 1.5]), pa.array([float("nan"), 1]), pa.array(["", "x"]), pa.array([" ", "x"]),
-    pa.array(["NaN", "x"]), pa.array(["n/a", "x"]), pa.array([None, DAY]), pa.array([None, "x"]).dictionary_encode(),
+    pa.array(["NaN", "x"]), pa.array(["n/a", "x"]),
+    pa.array(["ＮＡ", "x"]), pa.array([" Ｎ／ａ\u200b", "x"]),
+    pa.array([None, DAY]), pa.array([None, "x"]).dictionary_encode(),
     pa.array([None, Decimal(1)]), pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["x", None])),
 ])  # fmt: skip
 def test_what_says_nothing_is_no_id(column):
