@@ -21,6 +21,7 @@ from marginal_tables import DATA, Table
 
 from dpscale import Domain, Workload
 from dpscale.adaptive import run
+from dpscale.blas import one_thread
 from dpscale.graphical.fit import Effort, fit
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed
@@ -40,7 +41,8 @@ def outcome(table: Table, module, options: dict, epsilon: float, seed: int) -> l
     state = run(planned, table.counts, seeded_secret(seed))
     times.append(time.perf_counter())
     told = observed(state.counts, state.groups, state.residuals)
-    model = fit({name: len(noisy.values) for name, noisy in state.counts.items()}, told, Effort())
+    with one_thread():
+        model = fit({name: len(noisy.values) for name, noisy in state.counts.items()}, told, Effort())
     times.append(time.perf_counter())
     error = table.error(model.marginal)
     times.append(time.perf_counter())
