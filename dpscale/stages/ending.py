@@ -16,7 +16,7 @@ from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.trace import write_trace
 from dpscale.stages import STAGES
-from dpscale.stages.spending import publish
+from dpscale.stages.spending import check_there, publish
 from dpscale.storage.files import flush_names, remove_partial, store_errors
 
 BROKEN = (DataError, JobError, PlanError)
@@ -71,6 +71,7 @@ def dataset_of(run: Run) -> dict[str, Any]:
     known = manifest.get("ledger")
     if known is None and manifest["privacy"] is None:
         return {}
+    check_there(run)
     with Ledger.open(run.job.privacy.ledger, create=False) as ledger:
         if known not in (None, ledger.name):  # older runs did not keep its name
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",

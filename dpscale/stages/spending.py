@@ -79,13 +79,20 @@ def publish(run: Run, released: Released) -> None:
             ledger.publish(released.release)
 
 
+def check_there(run: Run) -> None:
+    """BudgetError where the ledger that a run was begun with is lost."""
+    place = run.job.privacy.ledger
+    if not os.path.lexists(place):
+        raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
+                          f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
+
+
 @contextmanager
 def _ledger(run: Run) -> Iterator[Ledger]:
     """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
     place, known = run.job.privacy.ledger, run.manifest.get("ledger")
-    if known is not None and not os.path.lexists(place):
-        raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
-                          f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
+    if known is not None:
+        check_there(run)
     with Ledger.open(place, create=known is None) as ledger:
         if known is None:
             run.update(ledger=ledger.name)

@@ -183,15 +183,22 @@ def canonical_texts(texts: pa.Array) -> pa.Array:
         return _texts([canonical(text.decode("utf-8", "surrogateescape")) for text in
                        texts.cast(pa.large_binary()).to_pylist()])  # fmt: skip
     special = pc.and_(pc.match_substring_regex(texts, SPECIAL), pc.invert(pc.match_substring_regex(texts, WHOLE)))
-    odd = pc.or_(special, pc.match_substring_regex(texts, f"{DIGITS}|{WIDE_WORD}"))
-    return pc.replace_with_mask(texts, odd, _one_by_one(texts.filter(odd)))
+    if not _is_ascii(texts):
+        special = pc.or_(special, pc.match_substring_regex(texts, f"{DIGITS}|{WIDE_WORD}"))
+    return pc.replace_with_mask(texts, special, _one_by_one(texts.filter(special)))
+
+
+def _is_ascii(texts: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    return pc.all(pc.string_is_ascii(texts)).as_py() is not False
 
 
 def _trimmed(texts: pa.Array) -> pa.Array:
     """Without blanks and marks, with one minus, in NFC; ArrowInvalid for bytes that are no UTF-8."""
     import pyarrow.compute as pc
 
-    if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
+    if _is_ascii(texts):
         return pc.ascii_trim(texts, ASCII_BLANKS)
     texts = pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC")
     if pc.any(pc.match_substring_regex(texts, UNSEEN)).as_py():
