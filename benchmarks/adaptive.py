@@ -275,7 +275,8 @@ def main() -> None:
             against_peer(table, asked.peer_python, asked.peer_limit, asked.first_seed, asked.data)
     if asked.save:
         kept = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
-                for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()}  # fmt: skip
+                for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()
+                if table == "adult" or epsilon == 1.0}  # fmt: skip
         results.save("adaptive", {", ".join(key): error for key, error in kept.items()})
     if asked.plot and found:
         plot(found, asked.plot)

@@ -552,7 +552,7 @@ def test_only_a_measured_run_that_nobody_edited_and_whose_ledger_is_here_has_one
     stray.unlink()
     for path in tmp_path.glob("ledger.sqlite*"):
         path.rename(tmp_path / f"away-{path.name}")
-    assert command("evidence", run, "--selftest", selftest)[0] == 2
+    assert command("evidence", run, "--selftest", selftest)[0] == 3
 
 
 def test_a_draw_that_no_decision_ordered_is_refused_even_before_its_hash(tmp_path):

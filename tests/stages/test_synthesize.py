@@ -87,7 +87,7 @@ def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(refer
     assert "rows" not in json.dumps(release.manifest["columns"])
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_where_it_runs_changes_no_byte(reference: Path, tmp_path: Path, scheduler: str) -> None:
     job = write(reference, f"{scheduler}.toml", engine={"scheduler": scheduler, "seed": 7})
     assert digests(dp.run(job, tmp_path / "run").path) == digests(reference / "run")
