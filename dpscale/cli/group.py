@@ -50,8 +50,11 @@ def _quiet_threads() -> Iterator[None]:
 
 
 def _kind_alone(failure: Any) -> None:
-    if failure.exc_type is not SystemExit:
-        click.echo(f"dpscale: a thread or a destructor failed with {failure.exc_type.__name__}", err=True)
+    try:
+        if failure.exc_type is not SystemExit:
+            click.echo(f"dpscale: a thread or a destructor failed with {failure.exc_type.__name__}", err=True)
+    except Exception:  # for want of memory: nothing is said, and nothing of it
+        pass
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
