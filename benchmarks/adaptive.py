@@ -244,13 +244,18 @@ def tables(names: Sequence[str], data: Path) -> Iterator[Table]:
             yield table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def which(parser: argparse.ArgumentParser) -> None:
+    """Options that say which tables, at which ε, with which seeds."""
     parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--data", type=Path, default=DATA)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which(parser)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)

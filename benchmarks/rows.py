@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import time
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import results
-from adaptive import adaptive, tables
-from marginal_tables import DATA, Table, generated
+from adaptive import adaptive, tables, which
+from marginal_tables import Table, generated
 
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruct.entropy import LowOrder
@@ -99,12 +98,8 @@ def speed() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=100)
+    which(parser)
     parser.add_argument("--parts", type=int, nargs="+", default=[1])
-    parser.add_argument("--data", type=Path, default=DATA)
     for flag in ("speed", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     asked = parser.parse_args()

@@ -22,34 +22,24 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.errors import JobError
-from dpscale.faults import Settings, setting
+from dpscale.faults import setting
 from dpscale.graphical.tree import model_cells
+from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.graphical import Graphical
-from dpscale.mechanisms.aim.schedule import Inside, Targets, vain
+from dpscale.mechanisms.aim.schedule import Inside, Targets, by_overlap, vain
 from dpscale.mechanisms.aim.selection import Selection
-from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.names import AttributeSet
-from dpscale.plans.planfile import check_content
-from dpscale.privacy.budget import LAPLACE
-from dpscale.workload.targets import targets_of, whole_weights
 
 NAME = "aim-pgm"
-FINEST = 1 << 20
 
 
-class Options(Settings):
+class Options(Shares):
     """How the loop goes about it."""
 
-    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
-    selecting: float = setting(
-        0.1, "a share from 0.01 to 0.99", "the share of a measurement that pays its choice", ge=0.01, le=0.99
-    )
-    grain: float = setting(0.45, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
     degree: int = setting(3, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
     measured: int = setting(
         48, "a whole number from 1 to 10000", "how many sets the budget is meant to measure at first", ge=1, le=10_000
@@ -57,15 +47,6 @@ class Options(Settings):
     batch: int = setting(2, "a whole number from 1 to 1000", "sets chosen a round", ge=1, le=1000)
     most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
                               "together, once all is spent", ge=1, le=10**9)  # fmt: skip
-
-    def exact(self) -> dict[str, str]:
-        """As plan.json has them."""
-        shares = {name: _share(getattr(self, name)) for name in ("ones", "selecting")}
-        return {name: str(value) for name, value in (self.model_dump() | shares).items()}
-
-
-def _share(value: float) -> Fraction:
-    return Fraction(str(value)).limit_denominator(FINEST)
 
 
 @dataclass(frozen=True)
@@ -89,12 +70,8 @@ class Rounds:
         return (beta - self.ones * beta) / min(self.measured, max(candidates, 1))
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
-        """Σ_s c_s |r ∩ s| is a sum over r's attributes."""
-        alone: dict[str, int] = {}
-        for target, weight in targets.items():
-            for name in target:
-                alone[name] = alone.get(name, 0) + weight
-        return {names: sum(alone[name] for name in names) for names in candidates}
+        """Σ_s c_s |r ∩ s|."""
+        return by_overlap(candidates, targets)
 
     def batch(self, candidates: int) -> int:
         return self.sets
@@ -164,25 +141,15 @@ class Growing(Chosen):
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Growing:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    if question.noise == LAPLACE:
-        raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism", "epsilon with delta, or beta",
-                       "add delta")  # fmt: skip
-    workload, targets = question.workload, targets_of(question.workload)
-    sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
-    schedule = Rounds(_share(options.ones), _share(options.selecting), options.degree, options.measured, options.batch)
-    asked = Setting(sizes, tuple(targets), Fraction(question.budget.amount), question.rows_per_unit, schedule,
-                    Graphical(options.grain), whole_weights(targets))  # fmt: skip
-    estimating = replace(asked, beliefs=MaximumEntropy(options.grain))
-    return Growing(
-        workload, NAME, asked, estimating, "graphical models", options.exact(), most_cells=options.most_cells
-    )
+    schedule = Rounds(options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch)
+    own = asked(question, schedule, Graphical(options.grain))
+    estimating = replace(own, beliefs=MaximumEntropy(options.grain))
+    return Growing(question.workload, NAME, own, estimating, "graphical models", options.exact(),
+                   most_cells=options.most_cells)  # fmt: skip
 
 
 def read(folder: Path, question: Question, options: Options) -> Growing:
-    """The plan that follows from a job; JobError unless it is the one in the folder."""
-    planned = plan(question, options)
-    check_content(folder, planned.to_dict())
-    return planned
+    return same_as_kept(plan(question, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -17,41 +17,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.errors import JobError
-from dpscale.faults import Settings, setting
+from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.graphical import Graphical
 from dpscale.mechanisms.aim.schedule import Batched
 from dpscale.mechanisms.aim.selection import Selection
-from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.names import AttributeSet
-from dpscale.plans.planfile import check_content
-from dpscale.privacy.budget import LAPLACE
-from dpscale.workload.targets import targets_of
 
 NAME = "mst"
-FINEST = 1 << 20
 
 
-class Options(Settings):
-    """How the budget is shared, and over which cells pairs are measured."""
-
-    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
-    selecting: float = setting(
-        0.1, "a share from 0.01 to 0.99", "the share of the rest that pays the choice of the tree", ge=0.01, le=0.99
-    )
-    grain: float = setting(0.45, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
-
-    def exact(self) -> dict[str, str]:
-        """As plan.json has them."""
-        return {"ones": str(_share(self.ones)), "selecting": str(_share(self.selecting)), "grain": str(self.grain)}
-
-
-def _share(value: float) -> Fraction:
-    return Fraction(str(value)).limit_denominator(FINEST)
+class Options(Shares):
+    """How the budget is shared; all choices are one round."""
 
 
 def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
@@ -107,25 +87,16 @@ class Tree(Chosen):
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Tree:
     """What the tree will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    if question.noise == LAPLACE:
-        raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism", "epsilon with delta, or beta",
-                       "add delta")  # fmt: skip
-    workload, targets = question.workload, tuple(targets_of(question.workload))
-    sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
-    schedule = Half(ones=_share(options.ones), selecting=_share(options.selecting), rounds=1)
-    asked = Setting(sizes, targets, Fraction(question.budget.amount), question.rows_per_unit, schedule,
-                    Graphical(options.grain))  # fmt: skip
-    heads = joined(asked.candidates)
-    asked = replace(asked, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
-    estimating = replace(asked, beliefs=MaximumEntropy(options.grain))
-    return Tree(workload, NAME, asked, estimating, "a spanning tree of pairs", options.exact())
+    schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1)
+    own = asked(question, schedule, Graphical(options.grain), weighted=False)
+    heads = joined(own.candidates)
+    own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
+    estimating = replace(own, beliefs=MaximumEntropy(options.grain))
+    return Tree(question.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
 
 
 def read(folder: Path, question: Question, options: Options) -> Tree:
-    """The plan that follows from a job; JobError unless it is the one in the folder."""
-    planned = plan(question, options)
-    check_content(folder, planned.to_dict())
-    return planned
+    return same_as_kept(plan(question, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:

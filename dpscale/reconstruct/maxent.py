@@ -51,7 +51,8 @@ class Options(Settings):
     implied: Literal["model", "chains"] = setting(
         "model",
         "model or chains",
-        "what pairs are that were not measured: as one model of all pairs has them, or by their strongest chain",
+        "what pairs are that were not measured: as one model of all pairs has them (where that is learnt in about a "
+        "minute, and errors are not simulated), or by their strongest chain",
     )
     agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
 

@@ -7,6 +7,7 @@ what was learnt, the release's name and the part's number.
 from __future__ import annotations
 
 import json
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def perform(run: Run, engine: Engine) -> None:
         "files": [name for name, _ in written],
         "weights": settings.weights,
         "total": total,
+        "pairs": {"held": len(learnt.wanted.layout.pairs), "of": comb(len(names), 2)},
         "apart": apart(counts, names, sizes, estimates_of(run).marginal),
     }
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())

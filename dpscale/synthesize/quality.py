@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from math import comb, prod
 
 import numpy as np
@@ -17,13 +16,27 @@ Columns = tuple[int, ...]
 
 
 def sampled(sizes: Sequence[int]) -> list[Columns]:
-    """About SETS sets of each degree, evenly spaced, of no more than MOST_CELLS cells."""
+    """About SETS sets of each degree, evenly spaced in their order, of no more than MOST_CELLS cells."""
     found: list[Columns] = []
     for degree in (1, 2, 3):
-        step = max(1, comb(len(sizes), degree) // SETS)
-        every = (kept for number, kept in enumerate(combinations(range(len(sizes)), degree)) if number % step == 0)
-        found += [kept for kept in every if prod(sizes[i] for i in kept) <= MOST_CELLS]
+        every = range(0, comb(len(sizes), degree), max(1, comb(len(sizes), degree) // SETS))
+        sets = (unranked(number, len(sizes), degree) for number in every)
+        found += [kept for kept in sets if prod(sizes[i] for i in kept) <= MOST_CELLS]
     return found
+
+
+def unranked(number: int, count: int, degree: int) -> Columns:
+    """The number-th set of so many of `count` columns, in the order of `itertools.combinations`."""
+    kept: list[int] = []
+    for column in range(count):
+        if len(kept) == degree:
+            break
+        begun = comb(count - column - 1, degree - len(kept) - 1)  # sets that go on with this column
+        if number < begun:
+            kept.append(column)
+        else:
+            number -= begun
+    return tuple(kept)
 
 
 def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Array | None = None) -> list[Array]:

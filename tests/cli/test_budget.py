@@ -91,3 +91,11 @@ def test_a_unit_is_not_mixed_with_rows(tmp_path):
     refused = command("run", rows, "--run-dir", tmp_path / "run", "--quiet")
     assert refused.exit_code == 3
     assert "a release that protects one row (add/remove) on dataset 'small'" in refused.stderr
+
+
+@pytest.mark.parametrize("mechanism", ["aim-grem", "aim-pgm", "mst"])
+def test_pure_privacy_is_refused_for_adaptive_mechanisms_in_the_jobs_own_words(tmp_path, mechanism):
+    job = write(tmp_path, mechanism={"name": mechanism}, privacy={"epsilon": 1.0, "dataset": "small"}, engine={})
+    refused = command("plan", job)
+    assert refused.exit_code == 2
+    assert "it takes epsilon with delta, rho or privacy_cost; add delta" in refused.stderr

@@ -381,6 +381,12 @@ def test_a_loss_of_bounded_range_is_gaussian_dp_over_its_whole_trade_off_whereve
     assert epsilon**2 / 4 * 1.2 < mu**2 <= epsilon**2 / 4 * math.pi / 2 * (1 + 1e-9) or epsilon > 5
 
 
+def test_the_figures_of_the_documents_on_choices_and_measurements() -> None:
+    assert gdp_mu(1, 1e-9) ** 2 / (2 * zcdp_rho(1, 1e-9)) == pytest.approx(1.106, abs=5e-4)
+    assert mu_of_exponential(1e-3) ** 2 / (1e-6 / 4) == pytest.approx(1.57, abs=5e-3)
+    assert mu_of_exponential(5.0) ** 2 / (25 / 4) == pytest.approx(1.32, abs=5e-3)
+
+
 @settings(max_examples=25, deadline=None)
 @given(cost=costs, more=costs, delta=powers(-12, -1))
 def test_costs_never_fall_when_something_is_added(cost: Cost, more: Cost, delta: float) -> None:

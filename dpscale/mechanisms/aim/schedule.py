@@ -62,12 +62,7 @@ class Published:
         return self.one_way_cost(beta, attributes, candidates) / (1 - self.selecting)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
-        """Σ_π w_π |γ ∩ π| is a sum over γ's attributes."""
-        alone: dict[str, int] = {}
-        for target, weight in targets.items():
-            for name in target:
-                alone[name] = alone.get(name, 0) + weight
-        return {names: sum(alone[name] for name in names) for names in candidates}
+        return by_overlap(candidates, targets)
 
     def batch(self, candidates: int) -> int:
         return 1
@@ -116,6 +111,15 @@ class Batched:
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
         return self.growth * step if 2 * vain(moved, noise, self.patience) > len(moved) else step
+
+
+def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:
+    """Σ_π w_π |γ ∩ π| of every candidate γ: a sum over its attributes."""
+    alone: dict[str, int] = {}
+    for target, weight in targets.items():
+        for name in target:
+            alone[name] = alone.get(name, 0) + weight
+    return {names: sum(alone[name] for name in names) for names in candidates}
 
 
 def vain(moved: Iterable[float], noise: Iterable[float], patience: float) -> int:
