@@ -39,7 +39,7 @@ from dpscale.reconstruct.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets
-LEARNING_BYTES, LEARNING_STEPS = 1 << 30, 1 << 35
+LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
 
 
 class Options(Settings):

@@ -32,6 +32,7 @@ from dpscale.synthesize.raking import raked
 
 INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
 MOST_OPEN = 2
+TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
 Opened = tuple[Run, Learnt, Spread, float]
 _open: dict[str, Opened] = {}
 
@@ -47,7 +48,7 @@ def perform(run: Run, engine: Engine) -> None:
     parts = settings.parts_of(rows)
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
-    items = [(str(run.path), str(folder), rows, parts, number) for number in range(parts)]
+    items = [(str(run.path), str(folder), settings, rows, parts, number) for number in range(parts)]
     written = engine.map(write_part, items, "rows")
     names, sizes = learnt.wanted.layout.names, _sizes(learnt, cells)
     counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
@@ -73,7 +74,7 @@ def _settings(run: Run) -> SynthesizeTable:
 
 def _learn(run: Run, folder: Path) -> None:
     model = low_order_of(run)
-    learnt = learn(wanted(model, run.job.engine.bytes), run.manifest["release"])
+    learnt = learn(wanted(model, run.job.engine.bytes // TASKS), run.manifest["release"])
     write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
 
 
@@ -92,18 +93,23 @@ def _opened(path: str, folder: str) -> Opened:
     return _open[folder]
 
 
-def write_part(path: str, folder: str, rows: int, parts: int, number: int) -> tuple[str, list[np.ndarray]]:
-    """Draw and write a part; the name of its file, and its counts over some sets."""
+def write_part(
+    path: str, folder: str, settings: SynthesizeTable, rows: int, parts: int, number: int
+) -> tuple[str, list[np.ndarray]]:
+    """Draw and write a part; the name of its file, and its counts over some sets.
+
+    `settings`: handed over, since a process that keeps a run open may know what was asked for before.
+    """
     run, learnt, cells, total = _opened(path, folder)
     release, part = run.manifest["release"], Part(rows, parts, number)
     groups = draw(learnt, part, release)
     drawn = spread(learnt.wanted, cells, groups, Chance(release, "cells", rows, parts, number))
-    weights = raked(learnt.wanted, groups, part, total) if _settings(run).weights else None
+    weights = raked(learnt.wanted, groups, part, total) if settings.weights else None
     if run.domain.rules:
         possible = Possible(run.domain.rules, learnt.wanted.layout.names, cells.ones)
         drawn = possible.mended(drawn, Chance(release, "possible", rows, parts, number))
     table = _decoded(run, learnt, drawn, weights, Chance(release, "values", rows, parts, number))
-    name = f"part-{number:05d}.{_settings(run).format}"
+    name = f"part-{number:05d}.{settings.format}"
     _write(run.path / "synthetic" / name, table)
     return name, counted(drawn, _sizes(learnt, cells), weights)
 

@@ -99,7 +99,7 @@ def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
     from dpscale.stages.synthesize import write_part
 
     run, before = Run(reference / "run"), digests(reference / "run")
-    write_part(str(run.path), str(model_folder(run)), 900, 3, 1)
+    write_part(str(run.path), str(model_folder(run)), run.synthesis, 900, 3, 1)
     assert digests(reference / "run") == before
 
 
@@ -164,6 +164,23 @@ def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) ->
     with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: one needs 59\.60 GiB"):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_directory_made_again_in_one_process_has_what_is_asked_for_now(tmp_path: Path) -> None:
+    """The same release by its seed, in the same place, with other rows."""
+    dp.run(write(tmp_path, synthesize={"rows": 40}), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    again = dp.run(write(tmp_path, synthesize={"rows": 40, "format": "csv"}), tmp_path / "run")
+    assert [path.name for path in sorted((again.path / "synthetic").glob("part*"))] == ["part-00000.csv"]
+
+
+def test_pairs_that_do_not_fit_the_memory_are_told(tmp_path: Path) -> None:
+    job = write(tmp_path, engine={"scheduler": "synchronous", "seed": 7, "memory": "150kB"}, synthesize={"rows": 40},
+                reconstruct={"method": "maxent", "implied": "chains"})  # fmt: skip
+    run = dp.run(job, tmp_path / "run")
+    told = json.loads((run.path / "synthetic/_rows.json").read_text())["pairs"]
+    assert 0 < told["held"] < told["of"] == 6
+    assert f"Only {told['held']} of 6 pairs" in (run.path / "report.html").read_text()
 
 
 def test_about_as_many_rows_as_records_where_no_number_is_given(tmp_path: Path) -> None:
