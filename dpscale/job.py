@@ -74,6 +74,7 @@ class Job(Settings):
         except ValidationError as error:
             raise _sentence(error) from None
         _ = job.options, job.estimating  # refused here, before anything is made
+        job.check_way()
         job = job._resolved(folder)
         check_texts(job.to_dict(), "")  # the folder may have a name that nobody can write
         return job
@@ -117,6 +118,17 @@ class Job(Settings):
         named = self.reconstruction
         options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
         return options
+
+    def check_way(self) -> None:
+        """JobError for rows of a junction tree where there is none, or with weights, which are the sampler's."""
+        asked, named = self.synthesize, self.reconstruction
+        if asked is None or asked.method != "ancestral":
+            return
+        if named.joint is None:
+            raise JobError("synthesize.method", f"'ancestral' with {named.name} estimates", "auto or sampler",
+                           'leave it out, or set reconstruct.method = "graphical"')  # fmt: skip
+        if asked.weights:
+            raise JobError("synthesize.method", "'ancestral' with weights", "auto or sampler", "leave one out")
 
     def question(self, workload: Workload) -> Question:
         """What is asked, at what budget, for units of how many rows."""

@@ -194,7 +194,7 @@ class SynthesizeTable(Settings):
     """Rows: how many (left out: about as many as there are records), in how many files, of which kind."""
 
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
-    method: Literal["auto", "sampler"] = "auto"
+    method: Literal["auto", "sampler", "ancestral"] = "auto"
     parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
     weights: bool = False
     types: Literal["own", "input"] = "own"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each
 from dpscale.faults import Settings, setting
+from dpscale.graphical.model import Model
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Planned
 from dpscale.reconstruct.evidence import Evidence
@@ -61,6 +62,7 @@ class Reconstruction:
     explains: what a reader should know of estimates made with these options, as HTML-free text; "" where the report's
     own words on standard errors hold.
     check: PlanError or JobError where a plan cannot be reconstructed so, before anything is spent.
+    joint: the distribution that `keep` left in the folder, where it is one from which rows can be drawn.
     keep: makes what is dear into a folder, once, for the tasks that answer from it; `release` names the release.
     estimates: from the evidence, and from what `keep` left in the folder, where there is any.
     """
@@ -73,3 +75,4 @@ class Reconstruction:
     check: Callable[[Planned, Any, int], None] = nothing
     keep: Callable[[Evidence, Any, Path, str, Each], None] = nothing
     disagreement: Callable[[Planned, Any, Path], Any] = nothing
+    joint: Callable[[Path], Model] | None = None

@@ -125,9 +125,14 @@ def read_graphical(path: Path) -> Model:
     return Model(groups, factors, cells, index["total"], index["gap"])
 
 
+def joint(folder: Path) -> Model:
+    """What rows are drawn from."""
+    return read_graphical(folder / FILE)
+
+
 def explains(options: Options) -> str:
     kind = "of a graphical model: one distribution, the one of largest entropy nearest to all that was measured"
     return f"Estimates are {kind}; its marginals are non-negative and agree. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explains, estimates, check, keep)
+RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explains, estimates, check, keep, joint=joint)

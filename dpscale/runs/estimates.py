@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from dpscale.each import Each
+from dpscale.graphical.model import Model
 from dpscale.reconstruct.contract import Estimates
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.modelfiles import MODEL, read_model
@@ -28,6 +29,15 @@ def keep_model(run: Run, each: Each) -> None:
     run.require("measure")
     released = run.released
     run.job.reconstruction.keep(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
+
+
+def joint_of(run: Run, each: Each) -> Model | None:
+    """The distribution that the run's estimates are marginals of, where its reconstruction has one."""
+    joint = run.job.reconstruction.joint
+    if joint is None:
+        return None
+    keep_model(run, each)
+    return joint(model_folder(run))
 
 
 def low_order_of(run: Run) -> LowOrder:

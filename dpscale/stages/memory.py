@@ -14,6 +14,7 @@ from dpscale.errors import JobError, PlanError
 from dpscale.job import Job
 from dpscale.plans.planned import Planned
 from dpscale.sections import SynthesizeTable
+from dpscale.synthesize.draw import LEAST_ROWS
 
 ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
 VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
@@ -32,12 +33,13 @@ def check_room(planned: Planned, job: Job, engine: Engine) -> None:
 
 def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
     """JobError where a file of rows does not fit the memory setting. `rows`: how many; None, not known yet, for any."""
-    files = asked.parts_of(rows or 1)
-    needed = -(-(rows or 1) // files) * columns * VALUE
+    files, count = asked.parts_of(rows or 1), rows or 1
+    needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE
     if needed > memory:
-        got = f"{rows} in {files} files: one needs {needed / 2**30:.2f} GiB"
+        got = f"{rows} in {files} files: drawing one needs {needed / 2**30:.2f} GiB"
         raise JobError("synthesize.rows", got, f"what fits the {memory / 2**30:.2f} GiB of engine.memory",
-                       "ask for fewer rows, set more synthesize.parts, or raise engine.memory")  # fmt: skip
+                       f"ask for fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
+                       "engine.memory")  # fmt: skip
 
 
 def counting_memory(planned: Planned, job: Job) -> int:

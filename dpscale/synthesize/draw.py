@@ -8,6 +8,7 @@ all or none. Nothing passes between tasks: each follows from the learnt model, t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,33 +19,53 @@ from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
 BETAS = (4.0, 16.0, 64.0)
+LEAST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of `parts` of a table of `rows` rows."""
+    """Files `number` to `number + files`, that one not among them, of `parts` files of a table of `rows` rows."""
 
     rows: int
     parts: int
     number: int
+    files: int = 1
 
     @property
     def count(self) -> int:
         """Rows of this part; those of all parts add up."""
-        return self.rows * (self.number + 1) // self.parts - self.rows * self.number // self.parts
+        end = self.number + self.files
+        return self.rows * end // self.parts - self.rows * self.number // self.parts
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What its chance is named by; the whole table has one name, in however many files it is."""
+        return (self.rows, 1, 0) if self.parts == self.files else (self.rows, self.parts, self.number)
+
+    @property
+    def each(self) -> list[Part]:
+        """The files of this part, one by one."""
+        return [Part(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
     def share(self, whole: Array, chance: Chance) -> Array:
         """Its share of counts that are wanted of the whole; `chance` as for every other part."""
-        if self.parts == 1:
+        if self.parts == self.files:
             return whole
-        dither = chance.uniforms(len(whole))
-        before, after = (np.floor(whole * (end / self.parts) + dither) for end in (self.number, self.number + 1))
+        dither, ends = chance.uniforms(len(whole)), (self.number, self.number + self.files)
+        before, after = (np.floor(whole * (end / self.parts) + dither) for end in ends)
         return np.asarray(after - before)
+
+
+def parts_of(rows: int, files: int) -> list[Part]:
+    """What is drawn together: a file, or several of few rows, since few rows are held to their share less well."""
+    parts = min(files, max(1, rows // LEAST_ROWS))
+    firsts = [-(-number * files // parts) for number in range(parts + 1)]
+    return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
 def draw(learnt: Learnt, part: Part, release: str) -> NDArray[np.int32]:
     """(count, d): the part's rows over groups."""
-    wanted, chance = learnt.wanted, Chance(release, "draw", part.rows, part.parts, part.number)
+    wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
     if not part.count:
         return np.empty((0, len(wanted.layout.sizes)), np.int32)
     if not wanted.layout.pairs:

@@ -26,6 +26,7 @@ ROUNDS = {  # of an adaptive job
 }
 
 
+ROWS = {"rows": ("dpscale.stages.synthesize", "counted")}  # when its files are written
 changes: list[str] = []  # what tests did to this worker
 
 
@@ -41,7 +42,7 @@ def arm(stage: str) -> None:
     import importlib
 
     changes.append(stage)
-    module, name = (PLACES | ROUNDS)[stage]
+    module, name = (PLACES | ROUNDS | ROWS)[stage]
     setattr(importlib.import_module(module), name, die)
 
 

@@ -72,6 +72,28 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_few_rows_are_the_same_in_one_file_or_three(reference: Path, tmp_path: Path) -> None:
+    one = dp.run(write(reference, "one.toml", synthesize={"rows": 900, "types": "input"}), tmp_path / "run")
+    rows, others = (run.synthetic().compute() for run in (one, dp.Release.open(reference / "run")))
+    assert (rows[["age", "sex"]].fillna("").values == others[["age", "sex"]].fillna("").values).all()
+
+
+@pytest.mark.parametrize("method", ["auto", "ancestral", "sampler"])
+def test_rows_of_a_graphical_model_are_drawn_by_the_way_that_is_nearer(tmp_path: Path, method: str) -> None:
+    job = write(tmp_path, mechanism={"name": "mst"}, reconstruct={"method": "graphical"},
+                synthesize={"rows": 900, "method": method})  # fmt: skip
+    release = dp.run(job, tmp_path / "run")
+    told = json.loads((release.path / "synthetic/_rows.json").read_text())
+    assert len(release.synthetic()) == 900
+    assert told["apart"]["2"] < 0.05
+    if method == "auto":
+        off = {name: sum(apart.values()) for name, apart in told["tried"].items()}
+        assert told["method"] == min(off, key=off.__getitem__)
+        assert set(off) == {"ancestral", "sampler"}
+    else:
+        assert (told["method"], told["tried"]) == (method, {})
+
+
 def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(reference: Path) -> None:
     release = dp.Release.open(reference / "run")
     rows = release.synthetic().compute()
@@ -97,9 +119,11 @@ def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
     from dpscale.runs.estimates import model_folder
     from dpscale.runs.run import Run
     from dpscale.stages.synthesize import write_part
+    from dpscale.synthesize.draw import parts_of
 
     run, before = Run(reference / "run"), digests(reference / "run")
-    write_part(str(run.path), str(model_folder(run)), run.synthesis, 900, 3, 1)
+    [part] = parts_of(900, 3)
+    write_part(str(run.path), str(model_folder(run)), "sampler", run.synthesis, part)
     assert digests(reference / "run") == before
 
 
@@ -161,7 +185,7 @@ def test_the_number_of_files_is_bounded() -> None:
 
 def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:
     job = write(tmp_path, synthesize={"rows": 10**9, "parts": 1})
-    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: one needs 59\.60 GiB"):
+    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.60 GiB"):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
@@ -221,6 +245,9 @@ def test_tiny_and_one_valued_tables(tmp_path: Path) -> None:
     [
         ({"synthesize": {"rows": 0}}, "synthesize.rows"),
         ({"synthesize": {"format": "xlsx"}}, "synthesize.format"),
+        ({"synthesize": {"method": "ancestral"}}, 'set reconstruct.method = "graphical"'),
+        ({"synthesize": {"method": "ancestral", "weights": True}, "reconstruct": {"method": "graphical"},
+          "mechanism": {"name": "mst"}}, "'ancestral' with weights"),
         ({"synthesize": {"row": 5}}, "did you mean 'rows'"),
         ({"mechanism": {"name": "query-smasher"}, "workload": ONE_QUERY}, "maxent for a plan"),
     ],

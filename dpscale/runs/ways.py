@@ -1,0 +1,80 @@
+"""The ways that a run's rows may be drawn by: made once, kept beside its estimates, opened by the tasks that draw.
+
+model/<release>/pairwise.npz     the sampler's
+model/<release>/ancestral.npz    a junction tree's, where the estimates are of one
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpscale.each import Each
+from dpscale.reconstruct.pairwise.learn import learn
+from dpscale.reconstruct.pairwise.pairs import Spread, wanted
+from dpscale.reconstruct.pairwise.stored import LEARNT, read_learnt, write_learnt
+from dpscale.runs.estimates import estimates_of, joint_of, low_order_of, model_folder
+from dpscale.runs.run import Run
+from dpscale.sections import SynthesizeTable
+from dpscale.storage.files import present
+from dpscale.synthesize.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
+from dpscale.synthesize.draw import Part
+from dpscale.synthesize.quality import apart, counted
+from dpscale.synthesize.sampler import Sampler, Way, sizes_of
+
+Apart = dict[str, float]
+FILES = {"sampler": LEARNT, "ancestral": ANCESTRAL}
+TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
+TRIED = Part(20_000, 1, 0)
+MOST_OPEN = 2
+_open: dict[str, tuple[Run, Way]] = {}
+
+
+def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[str, Apart]]:
+    """The way that is asked for, or the one whose rows are nearest to the estimates; how near each is."""
+    ways = _kept(run, asked, each)
+    if len(ways) == 1:
+        return ways[0], {}
+    estimated = estimates_of(run).marginal
+    tried = {}
+    for name in ways:
+        way = read_way(model_folder(run), name)
+        sizes = sizes_of(way)
+        counts = counted(way.rows(TRIED, run.manifest["release"]), sizes)
+        tried[name] = apart(counts, way.names, sizes, estimated)
+    return min(tried, key=lambda name: sum(tried[name].values())), tried
+
+
+def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
+    """The ways there are, each with its file."""
+    ways, folder = [], model_folder(run)
+    joint = None if asked.method == "sampler" or asked.weights else joint_of(run, each)
+    if joint is not None:
+        write_ancestral(folder / ANCESTRAL, ancestral(joint))
+        ways.append("ancestral")
+    if asked.method != "ancestral":
+        _learn(run, folder)
+        ways.append("sampler")
+    return ways
+
+
+def _learn(run: Run, folder: Path) -> None:
+    if present(folder / LEARNT):
+        return
+    model = low_order_of(run)
+    learnt = learn(wanted(model, run.job.engine.bytes // TASKS), run.manifest["release"])
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
+
+
+def read_way(folder: Path, name: str) -> Way:
+    """What its file says."""
+    return Sampler(*read_learnt(folder / LEARNT)) if name == "sampler" else read_ancestral(folder / ANCESTRAL)
+
+
+def opened_way(path: str, folder: str, name: str) -> tuple[Run, Way]:
+    """What tasks draw by, kept in the process from one to the next."""
+    key = f"{folder} {name}"
+    if key not in _open:
+        _open[key] = (Run(path), read_way(Path(folder), name))
+        while len(_open) > MOST_OPEN:
+            _open.pop(next(iter(_open)))
+    return _open[key]
