@@ -1,0 +1,63 @@
+"""From noisy sums to expected links of every pair of profiles: what is expected, shrinkage, fit, in turn.
+
+The ones are shrunk towards random links; pairs towards what the fitted ones imply, since a pair that departs no more than
+its ones do is no news.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.relational.expected import Expected
+from dpscale.relational.fit import Held, Links, many_to_many, one_to_many
+from dpscale.relational.shares import Shares
+from dpscale.relational.shrink import shrunk
+from dpscale.relational.sides import Side
+
+Array = NDArray[np.float64]
+PRIOR_ONES, PRIOR_PAIRS = 0.15, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Noisy sums over links in natural units: of φ (k,), of ψ (l,), of φψᵀ (k, l); None where not measured."""
+
+    u: Array | None
+    v: Array | None
+    both: Array | None
+
+
+def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Array:
+    """(profiles of u, profiles of v): links of every pair, `links` together. `known`: as of `shares.Question`."""
+    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    model = Links(one.values, two.values, u.counts, v.counts, links)
+    first = _ones(sums.u, one, shares.precisions[0])
+    second = None if known else _ones(sums.v, two, shares.precisions[1])
+    alone = _fitted(model, first, second, None, known)
+    if sums.both is None:
+        return alone
+    pairs = _pairs(sums.both, one.values.T @ alone @ two.values, one, two, shares.precisions[2])
+    return _fitted(model, first, second, pairs, known)
+
+
+def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held | None, known: bool) -> Array:
+    return one_to_many(model, first, pairs) if known else many_to_many(model, first, second, pairs)
+
+
+def _ones(noisy: Array | None, side: Expected, precision: float) -> Held | None:
+    if noisy is None or precision <= 0:
+        return None
+    target, ridge = shrunk(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
+    return Held(target, ridge, side.curvature)
+
+
+def _pairs(noisy: Array, expected: Array, u: Expected, v: Expected, precision: float) -> Held:
+    curvature, carried = (np.multiply.outer(*both) / u.links for both in
+                          ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
+    kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
+    flat = [table.ravel() for table in (noisy, expected, curvature, carried)]
+    target, ridge = shrunk(*flat, precision, kinds.ravel(), PRIOR_PAIRS)
+    return Held(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)

@@ -1,0 +1,67 @@
+"""How many links each row has: noisy counts of rows by degree made a distribution, tilted to every profile's total."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.relational.sides import Side
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+LEAST = 1e-4
+TILTS = np.linspace(-6, 6, 2001)
+
+
+def distribution(at_most: Array, rows: int) -> Array:
+    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1."""
+    from scipy.optimize import isotonic_regression
+
+    ends = np.clip(isotonic_regression(at_most).x, 0, rows)
+    return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
+
+
+def by_chance(links: float, rows: int, most: int) -> Array:
+    """The same where nothing was measured: Poisson's, up to d."""
+    from scipy.stats import poisson
+
+    return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
+
+
+def within_bounds(links: Array, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Array:
+    """The links with those taken away that no rows of a profile have room for; None: no bound."""
+    links = links.copy()
+    for axis, side, most in ((1, u, most_u), (0, v, most_v)):
+        if most is None:
+            continue
+        for profile in np.flatnonzero(links.sum(axis=axis) > most * side.counts):
+            line = links[profile] if axis == 1 else links[:, profile]
+            left = int(most * side.counts[profile])
+            each = np.repeat(np.arange(len(line)), line.astype(np.int64))
+            kept = each[chance.permutation(len(each))[:left]]
+            line[:] = np.bincount(kept, minlength=len(line))
+    return links
+
+
+def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[Integers]:
+    """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
+    most, shares = len(shares) - 1, (shares + LEAST) / (shares + LEAST).sum()
+    values = np.arange(most + 1)
+    tilted = shares * np.exp(np.clip(TILTS[:, None] * values, -300, 300))
+    tilted /= tilted.sum(axis=1, keepdims=True)
+    means = tilted @ values
+    found = []
+    for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
+        law = tilted[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
+        found.append(_summing(chance.systematic(law, rows).astype(np.int64), total, most, chance))
+    return found
+
+
+def _summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
+    """Some of them one more or less, until they sum to the total."""
+    while left := int(total - drawn.sum()):
+        free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
+        some = free[chance.permutation(len(free))[: abs(left)]]
+        drawn[some] += 1 if left > 0 else -1
+    return drawn

@@ -1,0 +1,104 @@
+"""What is expected of links before any is seen: random ones, and by how much a kind of row departs from them.
+
+Under random links the sum of a column over m links has mean z₀ and its cells carry weight; a priori a cell departs by a
+factor of about 1 ± s, s a relative scale of one's (`ONES`) or of pairs' (`PAIRS`) size. All of this is public.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.relational.features import STEP, Features
+from dpscale.relational.sides import Side
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Of the links' ends on one side: `values` (profiles, k), the features in natural units; `ends`: (profiles,), links
+    that are expected to end at each profile, m together."""
+
+    side: Side
+    features: Features
+    ends: Array
+
+    @classmethod
+    def random(cls, side: Side, features: Features, links: float) -> Expected:
+        return cls(side, features, side.shares * links)
+
+    @property
+    def links(self) -> float:
+        return float(self.ends.sum())
+
+    @cached_property
+    def values(self) -> Array:
+        return np.asarray(self.features.whole(self.side.profiles) * STEP)
+
+    @cached_property
+    def centred(self) -> Array:
+        return self.features.centred(self.side.profiles)
+
+    @cached_property
+    def sums(self) -> Array:
+        """z₀."""
+        return np.asarray(self.values.T @ self.ends)
+
+    @cached_property
+    def curvature(self) -> Array:
+        """(k,): variance of a column's sum when links are redrawn: how stiff the fit is."""
+        return np.asarray((self.values**2).T @ self.ends - self.sums**2 / self.links)
+
+    @cached_property
+    def carried(self) -> Array:
+        """(k,): what a relative departure of a column's value moves in its sum."""
+        return np.asarray(np.einsum("ij,ij,i->j", self.values, self.centred, self.ends))
+
+    @cached_property
+    def open(self) -> Array:
+        """(k,): what it would move, were nothing clipped."""
+        return np.asarray((self.centred**2).T @ self.ends)
+
+    @cached_property
+    def blocks(self) -> NDArray[np.int64]:
+        return self.features.attributes
+
+
+def residual(carried: Array, open_: Array, scale: float, precision: float) -> Array:
+    """Expected error of a column after shrinking: prior of scale s, noise of a precision; as links of the column."""
+    prior = 1 / np.maximum(carried * scale, 1e-9) ** 2
+    return np.asarray(np.sqrt(1 / (prior + precision)) * open_ / np.maximum(carried, 1e-9))
+
+
+def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], scales: tuple[float, float]) -> float:
+    """Expected L1 error over all 3-way cross marginals, up to a factor; 2-way where a side has one attribute."""
+    pu, pv, puv = precisions
+    ones, pairs = scales
+    eu = residual(u.carried, u.open, ones, pu) * u.features.cells
+    ev = residual(v.carried, v.open, ones, pv) * v.features.cells
+    joint = residual(np.outer(u.carried, v.carried) / u.links, np.outer(u.open, v.open) / u.links, pairs, puv)
+    joint = joint * np.outer(u.features.cells, v.features.cells)
+    nu, nv = len(u.side.sizes), len(v.side.sizes)
+    lu, lv = np.bincount(u.blocks, eu, nu), np.bincount(v.blocks, ev, nv)
+    both = np.zeros((nu, nv))
+    np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
+    return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(
+        np.sqrt(lu[0] ** 2 + lv[0] ** 2 + both[0, 0] ** 2)
+    )
+
+
+def _triples(one: Array, two: Array, both: Array) -> float:
+    """Σ over an attribute of the one side and two of the other of √(sum of what they are made of, squared)."""
+    j, k = np.triu_indices(len(two), 1)
+    squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
+    return float(np.sqrt(squares).sum())
+
+
+def scale_of(sizes: tuple[int, ...]) -> float:
+    """Of clips: the norm of a row's features is about the root of the number of attributes."""
+    return math.sqrt(len([size for size in sizes if size > 1]) or 1)

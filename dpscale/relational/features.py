@@ -1,0 +1,108 @@
+"""Features of a row: one-hots of its attributes, centred, as whole numbers whose norms are bounded exactly.
+
+Centred uniformly (1 − 1/n at the value, −1/n elsewhere), two rows differ by no more in squared norm than Σ_i 2, and the
+bounds U (largest squared norm) and g (least inner product of two rows) are those of the whole domain. Centred at the
+shares that are public, most rows are nearer to 0: then longer ones are shortened to `clip`, and U = clip², g = −clip². An
+attribute of two values has one column. All entries are cut towards 0 to steps of 2^-BITS: that moves no norm up, and
+what follows works with the numbers as they are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.relational.sides import Side
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+BITS = 12
+STEP = 2.0**-BITS
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """`sizes`, `ones`: values of every attribute, and their public shares; `clip`: of the norm, None for uniform."""
+
+    sizes: tuple[int, ...]
+    ones: tuple[Array, ...]
+    clip: float | None
+
+    @classmethod
+    def of_side(cls, side: Side, clip: float | None) -> Features:
+        return cls(side.sizes, side.ones, clip)
+
+    @cached_property
+    def attributes(self) -> Integers:
+        """(k,): the attribute of every column."""
+        return np.concatenate([np.full(_columns(size), i) for i, size in enumerate(self.sizes)]).astype(np.int64)
+
+    @cached_property
+    def cells(self) -> Array:
+        """(k,): how many cells' errors a unit of every column stands for; one of two values stands for both."""
+        return np.array([math.sqrt(2) if self.sizes[i] == 2 else 1.0 for i in self.attributes])
+
+    def centred(self, codes: NDArray[np.integer]) -> Array:
+        """(n, k): one-hots centred at the public shares, as they are."""
+        return np.concatenate([_one_hots(size, own)[codes[:, i]] for i, (size, own) in enumerate(self._pairs)], axis=1)
+
+    def whole(self, codes: NDArray[np.integer]) -> Integers:
+        """(n, k): the features in steps of 2^-BITS."""
+        if self.clip is None:
+            tables = [_cut(_one_hots(size, np.full(size, 1 / size))) for size in self.sizes]
+            return np.concatenate([table[codes[:, i]] for i, table in enumerate(tables)], axis=1)
+        table = self.centred(codes)
+        lengths = np.sqrt((table**2).sum(axis=1))
+        return _within(_cut(table * np.minimum(1, self.clip / np.maximum(lengths, 1e-12))[:, None]), self.squared)
+
+    @cached_property
+    def squared(self) -> int:
+        """U: no row's squared norm is larger, in steps of 2^-2·BITS."""
+        if self.clip is not None:
+            return math.floor(self.clip**2 * 4**BITS)
+        return sum(norm for norm, _ in map(_uniform_bounds, self.sizes))
+
+    @cached_property
+    def least(self) -> int:
+        """g: no two rows' inner product is smaller."""
+        return -self.squared if self.clip is not None else sum(inner for _, inner in map(_uniform_bounds, self.sizes))
+
+    @property
+    def _pairs(self) -> list[tuple[int, Array]]:
+        return list(zip(self.sizes, self.ones, strict=True))
+
+
+def _columns(size: int) -> int:
+    return 1 if size == 2 else size
+
+
+def _one_hots(size: int, centre: Array) -> Array:
+    """(values, columns): what every value gives."""
+    table = np.eye(size) - centre
+    return table[:, 1:] * math.sqrt(2) if size == 2 else table
+
+
+def _cut(table: Array) -> Integers:
+    return np.trunc(table / STEP).astype(np.int64)
+
+
+def _uniform_bounds(size: int) -> tuple[int, int]:
+    """Squared norm of a value's columns, and the inner product of two values', of whole numbers."""
+    if size == 1:
+        return 0, 0
+    table = _cut(_one_hots(2, np.full(2, 0.5))) if size == 2 else None
+    if table is not None:
+        return int((table**2).max()), int(table[0, 0] * table[1, 0])
+    own, other = int(math.trunc((1 - 1 / size) / STEP)), int(math.trunc(-1 / size / STEP))
+    return own**2 + (size - 1) * other**2, 2 * own * other + (size - 2) * other**2
+
+
+def _within(table: Integers, squared: int) -> Integers:
+    """Rows of no larger squared norm: where floats rounded up, a step towards 0."""
+    while len(over := np.flatnonzero((table**2).sum(axis=1) > squared)):
+        table[over] -= np.sign(table[over])
+    return table

@@ -1,0 +1,140 @@
+"""The distribution of links over pairs of profiles: maximum entropy near random links, held to what was measured.
+
+Many-to-many: every pair of rows of profiles (i, j) is linked with probability b = expit(α + φθ_u + ψθ_v + φΘψᵀ), so 0 ≤ b ≤ 1 by
+construction; W = cap · b, cap the number of pairs of rows. One-to-many: every child of profile j has one parent, of
+profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex log-partition − ⟨x, z⟩ + ½ λ x². Equal for
+all rows of a profile, so the fit over blocks is that over pairs of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+STEPS, MEMORY = 80, 20
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A sum that the fit is held to: `target`, `ridge`, and `curvature` for its scale, of one shape."""
+
+    target: Array
+    ridge: Array
+    curvature: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """`u`, `v`: features of the profiles, (p, k) and (q, l); `u_rows`, `v_rows`: rows of each; `links`: how many."""
+
+    u: Array
+    v: Array
+    u_rows: Array
+    v_rows: Array
+    links: float
+
+    @property
+    def cap(self) -> Array:
+        return np.multiply.outer(self.u_rows, self.v_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unknown:
+    """Parameters as one vector: α where there is one, then θ_u, θ_v, Θ where they are held."""
+
+    links: Links
+    held: tuple[Held | None, Held | None, Held | None]
+    alone: bool
+
+    @property
+    def ridge(self) -> Array:
+        return np.concatenate([np.zeros(int(self.alone)), *(one.ridge.ravel() for one in self.held if one)])
+
+    @property
+    def target(self) -> Array:
+        whole = [np.array([self.links.links])] if self.alone else []
+        return np.concatenate([*whole, *(one.target.ravel() for one in self.held if one)])
+
+    @property
+    def steps(self) -> Array:
+        """A scale for every parameter."""
+        whole = [np.array([1 / math.sqrt(self.links.links)])] if self.alone else []
+        own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
+        return np.concatenate([*whole, *own])
+
+    def energy(self, x: Array) -> Array:
+        """(p, q): the logits that parameters come to."""
+        at, links = int(self.alone), self.links
+        found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
+        for number, one in enumerate(self.held):
+            if one is not None:
+                own = x[at : at + one.target.size]
+                at += one.target.size
+                found += self._part(number, own.reshape(one.target.shape))
+        return found
+
+    def _part(self, number: int, own: Array) -> Array:
+        if number == 2:
+            return np.asarray(self.links.u @ own @ self.links.v.T)
+        return (self.links.u @ own)[:, None] if number == 0 else (self.links.v @ own)[None]
+
+    def sums(self, weights: Array) -> Array:
+        """What W says of all that is held."""
+        links = self.links
+        made = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
+                lambda: (links.u.T @ weights @ links.v).ravel())  # fmt: skip
+        whole = [np.array([weights.sum()])] if self.alone else []
+        return np.concatenate([*whole, *(make() for make, one in zip(made, self.held, strict=True) if one is not None)])
+
+
+def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Array:
+    """(p, q): expected links of every pair of profiles, `links` together."""
+    cap = links.cap
+    base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
+
+    def partition(energy: Array) -> tuple[float, Array]:
+        energy = energy + base
+        small = np.exp(-np.abs(energy))
+        weights = cap * np.where(energy > 0, 1, small) / (1 + small)
+        return float((cap * (np.maximum(energy, 0) + np.log1p(small))).sum()), weights
+
+    weights = _least(_Unknown(links, (u, v, both), True), partition)
+    return np.asarray(weights * links.links / weights.sum())
+
+
+def one_to_many(links: Links, u: Held | None, both: Held | None) -> Array:
+    """(p, q): expected children of every profile, at parents of every profile; each child has one parent."""
+    start, children = (
+        np.log(links.u_rows / links.u_rows.sum())[:, None],
+        links.v_rows * (links.links / links.v_rows.sum()),
+    )
+
+    def partition(energy: Array) -> tuple[float, Array]:
+        energy = energy + start
+        most = energy.max(axis=0)
+        weights = np.exp(energy - most)
+        total = weights.sum(axis=0)
+        return float(children @ (most + np.log(total))), weights / total * children
+
+    return _least(_Unknown(links, (u, None, both), False), partition)
+
+
+def _least(unknown: _Unknown, partition) -> Array:  # type: ignore[no-untyped-def]
+    from scipy.optimize import minimize
+
+    steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
+
+    def value(y: Array) -> tuple[float, Array]:
+        x = y * steps
+        total, weights = partition(unknown.energy(x))
+        return total - x @ target + 0.5 * (ridge * x) @ x, (unknown.sums(weights) - target + ridge * x) * steps
+
+    if not len(steps):
+        return np.asarray(partition(unknown.energy(np.zeros(0)))[1])
+    found = minimize(value, np.zeros(len(steps)), jac=True, method="L-BFGS-B",
+                     options={"maxiter": STEPS, "maxcor": MEMORY})  # fmt: skip
+    return np.asarray(partition(unknown.energy(found.x * steps))[1])

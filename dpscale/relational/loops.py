@@ -1,0 +1,49 @@
+"""The compiled loops of settling whole links: plain sums in one order, so the same bytes everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpscale.privacy.sampling_loops import compiled
+
+
+@compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
+def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
+    """Add every cell's weight to its entry of every marginal, `first[a, k] + second[b, k]`; cell = a · len(second) + b."""
+    width = len(second)
+    for cell in range(len(weights)):
+        if weights[cell] != 0.0:
+            a, b = cell // width, cell % width
+            for k in range(first.shape[1]):
+                out[first[a, k] + second[b, k]] += weights[cell]
+
+
+@compiled(
+    "int64(float64[::1], float64[::1], float64[::1], int64[:, ::1], int64[:, ::1], float64[::1], int64[::1],"
+    " int64[::1])"
+)
+def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any, sources: Any, ends: Any) -> int:
+    """Move single links from `sources` to `ends` where that brings all marginals together nearer to what is wanted.
+
+    `links`: whole numbers, of a cell either the floor of what is wanted or one more; `off`: marginals of the links
+    less those wanted. Both are changed in place. How many were moved.
+    """
+    width, moved = len(second), 0
+    for t in range(len(sources)):
+        s, e = sources[t], ends[t]
+        if s == e or links[s] <= floors[s] or links[e] >= min(floors[e] + 1, caps[e]):
+            continue
+        a, b, c, d = s // width, s % width, e // width, e % width
+        change = 0.0
+        for k in range(first.shape[1]):
+            i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
+            if i != j:
+                change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
+        if change < 0:
+            moved += 1
+            links[s] -= 1
+            links[e] += 1
+            for k in range(first.shape[1]):
+                off[first[a, k] + second[b, k]] -= 1.0
+                off[first[c, k] + second[d, k]] += 1.0
+    return moved
