@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,21 +49,7 @@ class Job(Settings):
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any]) -> Job:
         """Read a job file, or take its content as a dict (paths relative to the present folder)."""
-        if isinstance(source, Mapping):
-            return cls.parse(source, Path.cwd())
-        if not is_path(source):
-            raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
-        path = place(source, "job")
-        try:
-            content = tomllib.loads(read_text(path))
-        except OSError as error:
-            reason = error.strerror or "unreadable"
-            raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise JobError(
-                "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
-            ) from None
-        return cls.parse(content, (path.resolve() if is_local(path) else path).parent)
+        return cls.parse(*job_content(source))
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
@@ -72,7 +58,7 @@ class Job(Settings):
         try:
             job = cls.model_validate(dict(content))
         except ValidationError as error:
-            raise _sentence(error) from None
+            raise job_sentence(error, _keys) from None
         _ = job.options, job.estimating  # refused here, before anything is made
         job.check_way()
         job = job._resolved(folder)
@@ -160,6 +146,25 @@ class Job(Settings):
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
 
 
+def job_content(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], Path]:
+    """What a job file, or a dict, says, and the folder that its paths start at."""
+    if isinstance(source, Mapping):
+        return source, Path.cwd()
+    if not is_path(source):
+        raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
+    path = place(source, "job")
+    try:
+        content = tomllib.loads(read_text(path))
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobError(
+            "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
+        ) from None
+    return content, (path.resolve() if is_local(path) else path).parent
+
+
 def _absolute(folder: Path, path: str) -> str:
     return os.path.normpath(os.path.join(str(folder), path))  # absolute in a run directory, so also in a store
 
@@ -190,8 +195,8 @@ def _add_predicates(workload: Workload, part: Part) -> None:
     workload.add_queries(part.attributes[0], queries, each)
 
 
-def _sentence(error: ValidationError) -> JobError:
-    """The first fault of a job as one sentence."""
+def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:
+    """The first fault of a job as one sentence; `keys`: the settings that a place in it has."""
     fault = error.errors()[0]
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # a validator's own sentence
@@ -199,7 +204,7 @@ def _sentence(error: ValidationError) -> JobError:
     named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]
     where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":
-        known = _keys(fault["loc"][:-1])
+        known = keys(fault["loc"][:-1])
         return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")

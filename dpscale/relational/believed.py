@@ -58,6 +58,6 @@ def _pairs(noisy: Array, expected: Array, u: Expected, v: Expected, precision: f
     curvature, carried = (np.multiply.outer(*both) / u.links for both in
                           ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
-    flat = [table.ravel() for table in (noisy, expected, curvature, carried)]
-    target, ridge = shrunk(*flat, precision, kinds.ravel(), PRIOR_PAIRS)
+    one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
+    target, ridge = shrunk(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
     return Held(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)

@@ -22,9 +22,10 @@ from fractions import Fraction
 from dpscale.privacy.protection import REPLACE
 
 Precisions = Sequence[Fraction]
+Bounds = tuple[int | Fraction, int | Fraction]
 
 
-def squared_distance(relation: str, u: tuple[int, int], v: tuple[int, int], precisions: Precisions) -> Fraction:
+def squared_distance(relation: str, u: Bounds, v: Bounds, precisions: Precisions) -> Fraction:
     """The largest squared move by one link. `u`, `v`: (U, g) and (V, h); `precisions`: π_u, π_v, π_uv."""
     (big_u, g), (big_v, h), (pu, pv, puv) = u, v, precisions
     alone = pu * big_u + pv * big_v + puv * big_u * big_v

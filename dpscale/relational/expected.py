@@ -84,7 +84,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     joint = residual(np.outer(u.carried, v.carried) / u.links, np.outer(u.open, v.open) / u.links, pairs, puv)
     joint = joint * np.outer(u.features.cells, v.features.cells)
     nu, nv = len(u.side.sizes), len(v.side.sizes)
-    lu, lv = np.bincount(u.blocks, eu, nu), np.bincount(v.blocks, ev, nv)
+    lu, lv = (np.asarray(np.bincount(*one), dtype=np.float64) for one in ((u.blocks, eu, nu), (v.blocks, ev, nv)))
     both = np.zeros((nu, nv))
     np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
     return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dpscale.privacy.sampling_loops import compiled
 
 
@@ -43,6 +45,40 @@ def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any
             moved += 1
             links[s] -= 1
             links[e] += 1
+            for k in range(first.shape[1]):
+                off[first[a, k] + second[b, k]] -= 1.0
+                off[first[c, k] + second[d, k]] += 1.0
+    return moved
+
+
+@compiled(
+    "int64(float64[::1], float64[::1], float64[::1], int64[:, ::1], int64[:, ::1], float64[::1], int64[::1],"
+    " int64[::1])"
+)
+def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any, off: Any, sources: Any,
+                   ends: Any) -> int:  # fmt: skip
+    """As `settle`, where both cells are of one column, cells may be a whole link or so off, and `rooms` bound rows."""
+    width, moved = len(second), 0
+    totals = np.zeros(len(rooms))
+    for cell in range(len(links)):
+        totals[cell // width] += links[cell]
+    for t in range(len(sources)):
+        s, e = sources[t], ends[t]
+        a, c = s // width, e // width
+        if s == e or links[s] <= floors[s] or links[e] > floors[e] or totals[c] >= rooms[c]:
+            continue
+        b, d = s % width, e % width
+        change = 0.0
+        for k in range(first.shape[1]):
+            i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
+            if i != j:
+                change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
+        if change < 0:
+            moved += 1
+            links[s] -= 1
+            links[e] += 1
+            totals[a] -= 1
+            totals[c] += 1
             for k in range(first.shape[1]):
                 off[first[a, k] + second[b, k]] -= 1.0
                 off[first[c, k] + second[d, k]] += 1.0

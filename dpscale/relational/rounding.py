@@ -19,7 +19,7 @@ from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
-PASSES, PROPOSALS, MOST = 3, 8, 400_000
+PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
 def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Array:
@@ -39,6 +39,54 @@ def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Arr
         ends = np.searchsorted(shares, chance.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
         loops.settle(flat, floors, caps.ravel(), first, second, off, sources, ends)
     return flat.reshape(wanted.shape)
+
+
+def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
+    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows.
+
+    Columns are rounded by themselves, and links move within their column. `most`: children of a row of u.
+    """
+    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
+                      for column, rows in zip(wanted.T, v.counts, strict=True)], axis=1)  # fmt: skip
+    if most is not None:
+        _moved_over(whole, most * u.counts, wanted, chance)
+    return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
+
+
+def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
+    """Children beyond the room of their parents' profile go to profiles that have room, as likely as wanted; in place."""
+    for i in np.flatnonzero(whole.sum(axis=1) > room):
+        over = int(whole[i].sum() - room[i])
+        each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
+        for j in each[chance.permutation(len(each))[:over]]:
+            free = np.maximum(room - whole.sum(axis=1), 0) > 0
+            shares = np.where(free, wanted[:, j] + 1e-12, 0)
+            if not free.any():
+                return
+            at = int(np.searchsorted(np.cumsum(shares), chance.uniforms(1)[0] * shares.sum(), side="right"))
+            whole[i, j] -= 1
+            whole[min(at, len(shares) - 1), j] += 1
+
+
+def _within_columns(whole: Array, wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
+    first, second, size = codes(u, v)
+    off, width = np.zeros(size), whole.shape[1]
+    loops.add_marginals((whole - wanted).ravel(), first, second, off)
+    flat, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
+    fractions = np.cumsum(wanted - np.floor(wanted) + TINY, axis=0)
+    starts = (fractions / fractions[-1] + np.arange(width)).T.ravel()
+    for _ in range(PASSES):
+        above = np.flatnonzero(flat > floors)
+        count = int(min(PROPOSALS * flat.sum(), MOST))
+        if not len(above) or not count:
+            break
+        sources = above[(chance.uniforms(count) * len(above)).astype(np.int64)]
+        columns = sources % width
+        places = np.searchsorted(starts, columns + chance.uniforms(count), side="right") - columns * len(whole)
+        ends = places.clip(0, len(whole) - 1) * width + columns
+        rooms = np.full(len(whole), np.inf) if most is None else most * u.counts
+        loops.settle_columns(flat, floors, rooms, first, second, off, sources, ends)
+    return flat.reshape(whole.shape)
 
 
 def rounded(wanted: Array, caps: Array, chance: Chance) -> Array:

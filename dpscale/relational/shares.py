@@ -94,6 +94,6 @@ def _scaled(question: Question, u: Features, v: Features, weights: Array) -> tup
     raw = [Fraction(round(float(w) * DIGITS), DIGITS) / one for w, one in zip(weights, ranges, strict=True)]
     if question.known:
         raw[1] = Fraction(0)
-    cost = float(squared_distance(question.relation, *bounds, raw))
+    cost = float(squared_distance(question.relation, (big_u, g), (big_v, h), raw))
     scale = question.amount / cost if cost else 0.0
     return tuple(float(one) * scale for one in raw)  # type: ignore[return-value]

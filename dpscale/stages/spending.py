@@ -18,9 +18,12 @@ from dpscale.ledger import Ledger
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, remove_partial
+
+PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
 
 
 def hold_secret(run: Run) -> None:
@@ -41,7 +44,9 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
     With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
     """
     privacy, drawn = run.job.privacy, _drawn(run, released)
-    with _ledger(run) as ledger:
+    if run.manifest.get("within"):
+        return _charge_whole(run, released, drawn, reserve)
+    with opened_ledger(run) as ledger:
         state = ledger.charge(
             run.job.dataset,
             released.release,
@@ -58,24 +63,40 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
     return state
 
 
+def _charge_whole(run: Run, released: Released, drawn: str, reserve: bool) -> str:
+    """Of a table among several: the cost of all, under the whole's name; and, before it, what this one draws of what."""
+    whole = run.manifest["within"]
+    asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
+    with opened_ledger(run) as ledger:
+        state = ledger.charge(run.job.dataset, whole["release"], *asked, Protection(**whole["protects"]),
+                              public=run.job.engine.seed is not None)  # fmt: skip
+        if reserve:
+            ledger.decide(whole["release"], whole["piece"], drawn)
+    if reserve:
+        run.update(privacy=_spent(run, released.spent))
+    return state
+
+
 def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
     """Tell the ledger what a round measures, before it does; BudgetError where another directory decided otherwise."""
-    with _ledger(run) as ledger:
+    if whole := run.manifest.get("within"):
+        release, number = whole["release"], (whole["piece"] + 1) * PIECE + number
+    with opened_ledger(run) as ledger:
         ledger.decide(release, number, digest)
 
 
 def publish(run: Run, released: Released) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
-    state = charge(run, released)
-    with _ledger(run) as ledger:
-        if state == "reserved":
+    state, alone = charge(run, released), not run.manifest.get("within")
+    with opened_ledger(run) as ledger:
+        if alone and state == "reserved":
             ledger.commit(released.release)
         remove_partial(run.measurements_path)
         for folder in (run.measurements_path, run.path):
             flush_names(folder)  # a power cut must not take what cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
-        if state != "released":
+        if alone and state != "released":
             ledger.publish(released.release)
 
 
@@ -88,7 +109,7 @@ def check_there(run: Run) -> None:
 
 
 @contextmanager
-def _ledger(run: Run) -> Iterator[Ledger]:
+def opened_ledger(run: Any) -> Iterator[Ledger]:
     """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
     place, known = run.job.privacy.ledger, run.manifest.get("ledger")
     if known is not None:

@@ -83,14 +83,14 @@ def _partition_rows(
         stays = ~owners.missing & (owners.words[:, 0] % np.uint64(bucket_count) == bucket)
         mine = np.flatnonzero(stays if gone is None else stays & ~gone)
         nobody = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.nobody
-        values = _value_words(codes)[mine] ^ owners.words[mine, 1]
+        values = value_words(codes)[mine] ^ owners.words[mine, 1]
         chosen.append(UnitRows(owners.words[mine], values, first + mine.astype(np.int64), nobody))
         first += len(stays)
     columns = zip(*((rows.units, rows.values, rows.places, rows.nobody) for rows in chosen), strict=True)
     return UnitRows(*(np.concatenate(column) for column in columns))
 
 
-def _value_words(codes: Codes) -> Words:
+def value_words(codes: Codes) -> Words:
     """A 64 bit mix of each row's codes."""
     mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
     for row in codes:

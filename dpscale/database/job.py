@@ -1,0 +1,226 @@
+"""The job file of several tables: `[tables.NAME]`, `[[link]]`, and what it shares with a job of one."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dpscale.domain import Domain
+from dpscale.errors import JobError
+from dpscale.faults import Settings, check_texts
+from dpscale.job import Job, job_content, job_sentence
+from dpscale.names import nearest
+from dpscale.sections import EngineSettings, Named, Part, Privacy
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Key = str | list[str]
+KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
+MOST_DEGREE = 10
+LEAST_PRIVATE = 1e-9
+
+
+class TableSection(Named):
+    """A table: where it is, its key, and how its share of the budget is spent. Other keys are the mechanism's."""
+
+    path: str
+    domain: str
+    key: Key | None = None
+    public: bool = False
+    mechanism: str = "aim-grem"
+    share: Share | None = None
+    rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    workload: list[Part] | None = None
+    nulls: Literal["reject", "drop"] = "reject"
+    duplicates: Literal["keep", "reject"] = "keep"
+
+    @model_validator(mode="after")
+    def _charged(self) -> TableSection:
+        if self.public and (self.share is not None or self.rows is not None):
+            raise ValueError("a public table is released as it is: leave share and rows out")
+        return self
+
+
+class LinkSection(Settings):
+    """Links between the rows of two tables: by a table of pairs (`via`), or by the child's column (`child_key`)."""
+
+    name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
+    kind: KINDS
+    parent: str
+    child: str
+    via: str | None = None
+    parent_key: Key | None = None
+    child_key: Key | None = None
+    max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    protects: Literal["parent", "both"] = "parent"
+    links: Annotated[int, Field(ge=1)] | None = None
+    share: Share | None = None
+    nulls: Literal["reject", "drop"] = "reject"
+    dangling: Literal["reject", "drop"] = "reject"
+
+    @model_validator(mode="after")
+    def _fits(self) -> LinkSection:
+        many = self.kind == "many-to-many"
+        if many != (self.via is not None):
+            raise ValueError("via goes with kind many-to-many, where it is the table of pairs")
+        if self.child_key is None:
+            raise ValueError("child_key: name the column that holds the other end's key")
+        if not many and self.protects == "both":
+            raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
+        if not many and self.links is not None:
+            raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        return self
+
+    @property
+    def called(self) -> str:
+        return self.name or (
+            self.child if self.via is None else Path(self.via.rstrip("/*")).stem.split("*")[0] or "links"
+        )
+
+    @property
+    def bound(self) -> int:
+        """How many links a protected row has at most."""
+        return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+
+
+class Rows(Settings):
+    """How the synthetic tables are written."""
+
+    types: Literal["own", "input"] = "own"
+
+
+class DatabaseJob(Settings):
+    """A whole job of several tables. Paths are absolute once read."""
+
+    tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
+    link: list[LinkSection] = Field(default_factory=list)
+    privacy: Privacy
+    engine: EngineSettings = EngineSettings()
+    synthesize: Rows = Rows()
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any]) -> DatabaseJob:
+        content, folder = job_content(source)
+        check_texts(content, "")
+        try:
+            job = cls.model_validate(dict(content))
+        except ValidationError as error:
+            raise job_sentence(error, _keys) from None
+        job = job._resolved(folder)
+        job._check()
+        return job
+
+    @property
+    def dataset(self) -> str:
+        """The ledger's name for these data: as given, or the folder that all private files are in."""
+        paths = [os.path.realpath(one.path) for one in self.tables.values() if not one.public]
+        paths += [os.path.realpath(one.via) for one in self.link if one.via]
+        return self.privacy.dataset or os.path.commonpath(paths or ["/"])
+
+    @cached_property
+    def domains(self) -> dict[str, Domain]:
+        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """The columns of a table's key."""
+        return _columns(self.tables[table].key)
+
+    def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns that hold the parent's key and the child's: of the pairs, or of the child's own table."""
+        if link.kind == "many-to-many":
+            return _columns(link.parent_key) or self.key(link.parent), _columns(link.child_key)
+        return _columns(link.child_key), self.key(link.child)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as the content of a job file."""
+        return self.model_dump(exclude_none=True)
+
+    def _check(self) -> None:
+        """What no table can say alone."""
+        names = [one.called for one in self.link]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            raise JobError("link.name", f"{twice!r} twice", "a name for every link", "name them")
+        for name in self.tables:
+            overlap = [column for column in self.key(name) if column in self.domains[name].names]
+            if overlap:
+                raise JobError(f"tables.{name}.key", f"{overlap[0]!r}, which is in the domain", "a column that is not",
+                               "take it out of the domain file")  # fmt: skip
+        for link in self.link:
+            for end in (link.parent, link.child):
+                if end not in self.tables:
+                    raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
+                                   nearest(end, list(self.tables)))  # fmt: skip
+            self._check_keys(link)
+        if (asked := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
+            raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
+
+    def _check_keys(self, link: LinkSection) -> None:
+        needs = [link.parent, *([link.child] if link.via else [])]
+        for end in needs:
+            if not self.key(end):
+                raise JobError(f"tables.{end}.key", "missing", f"the column that link {link.called} finds rows by",
+                               "name it")  # fmt: skip
+        if len(self.ends(link)[0]) != len(self.key(link.parent)):
+            raise JobError(f"link {link.called}", "a key of another number of columns than its parent's",
+                           f"{len(self.key(link.parent))} columns", "name as many as the parent's key has")  # fmt: skip
+
+    @property
+    def given_shares(self) -> dict[str, float]:
+        given = {f"tables.{name}": one.share for name, one in self.tables.items()}
+        given |= {f"links.{one.called}": one.share for one in self.link}
+        return {name: share for name, share in given.items() if share is not None}
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Of the budget, by piece: as given, and what is left in equal parts to the others."""
+        pieces = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
+        pieces += [f"links.{one.called}" for one in self.link]
+        given = self.given_shares
+        left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
+        if others and left <= LEAST_PRIVATE:
+            raise JobError("share", f"nothing left for {others[0]}", "shares that leave something for every piece",
+                           "lower them, or give it one")  # fmt: skip
+        return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
+
+    def _resolved(self, folder: Path) -> DatabaseJob:
+        tables = {name: one.model_copy(update={"path": _absolute(folder, one.path),
+                                               "domain": _absolute(folder, one.domain)})
+                  for name, one in self.tables.items()}  # fmt: skip
+        links = [
+            one if one.via is None else one.model_copy(update={"via": _absolute(folder, one.via)}) for one in self.link
+        ]
+        privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
+        return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
+
+
+def is_database(source: Any) -> bool:
+    """Whether a job, as `read` takes it, is of several tables."""
+    try:
+        return "tables" in job_content(source)[0]
+    except (JobError, tomllib.TOMLDecodeError):
+        return False
+
+
+def _columns(key: Key | None) -> tuple[str, ...]:
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def _absolute(folder: Path, path: str) -> str:
+    return os.path.normpath(os.path.join(str(folder), path))
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The settings that a place in the job has."""
+    if not location:
+        return sorted(DatabaseJob.model_fields)
+    sections: dict[str, type[Settings]] = {"tables": TableSection, "link": LinkSection, "privacy": Privacy, "engine": EngineSettings,
+              "synthesize": Rows}  # fmt: skip
+    return sorted(sections[str(location[0])].model_fields)
+
+
+__all__ = ["DatabaseJob", "Job", "LinkSection", "TableSection", "is_database"]

@@ -1,0 +1,154 @@
+"""What links are, exactly: read by tasks, held by the driver as pairs of rows of the two tables, and summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.database.job import DatabaseJob, LinkSection
+from dpscale.database.whom import Whom
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.errors import DataError
+from dpscale.relational.features import Features
+from dpscale.tables import Table
+from dpscale.tables.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
+from dpscale.tables.table import Partition
+from dpscale.tables.unit_ids import Words, one_family
+
+Integers = NDArray[np.int64]
+Columns = tuple[str, ...]
+NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLinks:
+    """`rows`: (m, 2), the rows that each link is between; of the two tables all rows' codes. Never shown."""
+
+    rows: Integers = field(repr=False)
+    parents: NDArray[np.int32] = field(repr=False)
+    children: NDArray[np.int32] = field(repr=False)
+
+    def by_degree(self, side: int, bound: int) -> Integers:
+        """(bound,): rows of one side with at most 0 … bound − 1 links."""
+        table = (self.parents, self.children)[side]
+        degrees = np.bincount(self.rows[:, side], minlength=len(table))
+        return np.array([(degrees <= k).sum() for k in range(bound)], np.int64)
+
+    def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
+        """Σ φ, Σ ψ, Σ φψᵀ over all links, in steps: by pairs of profiles, so that no link is looked at twice."""
+        from scipy.sparse import coo_array
+
+        (one, of), (two, to) = (
+            np.unique(table, axis=0, return_inverse=True) for table in (self.parents, self.children)
+        )
+        phi, psi = u.whole(one), v.whole(two)
+        ends = of.reshape(-1)[self.rows[:, 0]], to.reshape(-1)[self.rows[:, 1]]
+        counts = coo_array((np.ones(len(self.rows), np.int64), ends), shape=(len(phi), len(psi))).tocsr()
+        both = phi.T @ (counts @ psi) if counts.nnz else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
+        return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
+
+
+def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:
+    """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
+    first, second = job.ends(link)
+    parents = keyed(engine, job, link.parent)
+    _check_families(engine, job, link)
+    if link.via is None:
+        keys, child = _children(engine, job, link, link.child == whom.root)
+        at, other = np.stack([parents.find(keys), np.arange(len(keys))], axis=1), row_words(child)
+    else:
+        children = keyed(engine, job, link.child)
+        keys, other = _pairs(engine, link, (first, second))
+        child, at = children.codes, np.stack([parents.find(keys), children.find(other)], axis=1)
+    stays = _found(at, link)
+    at, keys, other = at[stays], keys[stays], other[stays]
+    if link.parent == whom.root or whom.replaces:  # else a row of the root has one parent, who may have any number
+        at = at[_bounded(at, keys, other, link, whom)]
+    return ExactLinks(at, parents.codes, child)
+
+
+def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
+    """The rows of a table by their keys, one each."""
+    section = job.tables[name]
+    [words], codes = _coded(engine, job, name, [(job.key(name), section.nulls)])
+    kept = one_a_key(words, codes, section.duplicates)
+    return KeyedRows(words[kept], codes[kept])
+
+
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, protected: bool) -> tuple[Words, NDArray[np.int32]]:
+    """Of a child's rows the keys of their parents, and their codes. `protected`: a unit is one row, by its key."""
+    section, (first, own) = job.tables[link.child], job.ends(link)
+    if not (protected and own):
+        [words], codes = _coded(engine, job, link.child, [(first, link.nulls)])
+        return words, codes
+    [words, keys], codes = _coded(engine, job, link.child, [(first, link.nulls), (own, section.nulls)])
+    kept = one_a_key(keys, codes, section.duplicates)
+    return words[kept], codes[kept]
+
+
+def _coded(
+    engine: Engine, job: DatabaseJob, name: str, keys: list[tuple[Columns, str]]
+) -> tuple[list[Words], NDArray[np.int32]]:
+    section, domain = job.tables[name], job.domains[name]
+    found = engine.map(
+        coded_rows, [(domain, part, domain.names, keys) for part in _parts(section.path, domain)], "keys"
+    )
+    words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
+    return words, np.concatenate([codes for _, codes in found])
+
+
+def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
+    found = engine.map(link_ends, [(part, ends, link.nulls) for part in _parts(link.via)], "links")
+    return [np.concatenate(one) for one in zip(*found, strict=True)]
+
+
+def _parts(path: str | None, domain: Domain | None = None) -> tuple[Partition, ...]:
+    assert path is not None
+    return Table.open(path, domain or NO_DOMAIN).split().partitions
+
+
+def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
+    """Links whose both rows are there."""
+    there = (at >= 0).all(axis=1)
+    if not there.all() and link.dangling != "drop":
+        raise DataError(f"link {link.called}", "a key that no row has", "the key of a row at both ends",
+                        'mend it, or leave such links out by dangling = "drop"')  # fmt: skip
+    return np.asarray(there)
+
+
+def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
+             whom: Whom) -> NDArray[np.bool_]:  # fmt: skip
+    """Links within the bound: cut by each parent's own links; refused where both sides are protected."""
+    if not whom.replaces:
+        return at_most(keys, other, link.bound)
+    most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
+    if most > link.bound:
+        raise DataError(f"link {link.called}", "a row with more links than max_degree",
+                        f"at most {link.bound} links for every row of both tables",
+                        'raise max_degree, or protect the parent, whose links are then cut')  # fmt: skip
+    return np.ones(len(at), np.bool_)
+
+
+def _check_families(engine: Engine, job: DatabaseJob, link: LinkSection) -> None:
+    """DataError where keys of the two ends cannot be compared, as numbers and times."""
+    first, second = job.ends(link)
+    pairs = [(job.tables[link.parent].path, job.key(link.parent))]
+    if link.via is None:
+        pairs.append((job.tables[link.child].path, first))
+    else:
+        pairs.append((link.via, first))
+    for columns in zip(*(_families(engine, path, keys) for path, keys in pairs), strict=True):
+        one_family({name for own in columns for name in own}, ", ".join(first))
+    if link.via is not None:
+        ends = [(job.tables[link.child].path, job.key(link.child)), (link.via, second)]
+        for columns in zip(*(_families(engine, path, keys) for path, keys in ends), strict=True):
+            one_family({name for own in columns for name in own}, ", ".join(second))
+
+
+def _families(engine: Engine, path: str, columns: Columns) -> list[set[str]]:
+    """Of every key column the families of its files."""
+    found = engine.map(key_families, [(part, columns) for part in _parts(path)], "keys")
+    return [set(own) for own in zip(*found, strict=True)]

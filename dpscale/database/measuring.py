@@ -1,0 +1,189 @@
+"""Measuring links: read and held against the job, charged, then three kinds of sums with noise, each once.
+
+What is read stays in the driver's memory as pairs of rows, 16 bytes a link; sums are whole numbers until the noise is
+in. How the budget of the sums goes to its parts is planned from what is public or released by then: the tables' rows as
+they were synthesised, and the noisy number of links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpscale.database.charging import budget, charge, keep_piece
+from dpscale.database.job import LinkSection
+from dpscale.database.linking import ExactLinks, read_links
+from dpscale.database.run import DatabaseRun
+from dpscale.engine import Engine
+from dpscale.errors import BudgetError, DataError
+from dpscale.measure.linked import LinkRecords, precise
+from dpscale.measure.tags import snapshot_tag
+from dpscale.privacy.draws import gaussian_draw
+from dpscale.relational.features import BITS, Features
+from dpscale.relational.measured import Split, degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.sides import Side
+from dpscale.storage.files import present, read_bytes, read_text, writing
+from dpscale.tables import Table
+from dpscale.tables.snapshot import snapshot
+
+LEAST_LINKS = 2.0
+SIDES = ("parent", "child")
+SUMS = ("u", "v", "both")
+
+
+def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
+    """Every link of the job, held against it before anything is spent."""
+    return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
+
+
+def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
+    """The data's name under the secret; DataError where they are not those that the release began with."""
+    paths = [one.path for one in run.job.tables.values()] + [one.via for one in run.job.link if one.via]
+    tables = [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
+    content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
+    tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
+    if run.manifest["snapshot"] not in (None, tag):
+        raise DataError("data.path", "the files changed since this release was begun", "the same files",
+                        "restore them, or start a new run in another directory")  # fmt: skip
+    run.update(snapshot=tag)
+    return tag
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredLinks:
+    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one, `shares` and `sums`
+    as `relational.believed` takes them."""
+
+    links: float
+    by_degree: Mapping[str, np.ndarray]
+    shares: Shares
+    sums: tuple[np.ndarray | None, ...]
+
+
+def measure_link(
+    run: DatabaseRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
+) -> MeasuredLinks:
+    """Draw what is not on disk yet. `exact`: None where all is."""
+    return _Measuring(run, link, number, sides, exact).all()
+
+
+def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
+    manifest = run.manifest
+    return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measuring:
+    run: DatabaseRun
+    link: LinkSection
+    number: int
+    sides: tuple[Side, Side]
+    exact: ExactLinks | None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def all(self) -> MeasuredLinks:
+        links = self._links()
+        by_degree = self._degrees() if self.degrees else {}
+        shares = self._shares(links)
+        return MeasuredLinks(links, by_degree, shares, self._sums(shares))
+
+    def _shares(self, links: float) -> Shares:
+        """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
+        path = records_of(self.run, self.link).folder / "shares.json"
+        if not present(path):
+            made = planned(self._question(links))
+            content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected}
+            with writing(path) as file:
+                file.write(json.dumps(content).encode())
+        kept = json.loads(read_bytes(path))
+        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, kept["clips"], strict=True))
+        return Shares(u, v, tuple(kept["precisions"]), kept["expected"])
+
+    @property
+    def known(self) -> bool:
+        """Whether every row of the child has one link."""
+        return self.link.kind != "many-to-many"
+
+    @property
+    def moved(self) -> int:
+        return self.run.whom.moved[self.link.called]
+
+    @property
+    def degrees(self) -> bool:
+        """Whether rows by degree are measured: not of parents that may have any number of children."""
+        return self.run.whom.replaces or self.link.parent == self.run.whom.root
+
+    @property
+    def parts(self) -> Split:
+        counted = not self.known and self.link.links is None
+        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees)
+
+    def _question(self, links: float) -> Question:
+        amount = float(self.parts.sums) / self.moved**2
+        return Question(*self.sides, links, self.run.whom.protects.relation, amount, self.known)
+
+    def _links(self) -> float:
+        if self.known:
+            return float(max(self.sides[1].rows, 1))
+        if self.link.links is not None:
+            return float(self.link.links)
+        draw = gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
+        found = self._drawn("links", draw, lambda exact: np.array([len(exact.rows)], np.int64))
+        return float(max(found[0], LEAST_LINKS))
+
+    def _degrees(self) -> dict[str, np.ndarray]:
+        whom, bound = self.run.whom, self.link.bound
+        names = SIDES[:1] if self.known else SIDES
+        squared = degrees_squared(
+            whom.protects.relation, bound, 2 if self.link.parent == self.link.child else 1, len(names)
+        )
+        draw = gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
+        found = self._drawn(
+            "degrees", draw, lambda exact: np.stack([exact.by_degree(i, bound) for i in range(len(names))])
+        )
+        return dict(zip(names, found, strict=True))
+
+    def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
+        """In natural units; the cost of all three is checked against what there is before any is drawn."""
+        wanted = in_steps(shares)
+        draws = [precise(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
+        precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
+        if sums_cost(self.run.whom.protects.relation, shares, precisions, self.moved) > self.parts.sums:  # type: ignore[arg-type]
+            raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
+                              "what was charged", "tell the makers: nothing was drawn")  # fmt: skip
+        units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)
+        return tuple(
+            None if draw is None else unit * self._drawn(name, draw, lambda exact, at=at: self._exact(shares)[at])
+            for at, (name, draw, unit) in enumerate(zip(SUMS, draws, units, strict=True))
+        )
+
+    def _exact(self, shares: Shares) -> tuple[Any, ...]:
+        if "sums" not in self.kept:
+            assert self.exact is not None
+            self.kept["sums"] = self.exact.sums(shares.u, shares.v)
+        return tuple(self.kept["sums"])
+
+    def _drawn(self, name: str, draw: Any, made: Any) -> np.ndarray:
+        records = records_of(self.run, self.link)
+        before = records.measured(name)
+        if before is not None:
+            return before
+        assert self.exact is not None
+        charge(self.run)
+        late = name in SUMS
+        keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
+        return records.measure(name, made(self.exact), draw, self.run.secret())
+
+    def _sign(self, late: bool) -> str:
+        """Of what is drawn of which data, and with which shares."""
+        manifest = self.run.manifest
+        content = [manifest["snapshot"], manifest["secret_tag"], self.link.called]
+        plan = read_text(records_of(self.run, self.link).folder / "shares.json") if late else ""
+        return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()

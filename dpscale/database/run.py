@@ -1,0 +1,174 @@
+"""The directory of a run of several tables: opened once, and gone on with where it stopped.
+
+    job.toml  manifest.json  tables/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
+
+and, from the first draw to the last, secret.key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpscale.database.job import DatabaseJob
+from dpscale.database.whom import Whom, whom
+from dpscale.errors import JobError
+from dpscale.job import Job
+from dpscale.measure.tags import secret_tag
+from dpscale.privacy.secret import read_secret
+from dpscale.runs.making import make, making
+from dpscale.runs.manifest import MANIFEST, VERSION, Kept, versions
+from dpscale.runs.run import Run, now
+from dpscale.storage.files import present
+from dpscale.storage.lock import locked
+
+KIND = "database"
+DEGREE = 3
+
+
+class DatabaseRun:
+    """A run directory of several tables that exists. `create` makes one for a job, or reopens the one that it began."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        self._kept = Kept(self.path)
+        if not is_database_run(self.path):
+            raise JobError("run directory", f"{self.path} is not one of several tables",
+                           "a directory that `dpscale run` made for a job with [tables.…]", "check the path")  # fmt: skip
+        self.job = DatabaseJob.read(self.path / "job.toml")
+        if self.manifest["job_sha256"] != digest_of(self.job):
+            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",
+                           "the files as they were", "restore them, or start a new run with your job")  # fmt: skip
+
+    @classmethod
+    def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
+        """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
+        whom(job)
+        digest = digest_of(job)
+        where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
+        files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
+                 MANIFEST: json.dumps(_first(job, digest), indent=2).encode()}  # fmt: skip
+        with making(where):
+            if not present(where / MANIFEST):
+                make(where, files)
+        opened = cls(where)
+        if opened.manifest["job_sha256"] != digest:
+            raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
+                           "choose another --run-dir")  # fmt: skip
+        return opened
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self._kept.read()
+
+    def update(self, **changes: Any) -> None:
+        self._kept.write(self.manifest | changes)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        with locked(self.path):
+            self._kept.forget()
+            yield
+
+    @contextmanager
+    def during(self, stage: str) -> Iterator[None]:
+        """Mark a stage as running, then done; as failed where an error ended it."""
+        self._mark(stage, "running")
+        try:
+            yield
+        except BaseException:
+            self._mark(stage, "failed")
+            raise
+        self._mark(stage, "done")
+
+    def _mark(self, stage: str, state: str) -> None:
+        stages = self.manifest["stages"]
+        stages[stage] = {**stages.get(stage, {}), "state": state, "start" if state == "running" else "end": now()}
+        self.update(stages=stages)
+
+    def done(self, stage: str) -> bool:
+        return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")
+
+    @cached_property
+    def whom(self) -> Whom:
+        return whom(self.job)
+
+    @property
+    def secret_path(self) -> Path:
+        return self.path / "secret.key"
+
+    def secret(self) -> bytes:
+        """The secret that links are drawn with; JobError where it is not the one that the release began with."""
+        secret = read_secret(self.secret_path)
+        if secret_tag(secret) != self.manifest["secret_tag"]:
+            raise JobError("run directory", "its secret is not the one that the release began with",
+                           "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
+        return secret
+
+    @cached_property
+    def tables(self) -> dict[str, Run]:
+        """The runs of the private tables."""
+        private = [name for name, one in self.job.tables.items() if not one.public]
+        return {name: Run.create(self._table_job(name), self.path / "tables" / name) for name in private}
+
+    def _table_job(self, name: str) -> Job:
+        """The job of one table, at its share of the budget."""
+        one, job, steps = self.job.tables[name], self.job, self.whom.steps[name]
+        budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
+        degree = min(DEGREE, len(job.domains[name].names))
+        workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
+        content = {
+            "data": {"path": one.path, "domain": one.domain, **self._unit(name)},
+            "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
+            "workload": workload or [{"family": "marginal", "degree": degree}],
+            "mechanism": {"name": one.mechanism, **one.given},
+            "engine": job.engine.model_dump(exclude_none=True),
+            "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
+        }
+        return Job.parse(content, self.path)
+
+    def _unit(self, name: str) -> dict[str, Any]:
+        """Whose rows are bounded in a table: a row's own key, or, of the root's children, the parent that it names."""
+        root = self.whom.root
+        link = next((one for one in self.job.link if one.child == name and one.parent == root and name != root), None)
+        if link is None or link.via is not None:
+            columns, bound = self.job.key(name), 1
+        else:
+            columns, bound = self.job.ends(link)[0], link.bound
+        if len(columns) > 1:
+            raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
+                           "make one of them")  # fmt: skip
+        nulls = {"unit_nulls": "drop"} if "drop" in (self.job.tables[name].nulls, link.nulls if link else "") else {}
+        return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **nulls} if columns else {}
+
+
+def is_database_run(path: str | Path) -> bool:
+    """Whether a directory is a run of several tables."""
+    from dpscale.runs.manifest import read_manifest
+
+    return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
+
+
+def digest_of(job: DatabaseJob) -> str:
+    """What makes two runs the same job: all but where and in how much memory it runs."""
+    content = job.to_dict()
+    for setting in ("scheduler", "memory"):
+        content["engine"].pop(setting, None)
+    text = json.dumps([content, [one.digest for one in job.domains.values()]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first(job: DatabaseJob, digest: str) -> dict[str, Any]:
+    seed = job.engine.seed
+    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+    return {"version": VERSION, "kind": KIND, "release": release, "private": seed is None, "job_sha256": digest,
+            "versions": versions(), "snapshot": None, "secret": None, "privacy": None, "stages": {}}  # fmt: skip

@@ -1,0 +1,74 @@
+"""What is measured of links: integer sums with keyed discrete noise, each kept in a file of its own.
+
+links, as a number; rows by degree, of the sides that are asked; and the three sums of features (`dpscale.relational`).
+The cost of the first two is of one draw each, that of the sums is theirs together: `relational.bounds` says how far a
+unit moves them, a draw's `cost` for a squared move of 1 is its precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.privacy.streams import open_stream
+from dpscale.storage.files import present, reading, writing
+
+Integers = NDArray[np.int64]
+VERSION = 1
+SAFE = 1 << 61
+
+
+@dataclass(frozen=True)
+class LinkRecords:
+    """Whose links, of which data: what every record of theirs says. `folder`: where what was measured is kept."""
+
+    folder: Path
+    release: str
+    snapshot: str
+    link: str
+
+    def measured(self, name: str) -> NDArray[np.float64] | None:
+        """What was measured before, in units of what was asked; None where it was not."""
+        path = self.folder / f"{name}.npy"
+        if not present(path):
+            return None
+        with reading(path) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
+
+    def measure(self, name: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
+        """The exact numbers with noise, over the draw's multiplier; drawn once, then as they are on disk."""
+        before = self.measured(name)
+        if before is not None:
+            return before
+        values = noisy(exact, draw, secret, self._record(name, draw)) / draw.multiplier
+        with writing(self.folder / f"{name}.npy") as file:
+            np.save(file, values, allow_pickle=False)
+        return values
+
+    def _record(self, name: str, draw: GaussianDraw) -> Mapping[str, Any]:
+        """What fixes the noise."""
+        return {"release": self.release, "snapshot": self.snapshot, "mechanism": f"links/{VERSION}", "round": 0,
+                "query": {"link": self.link, "sum": name}, "noise": {**draw.law, "multiplier": str(draw.multiplier)}}  # fmt: skip
+
+
+def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
+    """multiplier · exact + noise, rounded once to floats."""
+    stream = open_stream(secret, "noise", record)
+    if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:
+        noise = draw.words(stream, exact.size).reshape(exact.shape)
+        return np.asarray(exact * draw.multiplier + noise, dtype=np.float64)
+    high, low = draw.halves(stream, exact.size)
+    wide = (high.astype(object) * 2**64 + low.astype(object)).reshape(exact.shape)
+    return np.asarray(exact.astype(object) * draw.multiplier + wide, dtype=np.float64)
+
+
+def precise(precision: Fraction, what: str) -> GaussianDraw:
+    """Noise of that precision (1/σ²) for numbers that move by whole steps, or of a little less; `cost` says which."""
+    return gaussian_draw(1, precision, 1, what)

@@ -1,0 +1,135 @@
+"""Rows by their keys, and links as pairs of rows: exact, hence private.
+
+Keys are known as units are (`unit_ids`): by what they say, whatever the files' types. What becomes of a row follows from
+that row and the other's keys alone: a null or a dangling key is refused or its row dropped; of several rows with one key
+the one with the smallest hash of its values stays, wherever they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.errors import DataError
+from dpscale.tables.count import encode_batch
+from dpscale.tables.table import Partition
+from dpscale.tables.unit_ids import ODD, Identities, Words, family, identities
+from dpscale.tables.units import value_words
+
+Rows = NDArray[np.int64]
+Columns = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedRows:
+    """`words`: (n, 2) of the keys, sorted, each once; `codes`: (n, d), the values of their rows. Neither is shown."""
+
+    words: Words = field(repr=False)
+    codes: NDArray[np.int32] = field(repr=False)
+
+    def find(self, words: Words) -> Rows:
+        """The row of each key; −1 where none has it."""
+        if not len(self.words):
+            return np.full(len(words), -1)
+        at = np.minimum(self._places(words), len(self.words) - 1)
+        return np.where((self.words[at] == words).all(axis=1), at, -1)
+
+    def _places(self, words: Words) -> Rows:
+        first = self.words[:, 0]
+        if (first[1:] != first[:-1]).all():
+            return np.searchsorted(first, words[:, 0])
+        return np.searchsorted(_pairs(self.words), _pairs(words))
+
+
+def _pairs(words: Words) -> NDArray[np.void]:
+    """Two words as one thing that compares by the first, then the second."""
+    return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)
+
+
+def key_families(partition: Partition, columns: Columns) -> list[str]:
+    """Of every key column the family of its ids, by the file's header."""
+    return [family(partition.kind(name), name) for name in columns]
+
+
+def coded_rows(
+    domain: Domain, partition: Partition, names: Sequence[str], keys: Sequence[tuple[Columns, str]]
+) -> tuple[list[Words], NDArray[np.int32]]:
+    """Keys and codes of a partition's rows, without those that the domain file or a null drops.
+
+    `keys`: columns of each key, and what becomes of a null in them.
+    """
+    words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
+    for batch in partition.batches(list(dict.fromkeys([*(name for own, _ in keys for name in own), *names]))):
+        codes, gone = encode_batch(domain, batch, names)
+        known = [_keys(batch, columns, nulls) for columns, nulls in keys]
+        stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
+        for kept, (own, _) in zip(words, known, strict=True):
+            kept.append(own[stays])
+        rows.append(codes.T[stays].astype(np.int32))
+    return [np.concatenate(kept) for kept in words], np.concatenate(rows)
+
+
+def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list[Words]:
+    """The keys at the ends of a partition's links."""
+    found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
+    for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
+        known = [_keys(batch, columns, nulls) for columns in ends]
+        stays = reduce(np.logical_and, (own for _, own in known))
+        for kept, (words, _) in zip(found, known, strict=True):
+            kept.append(words[stays])
+    return [np.concatenate(kept) for kept in found]
+
+
+def _keys(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
+    """One pair of words for every row, and which rows have a key; DataError for a null where that is refused."""
+    parts = [identities(batch[name], name) for name in columns]
+    missing = reduce(np.logical_or, (one.missing for one in parts))
+    if missing.any() and nulls != "drop":
+        raise DataError(f"data column {', '.join(columns)}", "a null", "a key in every row",
+                        'fill it, or leave such rows out by nulls = "drop"')  # fmt: skip
+    return reduce(_mixed, parts).words, ~missing
+
+
+def _mixed(one: Identities, other: Identities) -> Identities:
+    """The words of a key of several columns."""
+    return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
+
+
+def one_a_key(words: Words, codes: NDArray[np.int32], duplicates: str = "keep") -> Rows:
+    """Which rows stay, in the order of their keys: of those with one key the one with the smallest hash of its values."""
+    order = np.lexsort((value_words(codes.T.astype(np.uint32)), words[:, 1], words[:, 0]))
+    ranked = words[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    if duplicates == "reject" and not first.all():
+        raise DataError("data.path", "a key that two rows have", "a key for every row",
+                        'mend them, or keep one of them by duplicates = "keep"')  # fmt: skip
+    return order[first]
+
+
+def row_words(codes: NDArray[np.int32]) -> Words:
+    """(n, 2): what tells rows of other values apart; rows of the same values are alike."""
+    words = value_words(codes.T.astype(np.uint32))
+    return np.stack([words, words * ODD], axis=1)
+
+
+def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
+    """Which links stay where each parent keeps `bound`: those with the smallest hashes of parent and other end.
+
+    `parents`, `ends`: (m, 2) keys. What one parent keeps follows from its own links alone.
+    """
+    mixed = (ends[:, 0] ^ parents[:, 1]) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(29)
+    order = np.lexsort((ends[:, 1], mixed, parents[:, 1], parents[:, 0]))
+    ranked = parents[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    stays = np.zeros(len(order), np.bool_)
+    stays[order] = np.arange(len(order)) - first < bound
+    return stays
