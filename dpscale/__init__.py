@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpscale import privacy
+    from dpscale.database.release import DatabaseRelease
     from dpscale.domain import Attribute, Domain
     from dpscale.errors import BudgetError, DataError, DomainError, DpscaleError, JobError, PlanError, TransientError
     from dpscale.mechanisms import Plan, plan
-    from dpscale.release import Release, run
+    from dpscale.public import run
+    from dpscale.release import Release
     from dpscale.tables import Table, count_marginals
     from dpscale.workload import Workload
 
@@ -18,6 +20,7 @@ _HOMES = {
     "Attribute": "dpscale.domain",
     "BudgetError": "dpscale.errors",
     "DataError": "dpscale.errors",
+    "DatabaseRelease": "dpscale.database.release",
     "Domain": "dpscale.domain",
     "DomainError": "dpscale.errors",
     "DpscaleError": "dpscale.errors",
@@ -30,13 +33,14 @@ _HOMES = {
     "Workload": "dpscale.workload",
     "count_marginals": "dpscale.tables",
     "plan": "dpscale.mechanisms",
-    "run": "dpscale.release",
+    "run": "dpscale.public",
 }
 
 __all__ = [
     "Attribute",
     "BudgetError",
     "DataError",
+    "DatabaseRelease",
     "Domain",
     "DomainError",
     "DpscaleError",

@@ -11,6 +11,7 @@ import click
 
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
+from dpscale.cli.several import plan_several, run_several
 from dpscale.stages import STAGES
 
 
@@ -23,10 +24,14 @@ from dpscale.stages import STAGES
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
+    from dpscale.database.job import is_database
     from dpscale.job import Job
     from dpscale.stages.repeating import begin, check_repeat
     from dpscale.stages.running import run_stages
 
+    if is_database(job):
+        run_several(job, run_dir, fresh, scheduler, quiet, as_json)
+        return
     directory = begin(Job.read(job), run_dir, fresh)
     repeated = check_repeat(directory)
     with Bars(quiet) as progress:
@@ -63,6 +68,7 @@ def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_jso
 @json_option
 def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Plan a job: reads no data, spends nothing."""
+    from dpscale.database.job import is_database
     from dpscale.engine import resolve
     from dpscale.engine.counting import effort
     from dpscale.job import Job
@@ -70,6 +76,9 @@ def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_j
     from dpscale.stages.plan import make_plan
     from dpscale.stages.running import run_stages
 
+    if is_database(job):
+        plan_several(job, as_json)
+        return
     read = Job.read(job)
     with Bars(quiet) as progress:
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)

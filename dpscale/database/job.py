@@ -218,8 +218,8 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     """The settings that a place in the job has."""
     if not location:
         return sorted(DatabaseJob.model_fields)
-    sections: dict[str, type[Settings]] = {"tables": TableSection, "link": LinkSection, "privacy": Privacy, "engine": EngineSettings,
-              "synthesize": Rows}  # fmt: skip
+    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
+    sections = shared | {"tables": TableSection, "link": LinkSection}
     return sorted(sections[str(location[0])].model_fields)
 
 

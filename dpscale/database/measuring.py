@@ -179,7 +179,16 @@ class _Measuring:
         charge(self.run)
         late = name in SUMS
         keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
-        return records.measure(name, made(self.exact), draw, self.run.secret())
+        return records.measure(name, self._asked(late), made(self.exact), draw, self.run.secret())
+
+    def _asked(self, late: bool) -> str:
+        """What the numbers are: features of both sides, or rows by degree up to a bound."""
+        if not late:
+            return f"bound {self.link.bound}"
+        digest = hashlib.sha256(read_bytes(records_of(self.run, self.link).folder / "shares.json"))
+        for side in self.sides:
+            digest.update(b"".join(one.tobytes() for one in side.ones))
+        return digest.hexdigest()
 
     def _sign(self, late: bool) -> str:
         """Of what is drawn of which data, and with which shares."""

@@ -9,18 +9,19 @@ import numpy as np
 
 from dpscale.database.job import LinkSection
 from dpscale.database.run import DatabaseRun
+from dpscale.database.whom import Whom
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.storage.files import read_text, write_whole
 
 DELTA = 1e-9
 
 
-def neighbours(run: DatabaseRun) -> str:
+def neighbours(whom: Whom) -> str:
     """Whom the release protects, in a sentence."""
-    if run.whom.replaces:
+    if whom.replaces:
         unit = "one row of any private table, replaced together with all its links"
         return f"Neighbours differ by {unit}, of which it has at most as many as the job allows."
-    unit = f"one row of {run.whom.root}, added or removed together with all its links and children"
+    unit = f"one row of {whom.root}, added or removed together with all its links and children"
     return f"Neighbours differ by {unit}; of each kind as many are counted as the job allows."
 
 
@@ -33,8 +34,9 @@ def write_report(run: DatabaseRun) -> None:
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     delta = run.job.privacy.delta or DELTA
     spent = Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu
-    shown = page.render(manifest=run.manifest, neighbours=neighbours(run), epsilon=epsilon_of_squared_mu(spent, delta),
-                        delta=delta, tables=_tables(run), links=links)  # fmt: skip
+    said, epsilon = neighbours(run.whom), epsilon_of_squared_mu(spent, delta)
+    shown = page.render(manifest=run.manifest, neighbours=said, epsilon=epsilon, delta=delta, tables=_tables(run),
+                        links=links)  # fmt: skip
     write_whole(run.path / "report.html", shown.encode())
 
 
@@ -75,8 +77,9 @@ def integrity(run: DatabaseRun, link: LinkSection) -> dict[str, Any]:
         other = _column(run, link.called, second)
         whole &= bool(other.isin(_column(run, link.child, run.job.key(link.child))).all())
         whole &= not np.any(_both(ends, other).duplicated())
-    return {"name": link.called, "between": f"{link.parent} and {link.child}", "links": f"{int(ends.notna().sum()):,}",
-            "share": _share(run, f"links.{link.called}"), "degrees": most, "integrity": "yes" if whole else "no"}  # fmt: skip
+    between, count = f"{link.parent} and {link.child}", f"{int(ends.notna().sum()):,}"
+    return {"name": link.called, "between": between, "links": count, "share": _share(run, f"links.{link.called}"),
+            "degrees": most, "integrity": "yes" if whole else "no"}  # fmt: skip
 
 
 def _column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:

@@ -42,7 +42,7 @@ class DatabaseRun:
         self._kept = Kept(self.path)
         if not is_database_run(self.path):
             raise JobError("run directory", f"{self.path} is not one of several tables",
-                           "a directory that `dpscale run` made for a job with [tables.…]", "check the path")  # fmt: skip
+                           "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
         self.job = DatabaseJob.read(self.path / "job.toml")
         if self.manifest["job_sha256"] != digest_of(self.job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",

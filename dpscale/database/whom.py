@@ -20,8 +20,8 @@ from dpscale.privacy.protection import REPLACE, Protection
 
 @dataclass(frozen=True)
 class Whom:
-    """`root`: whose rows are protected, None for those of any table; `steps`: by table, how many rows' comings and goings
-    one neighbour is to the table's own run; `moved`: by link, how many links it moves."""
+    """`root`: whose rows are protected, None for those of any table; `moved`: by link, how many links a neighbour
+    moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run."""
 
     protects: Protection
     root: str | None
@@ -85,10 +85,10 @@ def _check(job: DatabaseJob, link: LinkSection, root: str) -> None:
     other = link.child if link.parent == root else link.parent
     many = link.kind == "many-to-many"
     if many and other != root and not job.tables[other].public:
-        raise JobError(f"link {link.called}", f"{other}, a private table whose rows come with no row of {root}",
-                       "a public table, or protects = \"both\"", f"set public = true for {other}, or protects")  # fmt: skip
+        got = f"{other}, a private table whose rows come with no row of {root}"
+        raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
     if many and link.parent != root:
-        raise JobError(f"link {link.called}", f"parent = {link.parent!r}", f"the protected table, {root}, as its parent",
+        raise JobError(f"link {link.called}", f"parent = {link.parent!r}", f"{root}, which is protected, as its parent",
                        "swap parent and child")  # fmt: skip
 
 

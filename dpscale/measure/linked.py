@@ -42,20 +42,25 @@ class LinkRecords:
         with reading(path) as file:
             return np.asarray(np.load(file, allow_pickle=False))
 
-    def measure(self, name: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
-        """The exact numbers with noise, over the draw's multiplier; drawn once, then as they are on disk."""
+    def measure(self, name: str, asked: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
+        """The exact numbers with noise, over the draw's multiplier; drawn once, then as they are on disk.
+
+        `asked`: what tells these numbers from any other of that name, as the digest of the features that are summed.
+        """
         before = self.measured(name)
         if before is not None:
             return before
-        values = noisy(exact, draw, secret, self._record(name, draw)) / draw.multiplier
+        values = noisy(exact, draw, secret, self._record(name, asked, draw)) / draw.multiplier
         with writing(self.folder / f"{name}.npy") as file:
             np.save(file, values, allow_pickle=False)
         return values
 
-    def _record(self, name: str, draw: GaussianDraw) -> Mapping[str, Any]:
+    def _record(self, name: str, asked: str, draw: GaussianDraw) -> Mapping[str, Any]:
         """What fixes the noise."""
+        query = {"link": self.link, "sum": name, "asked": asked}
+        noise = {**draw.law, "multiplier": str(draw.multiplier)}
         return {"release": self.release, "snapshot": self.snapshot, "mechanism": f"links/{VERSION}", "round": 0,
-                "query": {"link": self.link, "sum": name}, "noise": {**draw.law, "multiplier": str(draw.multiplier)}}  # fmt: skip
+                "query": query, "noise": noise}  # fmt: skip
 
 
 def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """From noisy sums to expected links of every pair of profiles: what is expected, shrinkage, fit, in turn.
 
-The ones are shrunk towards random links; pairs towards what the fitted ones imply, since a pair that departs no more than
-its ones do is no news.
+The ones are shrunk towards random links; pairs towards what the fitted ones imply, since a pair that departs no more
+than its ones do is no news.
 """
 
 from __future__ import annotations

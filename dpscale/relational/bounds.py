@@ -1,7 +1,7 @@
 """How far a unit's links can move what is measured: exact, in whole numbers.
 
-A link gives the vector f = (√π_u φ, √π_v ψ, √π_uv φ⊗ψ), π the precision of each sum's noise, φ and ψ the features of its
-rows, |φ|² ≤ U, |ψ|² ≤ V, inner products of two rows' at least g and h.
+A link gives the vector f = (√π_u φ, √π_v ψ, √π_uv φ⊗ψ), π the precision of each sum's noise, φ and ψ the features of
+its rows, |φ|² ≤ U, |ψ|² ≤ V, inner products of two rows' at least g and h.
 
 Add/remove (a row of the one side with at most d links): d² max |f|² = d² (π_u U + π_v V + π_uv U V).
 

@@ -1,10 +1,10 @@
 """Features of a row: one-hots of its attributes, centred, as whole numbers whose norms are bounded exactly.
 
-Centred uniformly (1 − 1/n at the value, −1/n elsewhere), two rows differ by no more in squared norm than Σ_i 2, and the
-bounds U (largest squared norm) and g (least inner product of two rows) are those of the whole domain. Centred at the
-shares that are public, most rows are nearer to 0: then longer ones are shortened to `clip`, and U = clip², g = −clip². An
-attribute of two values has one column. All entries are cut towards 0 to steps of 2^-BITS: that moves no norm up, and
-what follows works with the numbers as they are cut.
+Centred uniformly (1 − 1/n at the value, −1/n elsewhere), two rows differ by no more in squared norm than Σ_i 2, and
+the bounds U (largest squared norm) and g (least inner product of two rows) are those of the whole domain. Centred at
+the shares that are public, most rows are nearer to 0: then longer ones are shortened to `clip`, and U = clip², g =
+−clip². An attribute of two values has one column. All entries are cut towards 0 to steps of 2^-BITS: that moves no
+norm up, and what follows works with the numbers as they are cut.
 """
 
 from __future__ import annotations

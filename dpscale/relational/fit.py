@@ -1,9 +1,9 @@
 """The distribution of links over pairs of profiles: maximum entropy near random links, held to what was measured.
 
-Many-to-many: every pair of rows of profiles (i, j) is linked with probability b = expit(α + φθ_u + ψθ_v + φΘψᵀ), so 0 ≤ b ≤ 1 by
-construction; W = cap · b, cap the number of pairs of rows. One-to-many: every child of profile j has one parent, of
-profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex log-partition − ⟨x, z⟩ + ½ λ x². Equal for
-all rows of a profile, so the fit over blocks is that over pairs of rows.
+Many-to-many: every pair of rows of profiles (i, j) is linked with probability b = expit(α + φθ_u + ψθ_v + φΘψᵀ), so 0
+≤ b ≤ 1 by construction; W = cap · b, cap the number of pairs of rows. One-to-many: every child of profile j has one
+parent, of profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex log-partition − ⟨x, z⟩ + ½ λ
+x². Equal for all rows of a profile, so the fit over blocks is that over pairs of rows.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dpscale.privacy.sampling_loops import compiled
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
 def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
-    """Add every cell's weight to its entry of every marginal, `first[a, k] + second[b, k]`; cell = a · len(second) + b."""
+    """Add every cell's weight to its entry of every marginal, `first[a, k] + second[b, k]`; cell = a · width + b."""
     width = len(second)
     for cell in range(len(weights)):
         if weights[cell] != 0.0:

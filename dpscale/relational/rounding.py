@@ -54,7 +54,7 @@ def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: 
 
 
 def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
-    """Children beyond the room of their parents' profile go to profiles that have room, as likely as wanted; in place."""
+    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted; in place."""
     for i in np.flatnonzero(whole.sum(axis=1) > room):
         over = int(whole[i].sum() - room[i])
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))

@@ -28,7 +28,12 @@ class Side:
         """From rows, (n, d) codes."""
         profiles, of = np.unique(rows, axis=0, return_inverse=True)
         of = of.reshape(-1)
-        return cls(tuple(map(int, sizes)), profiles.astype(np.int64), np.bincount(of, minlength=len(profiles)).astype(float), of)
+        return cls(
+            tuple(map(int, sizes)),
+            profiles.astype(np.int64),
+            np.bincount(of, minlength=len(profiles)).astype(float),
+            of,
+        )
 
     @property
     def rows(self) -> int:

@@ -64,7 +64,7 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
 
 
 def _charge_whole(run: Run, released: Released, drawn: str, reserve: bool) -> str:
-    """Of a table among several: the cost of all, under the whole's name; and, before it, what this one draws of what."""
+    """Of a table among several: the cost of all, under the whole's name; and what this one draws of what."""
     whole = run.manifest["within"]
     asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
     with opened_ledger(run) as ledger:

@@ -1,8 +1,8 @@
 """Rows by their keys, and links as pairs of rows: exact, hence private.
 
-Keys are known as units are (`unit_ids`): by what they say, whatever the files' types. What becomes of a row follows from
-that row and the other's keys alone: a null or a dangling key is refused or its row dropped; of several rows with one key
-the one with the smallest hash of its values stays, wherever they stand.
+Keys are known as units are (`unit_ids`): by what they say, whatever the files' types. What becomes of a row follows
+from that row and the other's keys alone: a null or a dangling key is refused or its row dropped; of several rows with
+one key the one with the smallest hash of its values stays, wherever they stand.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _mixed(one: Identities, other: Identities) -> Identities:
 
 
 def one_a_key(words: Words, codes: NDArray[np.int32], duplicates: str = "keep") -> Rows:
-    """Which rows stay, in the order of their keys: of those with one key the one with the smallest hash of its values."""
+    """Which rows stay, in the order of their keys: of those with one key that with the smallest hash of its values."""
     order = np.lexsort((value_words(codes.T.astype(np.uint32)), words[:, 1], words[:, 0]))
     ranked = words[order]
     first = np.ones(len(order), np.bool_)

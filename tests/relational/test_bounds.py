@@ -54,7 +54,7 @@ def moved_by_a_user(u: Features, v: Features, most: int, replaced: bool):
     values = np.stack([one for one, _ in sums.values()]).astype(float)
     sizes = next(iter(sums.values()))[1]
     values /= 2.0**BITS
-    values[:, sum(sizes[:2]):] /= 2.0**BITS
+    values[:, sum(sizes[:2]) :] /= 2.0**BITS
     other = values if replaced else np.zeros((1, values.shape[1]))
     parts = np.split(values, np.cumsum(sizes)[:-1], axis=1), np.split(other, np.cumsum(sizes)[:-1], axis=1)
     return [((a[:, None] - b[None]) ** 2).sum(axis=2).ravel() for a, b in zip(*parts, strict=True)]

@@ -1,0 +1,54 @@
+"""`run` and `plan` for jobs of several tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from dpscale.cli.progress import Bars
+
+
+def run_several(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """All stages; what was begun goes on where it stopped."""
+    from dpscale.database.job import DatabaseJob
+    from dpscale.database.run import DatabaseRun
+    from dpscale.database.running import run_database
+    from dpscale.public import check_not_fresh
+
+    check_not_fresh(fresh)
+    directory = DatabaseRun.create(DatabaseJob.read(job), run_dir)
+    done = directory.done("report")
+    with Bars(quiet) as progress:
+        run_database(directory, scheduler=scheduler, progress=progress)
+    manifest, report = directory.manifest, directory.path / "report.html"
+    summary = {"run_dir": str(directory.path), "report": str(report), "repeated": done,
+               **{name: manifest[name] for name in ("release", "private", "privacy", "stages")}}  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    if done:
+        click.echo("dpscale: this job was done before: nothing was read, and nothing spent", err=True)
+    if not manifest["private"]:
+        click.echo("dpscale: this run has a seed and is not private", err=True)
+    click.echo(f"report: {report}")
+
+
+def plan_several(job: str, as_json: bool) -> None:
+    """Whom it protects, and how the budget goes to its pieces."""
+    from dpscale.database.job import DatabaseJob
+    from dpscale.database.planning import summary
+
+    told = summary(DatabaseJob.read(job))
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    click.echo(told["neighbours"])
+    for piece in told["pieces"]:
+        click.echo(_line(piece))
+
+
+def _line(piece: dict[str, Any]) -> str:
+    moved = f", at most {piece['moved']} of which one neighbour moves" if piece["moved"] else ""
+    return f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
