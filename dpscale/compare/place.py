@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpscale.errors import JobError
+from dpscale.errors import JobError, TransientError
 from dpscale.runs.manifest import MANIFEST
 from dpscale.storage.files import checked_path, is_local, place
 
@@ -92,10 +92,17 @@ def _refused(got: str, remedy: str) -> JobError:
 
 
 def write(folder: Path, contents: Mapping[str, str]) -> None:
-    """The files, each whole, that none but the owner can read."""
+    """The files, each whole, that none but the owner can read. TransientError where the disk does not take them."""
     for name, content in contents.items():
-        partial = folder / f".{name}.partial"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.replace(partial, folder / name)
+        try:
+            _write(folder / f".{name}.partial", folder / name, content)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            raise TransientError(FIELD, f"cannot write in {folder} ({reason})", "", "mend that and run again") from None
+
+
+def _write(partial: Path, path: Path, content: str) -> None:
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    os.replace(partial, path)
