@@ -20,7 +20,7 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
         values = [one[key] for one in marginals.values()]
         axes.bar(at, values, width=0.24, color=colour, label=label)
         for where, value in zip(at, values, strict=True):
-            axes.text(where, value, f"{value:.3f}", ha="center", va="bottom", fontsize=7.5)
+            axes.text(where, value, f"{value:.3f}" if value else "", ha="center", va="bottom", fontsize=7.5)
     axes.set_xticks(range(len(marginals)), [f"{degree}-way" for degree in marginals])
     axes.set(ylabel="L1 distance of shares")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
@@ -55,5 +55,6 @@ def curve_plot(told: Mapping[str, Mapping[str, Curve]]) -> str:
             axes.plot(alarms, hits, color=colour, linewidth=1.5, label=name)
         axes.set_title(title, fontsize=9, parse_math=False)
         axes.set(xlabel="false alarms", ylabel="true alarms", aspect="equal")
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        if len(curves) > 1:
+            axes.legend(frameon=False, fontsize=8, loc="lower right")
     return svg(figure)

@@ -14,9 +14,9 @@ import pytest
 from dpscale.attribute import Attribute, from_table
 from dpscale.compare import sets as compared_sets
 from dpscale.compare.counting import count_ways, score_all
-from dpscale.compare.marginals import by_degree
+from dpscale.compare.marginals import by_degree, scored
 from dpscale.compare.sets import chosen
-from dpscale.compare.sides import Side, codes_of, folded, names_of, numbered, open_data, open_rows, size_of
+from dpscale.compare.sides import Side, _of_rows, codes_of, folded, names_of, numbered, open_data, open_rows, size_of
 from dpscale.domain import Domain
 from dpscale.engine import LocalEngine
 from dpscale.reconstruct.pairwise.chance import Chance
@@ -93,6 +93,13 @@ def test_halves_are_halves_of_the_counts(reference: Path) -> None:
     assert all((one == other).all() for one, other in zip(halves, again, strict=True))
 
 
+def test_figures_of_a_set_by_hand() -> None:
+    one = scored(("a",), np.array([3, 1]), np.array([1, 3]), np.array([9, 3]))
+    assert (one.rows, one.independent, one.halves) == (0.5, 0.0, 1.0)
+    none = scored(("a",), np.array([3, 1]), np.array([0, 0]), np.array([0, 0]))
+    assert np.isnan([none.rows, none.halves]).all()
+
+
 def test_by_degree_the_mean_the_most_and_the_worst(reference: Path) -> None:
     _, rows = sides(reference)
     found = list(scores(reference).values())
@@ -116,6 +123,16 @@ def test_beyond_a_number_sets_are_drawn_and_the_same_ones_again(monkeypatch: pyt
     assert chosen(domain, domain.names, "r")[3].too_large == compared_sets.MOST
 
 
+def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() -> None:
+    """As `types = "input"` does: the nearest number of 32 bits to 0.7 is below it."""
+    import pyarrow as pa
+
+    attribute = from_table("a", {"kind": "bins", "edges": [0.7, 0.8, 0.9000000000001]})
+    values = pa.array([0.7, 0.85, np.float32(0.9) + np.float32(1e-7)], pa.float32())
+    codes, _ = codes_of(Domain([_of_rows(attribute)]), {"a": values}, ["a"])
+    assert codes[:, 0].tolist() == [0, 1, 1]
+
+
 POLICIES = [
     {"kind": kind} | more | {"outside": outside} | ({"nulls": nulls} if nulls else {})
     for kind, more in (("integer", {"low": -2, "high": 3}), ("bins", {"edges": [0.1, 0.7, 5]}), ("coded", {"size": 4}),
@@ -134,8 +151,6 @@ def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, o
     attribute: Attribute = from_table("a", policy)
     cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
     values = column(attribute, cells, Chance("r", "values"), pa.float32() if kind else None)
-    from dpscale.compare.sides import _of_rows
-
     domain = Domain([_of_rows(attribute)])
     codes, kept = codes_of(domain, {"a": values}, ["a"])
     assert kept.all()
