@@ -311,3 +311,15 @@ def test_no_count_is_told_but_in_the_report(
     elsewhere = b"".join(path.read_bytes() for path in files)
     assert len(figures) > 10
     assert not [figure for figure in figures if figure.encode() in elsewhere]
+
+
+@pytest.mark.slow
+@needs_learner
+def test_a_cluster_finds_the_same_figures(reference: Path, tmp_path: Path) -> None:
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster:
+        compare(reference / "run", reference / "data", tmp_path / "there", scheduler=cluster.scheduler_address)
+    compare(reference / "run", reference / "data", tmp_path / "here")
+    here, there = (json.loads((tmp_path / name / "compare.json").read_text()) for name in ("here", "there"))
+    assert here | {"made": ""} == there | {"made": ""}
