@@ -4,3 +4,7 @@ All else that tells how good a release is (`report`, `_rows.json`) is made of wh
 room reads records. What it makes is exact, so it goes to a folder outside every run directory that its owner alone can
 read, and nothing of it to a terminal, a log or a run. It spends nothing, for nothing of it may be published.
 """
+
+from dpscale.compare.compared import compare
+
+__all__ = ["compare"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpscale.compare.counting import score_all
 from dpscale.compare.dependence import of_pairs
-from dpscale.compare.figures import curve_plot, dependence_plot, marginal_plot
+from dpscale.compare.figures import plots
 from dpscale.compare.learning import Target, propensity, target_of, usefulness
 from dpscale.compare.marginals import by_degree
 from dpscale.compare.models import MOST, check_learner
@@ -53,7 +53,7 @@ def compare(
     rows = open_rows(run)
     names = names_of(rows)
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
-    records = open_data(run, paths, names)
+    records = discreetly("comparing", open_data, run, paths, names)
     predicted = target_of([run.domain[name] for name in names], target)
     with claimed(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
@@ -76,12 +76,7 @@ def _contents(run: Run, engine: Engine, data: Side, rows: Side, target: Target) 
     for side in (data, rows):
         side.check_unchanged()
     content = {**_made(run, data, rows), "marginals": marginals, "dependence": dependence, **told}
-    plots = {
-        "marginal_plot": marginal_plot(marginals),
-        "dependence_plot": dependence_plot(dependence),
-        "curve_plot": curve_plot(curves),
-    }
-    page = render({"c": content, "job": run.job, **plots}, "dpscale.compare", PAGE)
+    page = render({"c": content, "job": run.job, **plots(marginals, dependence, curves)}, "dpscale.compare", PAGE)
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
 
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from dpscale.compare.models import Curve
 from dpscale.report.figures import COLOURS, new_figure, svg
 
+Curves = Mapping[str, Mapping[str, Curve]]  # by question and by what is asked of it
 BARS = {"halves": ("half of the data against the other half", "#bbbbbb"), "mean": ("rows", COLOURS[0]),
         "independent": ("independent attributes", COLOURS[1])}  # fmt: skip
 
 
+def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: Curves) -> dict[str, str]:
+    """All of them, by name. Texts stay texts, which a browser has letters for, whatever they are."""
+    from matplotlib import rc_context
+
+    with warnings.catch_warnings(), rc_context({"svg.fonttype": "none"}):
+        warnings.simplefilter("ignore")
+        return {
+            "marginal_plot": marginal_plot(marginals),
+            "dependence_plot": dependence_plot(dependence),
+            "curve_plot": curve_plot(curves),
+        }
+
+
 def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     """By degree, how far rows are from the data, between what two halves of the data and independence come to."""
+    marginals = {degree: one for degree, one in marginals.items() if one["sets"]}
     figure, axes = new_figure(2.8)
     for place, (key, (label, colour)) in enumerate(BARS.items()):
         at = [number + 0.26 * (place - 1) for number in range(len(marginals))]
@@ -42,7 +58,7 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
     return svg(figure)
 
 
-def curve_plot(told: Mapping[str, Mapping[str, Curve]]) -> str:
+def curve_plot(told: Curves) -> str:
     """A panel for each question with its ROC curves; "" where there is none."""
     told = {title: {name: one for name, one in curves.items() if one[0]} for title, curves in told.items()}
     told = {title: curves for title, curves in told.items() if curves}

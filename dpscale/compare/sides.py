@@ -83,7 +83,7 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
 
 def _opened(called: str, paths: Sequence[Any], run: Run, links: bool) -> Side:
     drawn = called == "rows"
-    domain = Domain([_of_rows(one) if drawn else one for one in run.domain.attributes])
+    domain = Domain([as_drawn(one) if drawn else one for one in run.domain.attributes])
     table = Table.open(list(paths), domain, links).split()
     return Side(called, table, stamps(table))
 
@@ -93,7 +93,7 @@ def names_of(rows: Side) -> list[str]:
     return list(rows.table.types())
 
 
-def _of_rows(attribute: Attribute) -> Attribute:
+def as_drawn(attribute: Attribute) -> Attribute:
     """How a column of rows is read: null is what was outside, and a rounded number stays in the bin at its edge."""
     if attribute.outside_cell >= 0 and not is_text(attribute):
         attribute = replace(attribute, nulls="category")

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import dpscale as dp
+from dpscale.compare import compare
 from dpscale.compare import compared as room
-from dpscale.compare.compared import PRIVATE, compare
+from dpscale.compare.compared import PRIVATE
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.compare.small import compared, frame, state, write_job
 

@@ -16,7 +16,7 @@ from dpscale.compare import sets as compared_sets
 from dpscale.compare.counting import count_ways, score_all
 from dpscale.compare.marginals import by_degree, scored
 from dpscale.compare.sets import chosen
-from dpscale.compare.sides import Side, _of_rows, codes_of, folded, names_of, numbered, open_data, open_rows, size_of
+from dpscale.compare.sides import Side, as_drawn, codes_of, folded, names_of, numbered, open_data, open_rows, size_of
 from dpscale.domain import Domain
 from dpscale.engine import LocalEngine
 from dpscale.reconstruct.pairwise.chance import Chance
@@ -129,7 +129,7 @@ def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() 
 
     attribute = from_table("a", {"kind": "bins", "edges": [0.7, 0.8, 0.9000000000001]})
     values = pa.array([0.7, 0.85, np.float32(0.9) + np.float32(1e-7)], pa.float32())
-    codes, _ = codes_of(Domain([_of_rows(attribute)]), {"a": values}, ["a"])
+    codes, _ = codes_of(Domain([as_drawn(attribute)]), {"a": values}, ["a"])
     assert codes[:, 0].tolist() == [0, 1, 1]
 
 
@@ -151,7 +151,7 @@ def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, o
     attribute: Attribute = from_table("a", policy)
     cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
     values = column(attribute, cells, Chance("r", "values"), pa.float32() if kind else None)
-    domain = Domain([_of_rows(attribute)])
+    domain = Domain([as_drawn(attribute)])
     codes, kept = codes_of(domain, {"a": values}, ["a"])
     assert kept.all()
     wanted = np.minimum(cells, size_of(attribute) - 1)
