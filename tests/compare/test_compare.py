@@ -305,6 +305,7 @@ def test_no_count_is_told_but_in_the_report(
     dp.run(job, place / "run")
     result = compared(place / "run", place / "data.parquet", "--out", tmp_path / "out", "--scheduler", "threads")
     assert result.exit_code == 0, result.output
+    assert os.listdir(work) == []  # where temporary files would be
     (work / "said").write_text(result.output + caplog.text)
     assert leaks_under([place / "run", work]) == {}
     figures = re.findall(r"0\.\d{6}", (tmp_path / "out/compare.json").read_text())
