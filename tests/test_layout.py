@@ -10,7 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("cvxpy", "pgmpy", "matplotlib", "dask", "dask.dataframe", "distributed", "pandas", "pyarrow", "numba")
+HEAVY = (
+    "cvxpy",
+    "pgmpy",
+    "sklearn",
+    "matplotlib",
+    "dask",
+    "dask.dataframe",
+    "distributed",
+    "pandas",
+    "pyarrow",
+    "numba",
+)
 
 
 def python(*arguments, **options):

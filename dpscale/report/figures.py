@@ -14,7 +14,7 @@ def error_plot(rows: list[dict[str, Any]]) -> str:
     rows = [row for row in rows if row["rms_error"]]
     if not rows:
         return ""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     families = dict.fromkeys(row["family"] for row in rows)
     for colour, family in zip(COLOURS * len(families), families, strict=False):
         mine = [row for row in rows if row["family"] == family]
@@ -29,7 +29,7 @@ def error_plot(rows: list[dict[str, Any]]) -> str:
         )
     axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
     axes.legend(frameon=False)
-    return _svg(figure)
+    return svg(figure)
 
 
 def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
@@ -39,21 +39,21 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
     if not shares:
         return ""
-    figure, axes = _figure(height=2.2)
+    figure, axes = new_figure(height=2.2)
     degrees = sorted(shares)
     axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
     for place, degree in enumerate(degrees):
         axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
     axes.set(xlabel="share of the budget (%)", xlim=(0, 110 * max(shares.values())))
     axes.invert_yaxis()
-    return _svg(figure)
+    return svg(figure)
 
 
 def trace_plot(trace: list[dict[str, Any]]) -> str:
     """How far each measurement moved the estimates, beside what its noise alone would do, by round; "" for no trace."""
     if not trace:
         return ""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     spread = {number: [row for row in trace if row["round"] == number] for number in {row["round"] for row in trace}}
     for number, rows in spread.items():
         places = [number - 0.3 + 0.6 * (i + 0.5) / len(rows) for i in range(len(rows))]
@@ -64,19 +64,22 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    return svg(figure)
 
 
-def _figure(height: float = 3.4) -> Any:
+def new_figure(height: float = 3.4, columns: int = 1) -> Any:
+    """A figure as wide as the page and its axes, an array of them for several columns."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
+    axes = figure.subplots(1, columns)
+    for one in figure.axes:
+        one.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _svg(figure: Any) -> str:
+def svg(figure: Any) -> str:
+    """As text that a page holds."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()[out.getvalue().index("<svg") :]

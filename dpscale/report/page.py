@@ -9,11 +9,11 @@ from typing import Any
 from dpscale.plans.figures import figure
 
 
-def render(content: Mapping[str, Any]) -> str:
-    """The page as text; `content` holds what report.html names."""
+def render(content: Mapping[str, Any], room: str = "dpscale.report", name: str = "report.html") -> str:
+    """The page as text, in the one look that all have; `content` holds what the page `name` of a room names."""
     from jinja2 import Environment, StrictUndefined
 
-    page = files("dpscale.report").joinpath("report.html").read_text()
+    page, style = files(room).joinpath(name).read_text(), files("dpscale.report").joinpath("style.css").read_text()
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["figure"] = figure
-    return environment.from_string(page).render(**content)
+    return environment.from_string(page).render(style=style, **content)
