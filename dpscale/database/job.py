@@ -16,6 +16,7 @@ from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts
 from dpscale.job import Job, job_content, job_sentence
 from dpscale.names import nearest
+from dpscale.privacy.budget import GAUSSIAN
 from dpscale.sections import EngineSettings, Named, Part, Privacy
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -142,6 +143,9 @@ class DatabaseJob(Settings):
 
     def _check(self) -> None:
         """What no table can say alone."""
+        if self.privacy.noise != GAUSSIAN:
+            raise JobError("privacy.delta", "epsilon alone", "epsilon with delta, rho or privacy_cost for several tables",
+                           "add delta")  # fmt: skip
         names = [one.called for one in self.link]
         if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
             raise JobError("link.name", f"{twice!r} twice", "a name for every link", "name them")
