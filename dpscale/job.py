@@ -135,8 +135,13 @@ class Job(Settings):
         return self.model_dump(exclude_none=True, exclude_defaults=False)
 
     def _resolved(self, folder: Path) -> Job:
-        data = self.data.model_copy(
-            update={"path": _absolute(folder, self.data.path), "domain": _absolute(folder, self.data.domain)}
+        data, hops = self.data, self.data.unit_through
+        data = data.model_copy(
+            update={
+                "path": _absolute(folder, data.path),
+                "domain": _absolute(folder, data.domain),
+                "unit_through": hops and [hop.model_copy(update={"path": _absolute(folder, hop.path)}) for hop in hops],
+            }
         )
         privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
         parts = [

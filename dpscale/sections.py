@@ -36,6 +36,14 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-300, lt=1)]
 
 
+class Hop(Settings):
+    """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
+
+    path: str
+    key: str
+    unit: str
+
+
 class Data(Settings):
     """Where the records are and what one privacy unit is."""
 
@@ -45,20 +53,22 @@ class Data(Settings):
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     snapshot: Literal["content", "footers"] = "content"
     unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
+    unit_through: list[Hop] | None = None
     links: bool | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Data:
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
             raise ValueError("privacy_unit and max_rows_per_unit go together")
-        if self.unit_nulls is not None and self.privacy_unit is None:
-            raise ValueError("unit_nulls goes with privacy_unit")
+        if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
+            raise ValueError("unit_nulls and unit_through go with privacy_unit")
         return self
 
     @property
     def protects(self) -> Protection:
         """Whom a release of these data protects."""
-        return Protection(self.privacy_unit, bound=self.max_rows_per_unit or 1)
+        unit = self.unit_through[-1].unit if self.unit_through else self.privacy_unit
+        return Protection(unit, bound=self.max_rows_per_unit or 1)
 
 
 class Privacy(Settings):

@@ -144,7 +144,7 @@ class DatabaseJob(Settings):
     def _check(self) -> None:
         """What no table can say alone."""
         if self.privacy.noise != GAUSSIAN:
-            raise JobError("privacy.delta", "epsilon alone", "epsilon with delta, rho or privacy_cost for several tables",
+            raise JobError("privacy.delta", "epsilon alone for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
         names = [one.called for one in self.link]
         if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +17,12 @@ from dpscale.relational.features import Features
 from dpscale.tables import Table
 from dpscale.tables.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.tables.table import Partition
+from dpscale.tables.through import Through
 from dpscale.tables.unit_ids import Words, one_family
 
 Integers = NDArray[np.int64]
 Columns = tuple[str, ...]
+Children = tuple[Words, Words, NDArray[np.int32], NDArray[np.bool_]]
 NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
 
 
@@ -53,19 +56,23 @@ class ExactLinks:
 
 def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:
     """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
-    first, second = job.ends(link)
     parents = keyed(engine, job, link.parent)
     _check_families(engine, job, link)
     if link.via is None:
-        keys, child = _children(engine, job, link, link.child == whom.root)
-        at, other = np.stack([parents.find(keys), np.arange(len(keys))], axis=1), row_words(child)
+        keys, other, child, stays = _children(engine, job, link, whom)
+        at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
     else:
         children = keyed(engine, job, link.child)
-        keys, other = _pairs(engine, link, (first, second))
+        keys, other = _pairs(engine, link, job.ends(link))
         child, at = children.codes, np.stack([parents.find(keys), children.find(other)], axis=1)
-    stays = _found(at, link)
-    at, keys, other = at[stays], keys[stays], other[stays]
-    if link.parent == whom.root or whom.replaces:  # else a row of the root has one parent, who may have any number
+        stays = np.ones(len(keys), np.bool_)
+    there = _found(at, link) & stays
+    if link.parent in whom.above:
+        parents = _kept(parents, _kept_parents(engine, job, link.parent, whom))
+        at[:, 0] = parents.find(keys)
+        there &= at[:, 0] >= 0
+    at, keys, other = at[there], keys[there], other[there]
+    if link.parent in whom.rows or whom.replaces:  # else a child has one parent, who may have any number
         at = at[_bounded(at, keys, other, link, whom)]
     return ExactLinks(at, parents.codes, child)
 
@@ -78,19 +85,49 @@ def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
     return KeyedRows(words[kept], codes[kept])
 
 
-def _children(engine: Engine, job: DatabaseJob, link: LinkSection, protected: bool) -> tuple[Words, NDArray[np.int32]]:
-    """Of a child's rows the keys of their parents, and their codes. `protected`: a unit is one row, by its key."""
-    section, (first, own) = job.tables[link.child], job.ends(link)
-    if not (protected and own):
-        [words], codes = _coded(engine, job, link.child, [(first, link.nulls)])
-        return words, codes
-    [words, keys], codes = _coded(engine, job, link.child, [(first, link.nulls), (own, section.nulls)])
-    kept = one_a_key(keys, codes, section.duplicates)
-    return words[kept], codes[kept]
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> Children:
+    """Of a child's rows the keys of their parents, words of their own, their codes, and which count for this link."""
+    section, (first, own), name = job.tables[link.child], job.ends(link), link.child
+    wanted = [(first, link.nulls)]
+    if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
+        [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
+        kept = one_a_key(keys, codes, section.duplicates)
+        return words[kept], row_words(codes[kept]), codes[kept], np.ones(len(kept), np.bool_)
+    if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
+        above = whom.above[name]
+        [words, parents], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop")])
+        units, missing = _roots(engine, job, above.parent, whom)(parents)
+        stays = ~missing
+        stays[stays] = at_most(units[stays], row_words(codes[stays]), whom.rows[name])
+        return words, row_words(codes), codes, stays
+    [words], codes = _coded(engine, job, name, wanted)
+    return words, row_words(codes), codes, np.ones(len(words), np.bool_)
+
+
+def _roots(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+    """Of the keys of a table's rows those of the root's rows that they come with."""
+    if name == whom.root:
+        words = keyed(engine, job, name).words
+        return Through(words, words)
+    [keys, parents], _ = _coded(engine, job, name, [(job.key(name), "drop"), (job.ends(whom.above[name])[0], "drop")])
+    return Through.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
+
+
+def _kept(rows: KeyedRows, some: Through) -> KeyedRows:
+    """Those of some keys."""
+    stays = ~some(rows.words)[1]
+    return KeyedRows(rows.words[stays], rows.codes[stays])
+
+
+def _kept_parents(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+    """The keys of a table's rows of which each row of the root keeps as many as count."""
+    roots = _roots(engine, job, name, whom)
+    kept = at_most(roots.units, roots.words, whom.rows[name])
+    return Through(roots.words[kept], roots.units[kept])
 
 
 def _coded(
-    engine: Engine, job: DatabaseJob, name: str, keys: list[tuple[Columns, str]]
+    engine: Engine, job: DatabaseJob, name: str, keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
     found = engine.map(

@@ -118,7 +118,7 @@ class _Measuring:
     @property
     def degrees(self) -> bool:
         """Whether rows by degree are measured: not of parents that may have any number of children."""
-        return self.run.whom.replaces or self.link.parent == self.run.whom.root
+        return self.run.whom.replaces or self.link.parent in self.run.whom.rows
 
     @property
     def parts(self) -> Split:
@@ -141,9 +141,8 @@ class _Measuring:
     def _degrees(self) -> dict[str, np.ndarray]:
         whom, bound = self.run.whom, self.link.bound
         names = SIDES[:1] if self.known else SIDES
-        squared = degrees_squared(
-            whom.protects.relation, bound, 2 if self.link.parent == self.link.child else 1, len(names)
-        )
+        roles = 2 if self.link.parent == self.link.child else whom.rows.get(self.link.parent, 1)
+        squared = degrees_squared(whom.protects.relation, bound, roles, len(names))
         draw = gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
         found = self._drawn(
             "degrees", draw, lambda exact: np.stack([exact.by_degree(i, bound) for i in range(len(names))])

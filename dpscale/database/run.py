@@ -18,7 +18,7 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.database.job import DatabaseJob
+from dpscale.database.job import DatabaseJob, LinkSection
 from dpscale.database.whom import Whom, whom
 from dpscale.errors import JobError
 from dpscale.job import Job
@@ -137,18 +137,26 @@ class DatabaseRun:
         return Job.parse(content, self.path)
 
     def _unit(self, name: str) -> dict[str, Any]:
-        """Whose rows are bounded in a table: a row's own key, or, of the root's children, the parent that it names."""
-        root = self.whom.root
-        link = next((one for one in self.job.link if one.child == name and one.parent == root and name != root), None)
-        if link is None or link.via is not None:
-            columns, bound = self.job.key(name), 1
-        else:
-            columns, bound = self.job.ends(link)[0], link.bound
+        """Whose rows are bounded in a table: a row's own key, or the row of the root that it comes with."""
+        whom, link = self.whom, self.whom.above.get(name)
+        columns, bound = (self.job.key(name), 1) if link is None else (self.job.ends(link)[0], whom.rows[name])
         if len(columns) > 1:
             raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
                            "make one of them")  # fmt: skip
-        nulls = {"unit_nulls": "drop"} if "drop" in (self.job.tables[name].nulls, link.nulls if link else "") else {}
-        return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **nulls} if columns else {}
+        hops = self._hops(link)
+        drops = hops or "drop" in (self.job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
+        extra: dict[str, Any] = {"unit_through": hops} if hops else {}
+        extra |= {"unit_nulls": "drop"} if drops else {}
+        return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
+
+    def _hops(self, link: LinkSection | None) -> list[dict[str, str]]:
+        """The tables between a child and the root."""
+        hops = []
+        while link is not None and (above := self.whom.above.get(link.parent)) is not None:
+            key, unit = self.job.key(link.parent)[0], self.job.ends(above)[0][0]
+            hops.append({"path": self.job.tables[link.parent].path, "key": key, "unit": unit})
+            link = above
+        return hops
 
 
 def is_database_run(path: str | Path) -> bool:

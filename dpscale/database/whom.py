@@ -4,14 +4,17 @@
 `max_degree` before and after: data with more are refused). A table's own run protects the adding or removing of a row;
 a replacement is two of those steps. A link between rows of one table has a row at both of its ends.
 
-Else: a neighbour has one row of the root added or removed, with its links and its children: the root is the private
-table that is no private table's child. Links beyond `max_degree` are cut, per row of the root and by its own links.
+Else: a neighbour has one row of the root added or removed, with its links, its children, and theirs: the root is the
+private table that is no private table's child. Of a child of the root at most `max_degree` rows a root row count, of
+a child of that `max_degree` times as many, and so on down: which ones follows from that root row's own rows. So do the
+links of a row with public rows. A row of the root that is a child of another (an employee's manager) frees, where it
+goes, a place among that one's children: two links more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpscale.database.job import DatabaseJob, LinkSection
 from dpscale.errors import JobError
@@ -21,12 +24,17 @@ from dpscale.privacy.protection import REPLACE, Protection
 @dataclass(frozen=True)
 class Whom:
     """`root`: whose rows are protected, None for those of any table; `moved`: by link, how many links a neighbour
-    moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run."""
+    moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run.
+
+    `rows`: of a private table, how many of its rows come with a row of the root; `above`: the link to its parent.
+    """
 
     protects: Protection
     root: str | None
     steps: Mapping[str, int]
     moved: Mapping[str, int]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    above: Mapping[str, LinkSection] = field(default_factory=dict)
 
     @property
     def replaces(self) -> bool:
@@ -51,22 +59,26 @@ def _replaced(job: DatabaseJob) -> Whom:
 
 def _rooted(job: DatabaseJob) -> Whom:
     root = _root(job)
-    steps = {name: 1 for name, one in job.tables.items() if not one.public}
-    reached = {root}
-    for link in job.link:
-        _check(job, link, root)
-        reached |= {link.parent, link.child} if root in (link.parent, link.child) else set()
-    if left := next((name for name in steps if name not in reached), None):
+    above = _above(job, root)
+    rows = {root: 1}
+    for name in _downwards(above, root):
+        rows[name] = rows[above[name].parent] * above[name].bound
+    private = [name for name, one in job.tables.items() if not one.public]
+    if left := next((name for name in private if name not in rows), None):
         raise JobError(f"tables.{left}", f"no link to {root}, whose rows are protected", "a link, or public = true",
                        'add the link, or set protects = "both"')  # fmt: skip
-    moved = {link.called: _moved(link, root) for link in job.link}
-    key = job.key(root)
-    return Whom(Protection(key[0] if len(key) == 1 else None), root, steps, moved)
+    for link in job.link:
+        _check(job, link, rows)
+    key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
+    protects = Protection(key[0] if len(key) == 1 else None)
+    return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
 
 
 def _root(job: DatabaseJob) -> str:
     private = [name for name, one in job.tables.items() if not one.public]
-    children = {link.child for link in job.link if link.parent in private and link.parent != link.child}
+    children = {
+        link.child for link in job.link if link.parent in private and link.parent != link.child and not link.via
+    }
     roots = [name for name in private if name not in children]
     if not private:  # the links alone are private: a unit is a parent's row, with its links
         roots = list(dict.fromkeys(link.parent for link in job.link))
@@ -77,22 +89,46 @@ def _root(job: DatabaseJob) -> str:
     return roots[0]
 
 
-def _check(job: DatabaseJob, link: LinkSection, root: str) -> None:
-    if root not in (link.parent, link.child):
-        raise JobError(f"link {link.called}", f"between {link.parent} and {link.child}",
-                       f"a link of {root}, whose rows are protected",
-                       "leave it out: chains of links are not built yet")  # fmt: skip
-    other = link.child if link.parent == root else link.parent
-    many = link.kind == "many-to-many"
-    if many and other != root and not job.tables[other].public:
-        got = f"{other}, a private table whose rows come with no row of {root}"
-        raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
-    if many and link.parent != root:
-        raise JobError(f"link {link.called}", f"parent = {link.parent!r}", f"{root}, which is protected, as its parent",
+def _above(job: DatabaseJob, root: str) -> dict[str, LinkSection]:
+    """Of every private table but the root the link by which its rows come with a parent's."""
+    above: dict[str, LinkSection] = {}
+    for link in job.link:
+        child = job.tables[link.child].public
+        if link.via or child or job.tables[link.parent].public or link.child in (root, link.parent):
+            continue
+        if link.child in above:
+            got = f"a second private parent of {link.child}"
+            raise JobError(f"link {link.called}", got, "one private parent for the rows of a table",
+                           "leave one out, or set public = true")  # fmt: skip
+        above[link.child] = link
+    return above
+
+
+def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
+    """The tables below the root, each after its parent."""
+    found = [root]
+    while more := [name for name, link in above.items() if link.parent in found and name not in found]:
+        found += more
+    return found[1:]
+
+
+def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+    if link.parent not in rows and link.child not in rows:
+        raise JobError(f"link {link.called}", "between two public tables", "a link that a private row has",
+                       "leave it out, or make one of them private")  # fmt: skip
+    if link.via is None:
+        return
+    if link.parent not in rows:
+        raise JobError(f"link {link.called}", f"{link.parent}, a public table, as the parent", "the private one",
                        "swap parent and child")  # fmt: skip
+    if link.child in rows:
+        got = f"{link.child}, whose rows may be at the end of any number of others' links"
+        raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
 
 
-def _moved(link: LinkSection, root: str) -> int:
-    if link.parent != root:
-        return 1  # a row of the root has one parent
-    return link.bound * (2 if link.child == root else 1)
+def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
+    if link.parent == link.child:
+        return link.bound + 2
+    if link.parent in rows:
+        return rows[link.parent] * link.bound
+    return rows[link.child]

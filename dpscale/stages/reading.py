@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.bounding import rows_beyond, survey_units
+from dpscale.engine.bounding import read_through, rows_beyond, survey_units
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
@@ -43,13 +44,21 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     if begun is not None and run.held_secret() is None:
         return str(begun)
     known = layout(run.job.data.path)
-    content = snapshot(table, run.job.data.snapshot == "footers", engine.each("snapshot"))
+    content = _content(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun not in (None, tag):
         raise _changed("the files changed since this release was begun")
     if begun is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known)
     return tag
+
+
+def _content(run: Run, table: Table, engine: Engine) -> str:
+    """The hash of all that counting follows from: the table's files, and those that say whose rows are."""
+    footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
+    hops = [Table.open(hop.path, run.domain) for hop in run.job.data.unit_through or []]
+    contents = [snapshot(one, footers, each) for one in (table, *hops)]
+    return contents[0] if not hops else hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,5 +106,7 @@ def _dropped(run: Run, engine: Engine, table: Table, groups: Sequence[Any], name
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
+    hops = [(one.path, one.key, one.unit) for one in data.unit_through or []]
+    through = read_through(engine, hops) if hops else None
     return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
-                       run.job.engine.bytes, names, data.unit_nulls == "drop")  # fmt: skip
+                       run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip

@@ -18,6 +18,7 @@ from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.tables.count import encode_batch
 from dpscale.tables.table import Partition
+from dpscale.tables.through import places
 from dpscale.tables.unit_ids import ODD, Identities, Words, family, identities
 from dpscale.tables.units import value_words
 
@@ -34,21 +35,7 @@ class KeyedRows:
 
     def find(self, words: Words) -> Rows:
         """The row of each key; −1 where none has it."""
-        if not len(self.words):
-            return np.full(len(words), -1)
-        at = np.minimum(self._places(words), len(self.words) - 1)
-        return np.where((self.words[at] == words).all(axis=1), at, -1)
-
-    def _places(self, words: Words) -> Rows:
-        first = self.words[:, 0]
-        if (first[1:] != first[:-1]).all():
-            return np.searchsorted(first, words[:, 0])
-        return np.searchsorted(_pairs(self.words), _pairs(words))
-
-
-def _pairs(words: Words) -> NDArray[np.void]:
-    """Two words as one thing that compares by the first, then the second."""
-    return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)
+        return places(self.words, words)
 
 
 def key_families(partition: Partition, columns: Columns) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from dpscale.errors import DataError
 from dpscale.tables.count import encode_batch
 from dpscale.tables.encode import Codes
 from dpscale.tables.table import Partition, row_bound
-from dpscale.tables.unit_ids import Words, family, identities
+from dpscale.tables.through import Through
+from dpscale.tables.unit_ids import Identities, Words, family, identities
 
 ROW_BYTES = 64
 
@@ -61,22 +63,32 @@ def unit_rows(
     bucket_count: int,
     names: Sequence[str] | None = None,
     drop: bool = False,
+    through: Through | None = None,
 ) -> dict[Partition, UnitRows]:
     """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all.
 
-    `drop`: rows without a unit are left out; else DataError.
+    `drop`: rows without a unit are left out; else DataError. `through`: whose the ids in the column are.
     """
     names = tuple(names or domain.names)
-    return {part: _partition_rows(domain, part, unit, bucket, bucket_count, names, drop) for part in partitions}
+    return {
+        part: _partition_rows(domain, part, unit, bucket, bucket_count, names, drop, through) for part in partitions
+    }
 
 
 def _partition_rows(
-    domain: Domain, partition: Partition, unit: str, bucket: int, bucket_count: int, names: Sequence[str], drop: bool
+    domain: Domain,
+    partition: Partition,
+    unit: str,
+    bucket: int,
+    bucket_count: int,
+    names: Sequence[str],
+    drop: bool,
+    through: Through | None,
 ) -> UnitRows:
     chosen, first = [NONE], 0
     for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
         codes, gone = encode_batch(domain, batch, names)
-        owners = identities(batch[unit], unit)
+        owners = _owners(batch[unit], unit, through)
         if owners.missing.any() and not drop:
             raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
@@ -88,6 +100,15 @@ def _partition_rows(
         first += len(stays)
     columns = zip(*((rows.units, rows.values, rows.places, rows.nobody) for rows in chosen), strict=True)
     return UnitRows(*(np.concatenate(column) for column in columns))
+
+
+def _owners(column: Any, unit: str, through: Through | None) -> Identities:
+    """The units of a column's rows."""
+    own = identities(column, unit)
+    if through is None:
+        return own
+    words, missing = through(own.words)
+    return Identities(words, missing | own.missing)
 
 
 def value_words(codes: Codes) -> Words:

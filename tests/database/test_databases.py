@@ -221,7 +221,7 @@ LINKS = job()["link"]
         ({"tables": job()["tables"] | {"persons": table("persons", "id", share=1.0)}}, "nothing left for"),
         ({"tables": job()["tables"] | {"persons": table("persons", "id", mechanism="aim-green")}}, "aim-grem"),
         ({"tables": job()["tables"] | {"persons": table("persons", "id", nonsense=1)}}, "nonsense"),
-        ({"tables": job()["tables"] | {"products": table("products", "code")}}, "whose rows come with no row of"),
+        ({"tables": job()["tables"] | {"products": table("products", "code")}}, "rows of persons, products to protect"),
         ({"privacy": {"epsilon": 1.0}}, "delta"),
         ({"link": [LINKS[0] | {"child_key": "persn"}]}, "no column 'persn'"),
     ],

@@ -1,0 +1,71 @@
+"""Units that a row names through other tables: an order's person, where the order names an account and that a person.
+
+A hop is a table of keys and of what each of them belongs to. Of several rows with one key the one with the smallest
+hash counts, wherever they stand; a key that no row has belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.tables.unit_ids import Words
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Through:
+    """`words`: (n, 2) of keys, sorted, each once; `units`: (n, 2), whose they are. Neither is shown."""
+
+    words: Words = field(repr=False)
+    units: Words = field(repr=False)
+
+    @classmethod
+    def made(cls, words: Words, units: Words) -> Through:
+        """From rows in any order."""
+        order = np.lexsort((units[:, 1], units[:, 0], words[:, 1], words[:, 0]))
+        ranked = words[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+        return cls(ranked[first], units[order[first]])
+
+    def __call__(self, words: Words) -> tuple[Words, NDArray[np.bool_]]:
+        """The unit of each key, and which have none."""
+        at = places(self.words, words)
+        found = self.units[np.maximum(at, 0)] if len(self.units) else np.zeros_like(words)
+        return found, at < 0
+
+    def then(self, following: Through) -> Through:
+        """The keys here by the units of the next hop; those that it does not know are nobody's."""
+        units, missing = following(self.units)
+        return Through(self.words[~missing], units[~missing])
+
+
+def composed(hops: Sequence[Through]) -> Through:
+    """All hops as one."""
+    whole = hops[-1]
+    for hop in reversed(hops[:-1]):
+        whole = hop.then(whole)
+    return whole
+
+
+def places(known: Words, words: Words) -> Rows:
+    """Where each of some words stands among sorted ones; −1 where it does not."""
+    if not len(known):
+        return np.full(len(words), -1)
+    first = known[:, 0]
+    if (first[1:] != first[:-1]).all():
+        at = np.searchsorted(first, words[:, 0])
+    else:
+        at = np.searchsorted(_pairs(known), _pairs(words))
+    at = np.minimum(at, len(known) - 1)
+    return np.where((known[at] == words).all(axis=1), at, -1)
+
+
+def _pairs(words: Words) -> NDArray[np.void]:
+    """Two words as one thing that compares by the first, then the second."""
+    return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)
