@@ -41,6 +41,7 @@ class Domain:
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
         self._by_name = {a.name: a for a in self.attributes}
+        self._sizes = {a.name: a.size for a in self.attributes}
         self._position = {a.name: i for i, a in enumerate(self.attributes)}
         for attribute in self.attributes:
             check_size(attribute)
@@ -111,7 +112,10 @@ class Domain:
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """Sizes of the named attributes, in the order asked."""
-        return tuple(self[name].size for name in names)
+        try:
+            return tuple([self._sizes[name] for name in names])
+        except KeyError:  # whose sentence is that of a single attribute
+            return tuple(self[name].size for name in names)
 
     def cells(self, names: Sequence[str]) -> int:
         """Number of cells of the marginal on the named attributes."""

@@ -6,7 +6,8 @@ time is about (workers + FACTOR) times the counters of the pass; of FACTOR, one 
 
 A task is about a second of counting where partial counts are small enough to wait for their sum, and else a worker's
 whole share; passes have never more tasks than make TASKS in all. Where partitions are too few or too unequal to keep
-every worker busy (one huge file), workers share the sets instead of the rows, and each reads everything.
+every worker busy (one huge file), or counters outnumber what rows add to them, workers share the sets instead of the
+rows, and each reads everything.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SENT = 5_000_000  # sets that all tasks of a pass are told of
 SMALL = 1 << 26  # bytes that a task may sum at once
 BETTER = 0.9  # by how much sharing the sets has to be better than sharing the rows
 READ = 4.0  # nanoseconds to read and encode a value
+OPEN = 1e6  # nanoseconds to open a partition
+HELD = 3.0  # nanoseconds to clear a counter and to sum it: those of sets that are shared need no sum
 
 
 @dataclass(frozen=True)
@@ -190,15 +193,23 @@ def run_pass(
 ) -> list[Any]:
     """Count one pass: a handle of the exact counts of every shard."""
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
-    cover = one.cover(guess_rows(domain, max(sizes)))
-    counting, reading = cover.saving.covered / cover.rows, READ * len(Layout(domain, one.sets).names)
-    by_rows, by_sets = max(sizes) / sum(sizes) * (counting + reading), counting / engine.workers + reading
-    if min(engine.workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows:
+    cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
+    if _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers):
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
-        items = _by_rows(one, groups, cover, _wanted(one, cover, guess_rows(domain, sum(sizes))))
+        items = _by_rows(one, groups, cover, _wanted(one, cover, rows))
     tasks = [(one.shards, group, tuple(checked), _of(dropped, group), program, mine) for group, program, mine in items]
     return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, one.whole)
+
+
+def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
+    """Whether workers share the sets, each reading all rows: where one has a large `share` of the rows, or where the
+    counters, which every task that counts all sets has to itself, are many for the rows."""
+    counting = cover.saving.covered / cover.rows * rows
+    reading = READ * len(Layout(cover.domain, one.sets).names) * rows + OPEN * files
+    by_rows = share * (counting + reading) + HELD * one.cells
+    by_sets = (counting + HELD * one.cells) / workers + reading
+    return min(workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows
 
 
 Item = tuple[tuple[Partition, ...], Program, tuple[int, int]]
@@ -240,10 +251,10 @@ def count_shards(
     dropped: Dropped | None,
     program: Program,
     mine: tuple[int, int],
-) -> list[Counts]:
-    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; 0 for the others."""
+) -> list[Counts | None]:
+    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; None for the others."""
     flat = count_by(program, shards[0].domain, partitions, checked, dropped)
-    counts: list[Counts] = [np.zeros((), dtype=np.int64)] * len(shards)
+    counts: list[Counts | None] = [None] * len(shards)
     start = 0
     for number in range(*mine):
         end = start + int(shards[number].offsets[-1])

@@ -95,8 +95,9 @@ def _part(results: Sequence[Any], part: int) -> Any:
 
 
 def _sum(*arrays: Any) -> Any:
-    total = arrays[0]
-    for array in arrays[1:]:
+    """None stands for what a call has nothing of: where one call alone has it, the sum is its array and no copy."""
+    total, *others = [array for array in arrays if array is not None] or [None]
+    for array in others:
         total = total + array
     return total
 

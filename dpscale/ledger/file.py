@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
@@ -173,9 +174,10 @@ def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
     return set(rows.fetchall())
 
 
-def expected_schema(version: int = VERSION) -> set[tuple[str, str, str]]:
+@lru_cache
+def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
     """What `schema_of` gives for an untouched ledger."""
     with closing(sqlite3.connect(":memory:")) as db:
         for statement in schema(version):
             db.execute(statement)
-        return schema_of(db)
+        return frozenset(schema_of(db))

@@ -46,8 +46,12 @@ def measure_block(
 
 
 def _in_words(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
-    noise = draw.words(stream, math.prod(block.rows)).reshape(block.rows)
-    return (_product(block, counts) * draw.multiplier + noise).astype(np.float64)
+    noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), _product(block, counts)
+    values *= draw.multiplier
+    values += noise
+    floats = noise.view(np.float64)  # not anew: the pages of a large array cost more to get than to fill
+    floats[...] = values
+    return floats
 
 
 def _in_limbs(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
@@ -76,12 +80,13 @@ def _multiplications(block: Block) -> int:
 
 
 def project(marginal: ExactMarginal, block: Block) -> Integers:
-    """The exact marginal on the block's own attributes."""
+    """The exact marginal on the block's own attributes, as an array of its own."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
     return np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
 
 
 def _product(block: Block, counts: Integers) -> Integers:
+    """K · counts; `counts` are used up."""
     for axis, factor in _axes(block):
         counts = _apply(factor, counts, axis)
     return counts.reshape(block.rows)
@@ -92,11 +97,14 @@ def _axes(block: Block) -> list[tuple[int | None, Factor]]:
 
 
 def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
-    """The factor along one axis, or on all cells when `axis` is None."""
+    """The factor along one axis, or on all cells when `axis` is None; in place where the shape stays."""
     if axis is None:
         return np.asarray(factor.explicit() @ values.reshape(-1))
     if factor.kind == "identity":
         return values
     if factor.kind == "center":
-        return values * factor.cells - values.sum(axis=axis, keepdims=True)
+        total = values.sum(axis=axis, keepdims=True)
+        values *= factor.cells
+        values -= total
+        return values
     return np.moveaxis(np.tensordot(factor.explicit(), values, axes=(1, axis)), 0, axis)

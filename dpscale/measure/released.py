@@ -29,6 +29,7 @@ from dpscale.privacy.streams import canonical
 from dpscale.storage.files import create, present, read_bytes
 
 Array = NDArray[np.float64]
+Placed = tuple[dict[str, Any], Path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,23 +59,26 @@ class Released:
         return {**self.head, **order.label}
 
     def path(self, order: Order) -> Path:
-        return self.folder / f"{record_digest(self.record(order))}.parquet"
+        return self._place(order)[1]
 
-    def paths(self, decision: Decision) -> list[Path]:
-        """Where the values of a decision are; of the first, which may have tens of thousands, hashed once."""
-        return self._first_paths if decision is self.planned.first() else [self.path(one) for one in decision.orders]
+    def placed(self, decision: Decision) -> list[Placed]:
+        """Records and files of a decision's values; those of the first, which may have tens of thousands, made once."""
+        return self._first if decision is self.planned.first() else [self._place(one) for one in decision.orders]
 
     @cached_property
-    def _first_paths(self) -> list[Path]:
-        return [self.path(order) for order in self.planned.first().orders]
+    def _first(self) -> list[Placed]:
+        return [self._place(order) for order in self.planned.first().orders]
+
+    def _place(self, order: Order) -> Placed:
+        record = self.record(order)
+        return record, self.folder / f"{record_digest(record)}.parquet"
 
     def missing(self, decision: Decision) -> list[Measurement]:
         """A decision's measurements that have no file yet."""
         there = {entry.name for entry in self.folder.iterdir()} if self.folder.exists() else set()
-        pairs = zip(decision.orders, self.paths(decision), strict=True)
         return [
-            Measurement(order.source, order.block, order.draw, self.record(order), path)
-            for order, path in pairs
+            Measurement(order.source, order.block, order.draw, record, path)
+            for order, (record, path) in zip(decision.orders, self.placed(decision), strict=True)
             if path.name not in there
         ]
 
@@ -167,12 +171,16 @@ class _Values(Sequence[Array]):
     released: Released
     decision: Decision
 
+    @cached_property
+    def _placed(self) -> list[Placed]:
+        return self.released.placed(self.decision)
+
     def __len__(self) -> int:
         return len(self.decision.orders)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        order, path = self.decision.orders[index], self.released.paths(self.decision)[index]
-        values = read_values(path, self.released.record(order))
+        order, (record, path) = self.decision.orders[index], self._placed[index]
+        values = read_values(path, record)
         return order.estimate(values.reshape(order.block.rows))

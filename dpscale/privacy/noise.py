@@ -43,7 +43,7 @@ def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) 
     outside 0 < variance <= 2^100. The stream is left just after the last word used, so draws of a then b values are
     draws of a + b.
     """
-    return _draw(stream, _tabulated(gaussian_staircase(_exact("variance", variance, MAX_VARIANCE))), size)
+    return _draw(stream, _gaussian(_exact("variance", variance, MAX_VARIANCE)), size)
 
 
 def wide_gaussian(
@@ -54,7 +54,7 @@ def wide_gaussian(
     High and low are the halves of a two's complement number of 128 bits, so low is in 0 ... 2^64 - 1 and high has the
     sign. Up to variance 2^100 the values are those of `discrete_gaussian`. Raises as it does.
     """
-    return _halves(_draw(stream, _tabulated(gaussian_staircase(_exact("variance", variance, MAX_WIDE_VARIANCE))), size))
+    return _halves(_draw(stream, _gaussian(_exact("variance", variance, MAX_WIDE_VARIANCE)), size))
 
 
 def wide_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -62,7 +62,7 @@ def wide_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> tuple
 
     Up to scale 2^50 the values are those of `discrete_laplace`. Raises as it does.
     """
-    return _halves(_draw(stream, _tabulated(laplace_staircase(_exact("scale", scale, MAX_WIDE_SCALE))), size))
+    return _halves(_draw(stream, _laplace(_exact("scale", scale, MAX_WIDE_SCALE)), size))
 
 
 def _halves(drawn: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -76,7 +76,7 @@ def discrete_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> N
 
     Raises as `discrete_gaussian` does, for a scale outside 0 < scale <= 2^50.
     """
-    return _draw(stream, _tabulated(laplace_staircase(_exact("scale", scale, MAX_SCALE))), size)
+    return _draw(stream, _laplace(_exact("scale", scale, MAX_SCALE)), size)
 
 
 def gaussian_staircase(variance: Fraction) -> Staircase:
@@ -132,8 +132,13 @@ def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES
 
 
 @lru_cache(maxsize=512)
-def _tabulated(law: Staircase) -> StaircaseTable:
-    return tabulate(law)
+def _gaussian(variance: Fraction) -> StaircaseTable:
+    return tabulate(gaussian_staircase(variance))
+
+
+@lru_cache(maxsize=512)
+def _laplace(scale: Fraction) -> StaircaseTable:
+    return tabulate(laplace_staircase(scale))
 
 
 def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:

@@ -22,6 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
+PLAIN = (str, int, type(None))
 SECRET_BYTES = 32
 PURPOSES = ("noise", "selection", "sampling")
 
@@ -54,14 +55,14 @@ def canonical(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, PLAIN):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [x if isinstance(x, PLAIN) else _plain(x, f"{where}[{index}]") for index, x in enumerate(value)]
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"{where}: a key is not text; it takes text keys only")
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {key: x if isinstance(x, PLAIN) else _plain(x, f"{where}.{key}") for key, x in value.items()}
     raise TypeError(
         f"{where}: got {type(value).__name__}; it takes text, int, bool, None, list, tuple or mapping; "
         "write a real number as a fraction of two integers"

@@ -91,14 +91,22 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 @contextmanager
 def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A file in a folder under another name, and that name; gone after an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial_name(path)
     try:
-        with open(partial, "wb") as file:
+        with _opened(partial) as file:
             yield file, partial
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A new file, in a folder that is made where it lacks: most are there, and asking costs each file a call."""
+    try:
+        return open(path, "wb")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "wb")
 
 
 def _partial_name(path: Path) -> Path:

@@ -56,9 +56,10 @@ class Subworkload:
     def add(self, factors: list[GramFactor], weight: float) -> None:
         """Add a term, merged with one of equal factors."""
         if weight > 0:
-            key = tuple(factor.key for factor in factors)
+            key = tuple([factor.key for factor in factors])
+            if key not in self.terms:
+                self.factors.update({factor.key: factor for factor in factors})
             self.terms[key] = self.terms.get(key, 0.0) + weight
-            self.factors.update({factor.key: factor for factor in factors})
 
     def is_joint(self, key: tuple[str, ...]) -> bool:
         return len(key) < len(self.sizes)

@@ -133,9 +133,26 @@ def test_one_huge_file_is_shared_by_sets(tmp_path):
     assert [first for first, _ in mine[1:]] == [end for _, end in mine[:-1]]
 
 
+@pytest.mark.parametrize("workers", [2, 20])
+def test_sets_are_shared_where_counters_outnumber_rows(tmp_path, monkeypatch, workers):
+    """With 20 workers whole groups of a sum's tree have nothing of a shard."""
+    monkeypatch.setattr(counting, "OPEN", 0.0)
+    domain = dp.Domain({f"a{i}": 50 for i in range(8)})
+    rows = codes_of(domain, 40)
+    for number in range(4):
+        pq.write_table(as_table(domain, rows[number::4]), tmp_path / f"{number}.parquet")
+    engine = Recorder("threads", workers=workers)
+    check(engine, domain, list(combinations(domain.names, 2)), tmp_path, rows)
+    assert {len(partitions) for _, partitions, *_ in engine.items} == {4}
+    monkeypatch.setattr(counting, "HELD", 0.0)
+    check(engine, domain, list(combinations(domain.names, 2)), tmp_path, rows)
+    assert {len(partitions) for _, partitions, *_ in engine.items} == {1 if workers > 2 else 2}
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
 def test_a_huge_file_beside_many_tiny_ones_with_gaps_and_other_columns(tmp_path, scheduler, monkeypatch):
     monkeypatch.setattr(counting, "READ", 0.0)  # so that sharing the sets pays even here
+    monkeypatch.setattr(counting, "OPEN", 0.0)
     domain = dp.Domain({"a": 3, "b": 4, "c": 300})
     rows = codes_of(domain, 900)
     pq.write_table(as_table(domain, rows[:800]), tmp_path / "huge.parquet", row_group_size=7)

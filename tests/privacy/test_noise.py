@@ -371,7 +371,7 @@ def test_an_eight_bit_prefix_is_placed_only_where_all_that_it_begins_falls() -> 
 @settings(max_examples=25)
 @given(st.sampled_from(LAWS), st.integers(0, 700), st.integers(1, 300))
 def test_values_do_not_depend_on_blocks_or_calls(law: Staircase, size: int, block: int) -> None:
-    table, whole = noise._tabulated(law), stream()
+    table, whole = noise.tabulate(law), stream()
     values = noise._draw(whole, table, size)
     in_blocks, in_calls = stream(), stream()
     assert np.array_equal(noise._draw(in_blocks, table, size, block), values)
@@ -390,7 +390,7 @@ def test_values_that_need_longer_numbers_do_not_depend_on_blocks(monkeypatch: py
         return continuation(self, position)
 
     monkeypatch.setattr(KeyedStream, "continuation", watched)
-    table = noise._tabulated(laplace_staircase(Fraction(2**50)))
+    table = noise.tabulate(laplace_staircase(Fraction(2**50)))
     values = noise._draw(stream(), table, 4_000_000)
     places = opened.copy()
     assert 4 < len(places) < 60

@@ -230,7 +230,7 @@ def test_the_loop_touches_no_float() -> None:
 @settings(max_examples=25)
 @given(st.sampled_from(LAWS), st.integers(0, 700), st.integers(1, 300))
 def test_values_do_not_depend_on_blocks_or_calls(law: Staircase, size: int, block: int) -> None:
-    table, at_once = noise._tabulated(law), stream()
+    table, at_once = noise.tabulate(law), stream()
     values = noise._draw(at_once, table, size)
     in_blocks, in_calls = stream(), stream()
     assert np.array_equal(noise._draw(in_blocks, table, size, block), values)
