@@ -38,10 +38,13 @@ def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None],
     place = HERE.parent / f"dpscale-{name}"
     write(place, prepare(given.source, given.rows))
     job = HERE / name / f"{given.job}.toml"
-    release = dp.run(job, given.run_dir or place / "runs" / given.job)
-    print(summary(release))
-    if given.compare:
-        print(compared(job, release))
+    try:
+        release = dp.run(job, given.run_dir or place / "runs" / given.job)
+        print(summary(release))
+        if given.compare:
+            print(compared(job, release))
+    except dp.DpscaleError as error:
+        raise SystemExit(f"{name}: {error}") from None
 
 
 def write(place: Path, tables: Tables) -> None:
@@ -103,7 +106,9 @@ def compared(job: Path, release: dp.DatabaseRelease) -> str:
 def released(job: Any, release: dp.DatabaseRelease) -> Any:
     """The same job of the released tables."""
     folder = release.path / "synthetic"
-    tables = {name: one.model_copy(update={"path": str(folder / name / "*.parquet")}) for name, one in job.tables.items()}
+    tables = {
+        name: one.model_copy(update={"path": str(folder / name / "*.parquet")}) for name, one in job.tables.items()
+    }
     links = [one.model_copy(update={"via": str(folder / one.called / "*.parquet")} if one.via else {"nulls": "drop"})
              for one in job.link]  # fmt: skip
     return job.model_copy(update={"tables": tables, "link": links})
