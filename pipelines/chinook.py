@@ -2,9 +2,9 @@
 
     python pipelines/chinook.py Chinook_Sqlite.sqlite [--job customers|employees] [--rows N] [--compare]
 
-Every table is exported to Parquet with sqlite3 and pyarrow alone. customers: a customer is protected with all invoices and
-their lines; the tracks that lines name are a public catalogue. employees: an employee is protected, and who reports to whom
-is a link within one table. The shop is made up and tiny: its noise is larger than what it has to tell.
+Every table is exported to Parquet with sqlite3 and pyarrow alone. customers: a customer is protected with all invoices
+and their lines; the tracks that lines name are a public catalogue. employees: an employee is protected, and who reports
+to whom is a link within one table. The shop is made up and tiny: its noise is larger than what it has to tell.
 """
 
 from __future__ import annotations

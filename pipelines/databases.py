@@ -1,4 +1,4 @@
-"""What the pipelines of real databases share: tables to Parquet, a run, its summary, and on request a private comparison.
+"""What the pipelines of real databases share: tables to Parquet, a run, its summary, on request a private comparison.
 
 The data do not come with dpscale: a pipeline takes the folder that you have them in, and its first lines say where they
 are from. Domain files beside the jobs are written from code books, and nothing in them is read off the records.

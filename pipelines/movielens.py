@@ -4,9 +4,9 @@ research use, no redistribution), and name its folder:
     python pipelines/movielens.py ml-100k [--job both|catalogue|ratings] [--rows N] [--compare]
 
 both: persons and films are protected, with at most 10 links each: an extract, as data with more are refused. What is
-protected is the extract: each person's first ten ratings, of which each film keeps ten. catalogue: films are public, and
-a person is protected with up to 50 links, as the job cuts them. ratings: the same, where a rating is a row of its own, with
-stars and month. Domains are from the README of the data.
+protected is the extract: each person's first ten ratings, of which each film keeps ten. catalogue: films are public,
+and a person is protected with up to 50 links, as the job cuts them. ratings: the same, where a rating is a row of its
+own, with stars and month. Domains are from the README of the data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 from databases import Rows, Tables, belonging, main, number, texts
 
 DEGREE = 10
-GENRES = ("unknown action adventure animation children comedy crime documentary drama fantasy noir horror musical mystery "
-          "romance science thriller war western")  # fmt: skip
+GENRES = (
+    "unknown action adventure animation children comedy crime documentary drama fantasy noir horror musical "
+    "mystery romance science thriller war western"
+)
 
 
 def prepare(source: Path, rows: int | None = None) -> Tables:
