@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import MeasuredLinks
+from dpscale.database.measuring import SIDES, MeasuredLinks
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
 from dpscale.relational.degrees import by_chance, degrees, distribution, within_bounds
-from dpscale.relational.rounding import settled, settled_children
+from dpscale.relational.many import are_many, grouped_links, row_degrees
+from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
 from dpscale.relational.sides import Side
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
@@ -70,7 +71,10 @@ class _Drawing:
         (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
-        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
+        sums = Sums(*self.measured.sums)
+        if are_many(u, v):
+            return self._by_groups(sums, chance)
+        expected = expected_links(u, v, self.measured.shares, sums, self.links, self.known)
         if self.known:
             whole = settled_children(expected, u, v, self.bounds[0], chance)
         else:
@@ -79,13 +83,35 @@ class _Drawing:
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return assigned(whole, u, v, one, two, chance)
 
+    def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
+        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
+        u, v = found.u, found.v
+        if self.known:
+            whole = rounded_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
+        else:
+            caps = np.multiply.outer(u.counts, v.counts)
+            whole = within_bounds(rounded(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
+        ends = []
+        for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends))):
+            totals = whole.sum(axis=1 - place)
+            if self.known and place == 1:
+                ends.append([np.ones(int(count), np.int64) for count in side.counts])
+            else:
+                law = self._law(place, totals, side.rows, float(each.max()))
+                ends.append(row_degrees(each, law, side, totals, chance))
+        return assigned(whole, u, v, ends[0], ends[1], chance)
+
+    def _law(self, place: int, totals: Array, rows: int, mean: float) -> Array:
+        """The share of rows of every degree: as it was measured, or by chance. `mean`: the largest of a row."""
+        most = self.bounds[place] or int(max(mean * 4 + FAR, 1))
+        noisy = self.measured.by_degree.get(SIDES[place])
+        if noisy is None:
+            return by_chance(float(totals.sum()), rows, most)
+        shares = distribution(noisy, rows)
+        return np.concatenate([shares, np.zeros(max(most - len(shares) + 1, 0))])
+
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
-        side, name, bound = self.sides[place], ("parent", "child")[place], self.bounds[place]
+        side = self.sides[place]
         if self.known and place == 1:
             return [np.ones(int(count), np.int64) for count in side.counts]
-        most = bound or int(max((totals / side.counts).max() * 4 + FAR, 1))
-        noisy = self.measured.by_degree.get(name)
-        if noisy is None:
-            return degrees(totals, side, by_chance(float(totals.sum()), side.rows, most), chance)
-        shares = distribution(noisy, side.rows)
-        return degrees(totals, side, np.concatenate([shares, np.zeros(max(most - len(shares) + 1, 0))]), chance)
+        return degrees(totals, side, self._law(place, totals, side.rows, float((totals / side.counts).max())), chance)

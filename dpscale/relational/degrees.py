@@ -15,11 +15,13 @@ TILTS = np.linspace(-6, 6, 2001)
 
 
 def distribution(at_most: Array, rows: int) -> Array:
-    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1."""
+    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1; each a
+    little above 0, so that a profile whose rows have many can be given them."""
     from scipy.optimize import isotonic_regression
 
     ends = np.clip(isotonic_regression(at_most).x, 0, rows)
-    return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
+    shares = np.diff(ends, prepend=0, append=rows) / max(rows, 1) + LEAST
+    return np.asarray(shares / shares.sum())
 
 
 def by_chance(links: float, rows: int, most: int) -> Array:
@@ -44,21 +46,27 @@ def within_bounds(links: Array, u: Side, v: Side, most_u: int | None, most_v: in
     return links
 
 
+def tilted(shares: Array) -> tuple[Array, Array]:
+    """Distributions of degrees from few links to many, and their means."""
+    values = np.arange(len(shares))
+    with np.errstate(divide="ignore"):
+        energy = np.log(shares) + TILTS[:, None] * values
+    laws = np.exp(energy - energy.max(axis=1, keepdims=True))
+    laws /= laws.sum(axis=1, keepdims=True)
+    return laws, laws @ values
+
+
 def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[Integers]:
     """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
-    most, shares = len(shares) - 1, (shares + LEAST) / (shares + LEAST).sum()
-    values = np.arange(most + 1)
-    tilted = shares * np.exp(np.clip(TILTS[:, None] * values, -300, 300))
-    tilted /= tilted.sum(axis=1, keepdims=True)
-    means = tilted @ values
+    laws, means = tilted(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
-        law = tilted[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
-        found.append(_summing(chance.systematic(law, rows).astype(np.int64), total, most, chance))
+        law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
+        found.append(summing(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
     return found
 
 
-def _summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
+def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
     """Some of them one more or less, until they sum to the total."""
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)

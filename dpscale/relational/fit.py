@@ -9,12 +9,14 @@ x². Equal for all rows of a profile, so the fit over blocks is that over pairs 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Partition = Callable[[Array], tuple[float, Array]]
 STEPS, MEMORY = 80, 20
 
 
@@ -40,6 +42,16 @@ class Links:
     @property
     def cap(self) -> Array:
         return np.multiply.outer(self.u_rows, self.v_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """`weights`: (p, q), expected links of every pair of profiles; θ_u, θ_v and Θ, 0 where nothing is held."""
+
+    weights: Array
+    u: Array
+    v: Array
+    both: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +89,16 @@ class _Unknown:
                 found += self._part(number, own.reshape(one.target.shape))
         return found
 
+    def split(self, x: Array) -> list[Array]:
+        """θ_u, θ_v and Θ of a vector of parameters."""
+        at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
+        found = []
+        for one, shape in zip(self.held, (*shapes, (*shapes[0], *shapes[1])), strict=True):
+            size = one.target.size if one else 0
+            found.append(x[at : at + size].reshape(shape) if one else np.zeros(shape))
+            at += size
+        return found
+
     def _part(self, number: int, own: Array) -> Array:
         if number == 2:
             return np.asarray(self.links.u @ own @ self.links.v.T)
@@ -91,8 +113,8 @@ class _Unknown:
         return np.concatenate([*whole, *(make() for make, one in zip(made, self.held, strict=True) if one is not None)])
 
 
-def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Array:
-    """(p, q): expected links of every pair of profiles, `links` together."""
+def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Fitted:
+    """Expected links of every pair of profiles, `links` together."""
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
@@ -102,12 +124,12 @@ def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
         return float((cap * (np.maximum(energy, 0) + np.log1p(small))).sum()), weights
 
-    weights = _least(_Unknown(links, (u, v, both), True), partition)
-    return np.asarray(weights * links.links / weights.sum())
+    fitted = _least(_Unknown(links, (u, v, both), True), partition)
+    return replace(fitted, weights=fitted.weights * links.links / fitted.weights.sum())
 
 
-def one_to_many(links: Links, u: Held | None, both: Held | None) -> Array:
-    """(p, q): expected children of every profile, at parents of every profile; each child has one parent."""
+def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
+    """Expected children of every profile, at parents of every profile; each child has one parent."""
     start, children = (
         np.log(links.u_rows / links.u_rows.sum())[:, None],
         links.v_rows * (links.links / links.v_rows.sum()),
@@ -123,7 +145,7 @@ def one_to_many(links: Links, u: Held | None, both: Held | None) -> Array:
     return _least(_Unknown(links, (u, None, both), False), partition)
 
 
-def _least(unknown: _Unknown, partition) -> Array:  # type: ignore[no-untyped-def]
+def _least(unknown: _Unknown, partition: Partition) -> Fitted:
     from scipy.optimize import minimize
 
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
@@ -131,10 +153,11 @@ def _least(unknown: _Unknown, partition) -> Array:  # type: ignore[no-untyped-de
     def value(y: Array) -> tuple[float, Array]:
         x = y * steps
         total, weights = partition(unknown.energy(x))
-        return total - x @ target + 0.5 * (ridge * x) @ x, (unknown.sums(weights) - target + ridge * x) * steps
+        slope: Array = (unknown.sums(weights) - target + ridge * x) * steps
+        return float(total - x @ target + 0.5 * (ridge * x) @ x), slope
 
-    if not len(steps):
-        return np.asarray(partition(unknown.energy(np.zeros(0)))[1])
-    found = minimize(value, np.zeros(len(steps)), jac=True, method="L-BFGS-B",
-                     options={"maxiter": STEPS, "maxcor": MEMORY})  # fmt: skip
-    return np.asarray(partition(unknown.energy(found.x * steps))[1])
+    x = np.zeros(len(steps))
+    if len(steps):
+        found = minimize(value, x, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "maxcor": MEMORY})
+        x = found.x * steps
+    return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))

@@ -46,11 +46,17 @@ def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: 
 
     Columns are rounded by themselves, and links move within their column. `most`: children of a row of u.
     """
-    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
-                      for column, rows in zip(wanted.T, v.counts, strict=True)], axis=1)  # fmt: skip
-    if most is not None:
-        _moved_over(whole, most * u.counts, wanted, chance)
+    whole = rounded_columns(wanted, v.counts, most, u.counts, chance)
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
+
+
+def rounded_columns(wanted: Array, children: Array, most: int | None, parents: Array, chance: Chance) -> Array:
+    """(p, q) whole numbers, column by column as often as there are `children`; `most`: for each of `parents` rows."""
+    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
+                      for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
+    if most is not None:
+        _moved_over(whole, most * parents, wanted, chance)
+    return whole
 
 
 def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
