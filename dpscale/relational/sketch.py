@@ -25,7 +25,7 @@ def sample(side: Expected, chance: Chance) -> tuple[Array, Array]:
 
     drawn = chance.systematic(side.side.shares, min(ROWS, side.side.rows))
     profiles, counts = np.unique(drawn, return_counts=True)
-    values = side.features.whole(side.side.profiles[profiles]) * STEP
+    values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
     start, means = counts / counts.sum(), side.sums / side.links
 
     def dual(x: Array) -> tuple[float, Array]:
