@@ -14,7 +14,7 @@ from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import by_chance, degrees, distribution, within_bounds
+from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
 from dpscale.relational.rounding import settled, settled_children
 from dpscale.relational.sides import Side
 from dpscale.runs.estimates import model_folder
@@ -63,7 +63,8 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            return (self.link.bound if self.measured.by_degree else None), 1
+            bounded = self.measured.by_degree or self.link.kind == "one-to-one"
+            return (self.link.bound if bounded else None), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
@@ -82,7 +83,7 @@ class _Drawing:
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
         side, name, bound = self.sides[place], ("parent", "child")[place], self.bounds[place]
         if self.known and place == 1:
-            return [np.ones(int(count), np.int64) for count in side.counts]
+            return children(totals, side, chance)
         most = bound or int(max((totals / side.counts).max() * 4 + FAR, 1))
         noisy = self.measured.by_degree.get(name)
         if noisy is None:

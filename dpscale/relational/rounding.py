@@ -42,7 +42,8 @@ def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Arr
 
 
 def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
-    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows.
+    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows, or less often
+    where parents have no room for more.
 
     Columns are rounded by themselves, and links move within their column. `most`: children of a row of u.
     """
@@ -54,18 +55,19 @@ def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: 
 
 
 def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
-    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted; in place."""
-    for i in np.flatnonzero(whole.sum(axis=1) > room):
-        over = int(whole[i].sum() - room[i])
+    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
+    parent where none has; in place."""
+    left = room - whole.sum(axis=1)
+    for i in np.flatnonzero(left < 0):
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
-        for j in each[chance.permutation(len(each))[:over]]:
-            free = np.maximum(room - whole.sum(axis=1), 0) > 0
-            shares = np.where(free, wanted[:, j] + 1e-12, 0)
-            if not free.any():
-                return
-            at = int(np.searchsorted(np.cumsum(shares), chance.uniforms(1)[0] * shares.sum(), side="right"))
+        moving = each[chance.permutation(len(each))[: int(-left[i])]]
+        for j, uniform in zip(moving, chance.uniforms(len(moving)), strict=True):
             whole[i, j] -= 1
-            whole[min(at, len(shares) - 1), j] += 1
+            if len(free := np.flatnonzero(left > 0)):
+                ends = np.cumsum(wanted[free, j] + 1e-12)
+                at = free[min(int(np.searchsorted(ends, uniform * ends[-1], side="right")), len(free) - 1)]
+                whole[at, j] += 1
+                left[at] -= 1
 
 
 def _within_columns(whole: Array, wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
