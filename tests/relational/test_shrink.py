@@ -18,8 +18,8 @@ PRIOR = 0.15
 def by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np.ndarray:
     """One block: the expected share of what departs that is real, integrated over what is not known.
 
-    log c of the common scale is normal about the prior's, log s of the block's about log c, both on [log .005, log 1.5];
-    the block is nothing with SPIKE, its kind with NOTHING.
+    log c of the common scale is normal about the prior's, log s of the block's about log c, both on [log .005,
+    log 1.5]; the block is nothing with SPIKE, its kind with NOTHING.
     """
     low, high = math.log(0.005), math.log(1.5)
 
