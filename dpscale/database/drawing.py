@@ -14,7 +14,7 @@ from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import by_chance, degrees, distribution, within_bounds
+from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
 from dpscale.relational.many import are_many, grouped_links, row_degrees
 from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
 from dpscale.relational.sides import Side
@@ -64,7 +64,8 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            return (self.link.bound if self.measured.by_degree else None), 1
+            bounded = self.measured.by_degree or self.link.kind == "one-to-one"
+            return (self.link.bound if bounded else None), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
@@ -113,5 +114,5 @@ class _Drawing:
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
         side = self.sides[place]
         if self.known and place == 1:
-            return [np.ones(int(count), np.int64) for count in side.counts]
+            return children(totals, side, chance)
         return degrees(totals, side, self._law(place, totals, side.rows, float((totals / side.counts).max())), chance)

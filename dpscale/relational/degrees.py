@@ -10,18 +10,16 @@ from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-LEAST = 1e-4
+LEAST, THIN = 1e-4, 2.0
 TILTS = np.linspace(-6, 6, 2001)
 
 
 def distribution(at_most: Array, rows: int) -> Array:
-    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1; each a
-    little above 0, so that a profile whose rows have many can be given them."""
+    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1."""
     from scipy.optimize import isotonic_regression
 
     ends = np.clip(isotonic_regression(at_most).x, 0, rows)
-    shares = np.diff(ends, prepend=0, append=rows) / max(rows, 1) + LEAST
-    return np.asarray(shares / shares.sum())
+    return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
 
 
 def by_chance(links: float, rows: int, most: int) -> Array:
@@ -50,7 +48,7 @@ def tilted(shares: Array) -> tuple[Array, Array]:
     """Distributions of degrees from few links to many, and their means."""
     values = np.arange(len(shares))
     with np.errstate(divide="ignore"):
-        energy = np.log(shares) + TILTS[:, None] * values
+        energy = np.log(_open(shares)) + TILTS[:, None] * values
     laws = np.exp(energy - energy.max(axis=1, keepdims=True))
     laws /= laws.sum(axis=1, keepdims=True)
     return laws, laws @ values
@@ -64,6 +62,20 @@ def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[In
         law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
         found.append(summing(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
     return found
+
+
+def _open(shares: Array) -> Array:
+    """No degree has no share, so that every total can be met; beyond the law's ends so thin that a tilt does not go
+    there at once."""
+    values, held = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
+    away = np.maximum(0, np.maximum(values - held.max(initial=0), held.min(initial=len(shares)) - values))
+    return np.asarray(shares + LEAST * np.exp(-THIN * away))
+
+
+def children(totals: Array, side: Side, chance: Chance) -> list[Integers]:
+    """The same where every row has one link, or none where its profile's total is less than its rows."""
+    found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
+    return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]
 
 
 def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:

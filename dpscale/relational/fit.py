@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Partition = Callable[[Array], tuple[float, Array]]
 STEPS, MEMORY = 80, 20
+MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +69,13 @@ class _Unknown:
 
     @property
     def target(self) -> Array:
-        whole = [np.array([self.links.links])] if self.alone else []
+        whole = [np.full(int(self.alone), self.links.links)]
         return np.concatenate([*whole, *(one.target.ravel() for one in self.held if one)])
 
     @property
     def steps(self) -> Array:
         """A scale for every parameter."""
-        whole = [np.array([1 / math.sqrt(self.links.links)])] if self.alone else []
+        whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
         own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
         return np.concatenate([*whole, *own])
 
@@ -158,6 +159,14 @@ def _least(unknown: _Unknown, partition: Partition) -> Fitted:
 
     x = np.zeros(len(steps))
     if len(steps):
-        found = minimize(value, x, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "maxcor": MEMORY})
+        found = minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
         x = found.x * steps
     return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))
+
+
+def _options(links: Links) -> dict[str, float]:
+    """Small problems are solved to the last digits; of large ones what 80 steps leave is below the noise."""
+    most = int(min(WORK // (len(links.u) * len(links.v)), MOST))
+    if most <= STEPS:
+        return {"maxiter": STEPS, "maxcor": MEMORY}
+    return {"maxiter": most, "maxfun": 2 * most, "maxcor": MEMORY, "ftol": 0.0, "gtol": GRADIENT}

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational import swaps
+from dpscale.relational.cross import Cross
 from dpscale.relational.features import BITS
-from dpscale.relational.rounding import codes
 from dpscale.relational.shrink import Block, ridges
 from dpscale.relational.sides import Side
 
@@ -98,23 +98,22 @@ def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array, 
             chance: Chance) -> Integers:  # fmt: skip
     """(m, 2) links with children swapped between parents. `rows`: (m, d) values of all children, by row of v;
     `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near."""
-    first, second, size = codes(u, v)
+    cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
     parents[links[:, 1]] = links[:, 0]
     have = np.flatnonzero(parents >= 0)
     order = have[np.argsort(parents[have], kind="stable")]
     each = np.bincount(parents[have], minlength=u.rows)
     begins = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
-    off = np.zeros(size)
     whole = np.zeros(expected.shape)
     np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
-    swaps.add_marginals((whole - expected).ravel(), first, second, off)
+    off = cross.marginals(whole - expected)
     apart = sibling_sums(rows[have], parents[have], tables) * STEP - target
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
     for _ in range(PASSES):
         count = min(PROPOSALS * len(have), MOST)
         one, two = (have[(chance.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
-        swaps.swap(parents, order, begins, one, two, u.of, v.of, first, second, off, HOLDS, values, sizes, layout,
+        swaps.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, HOLDS, values, sizes, layout,
                    tables.starts, apart)  # fmt: skip
     return np.stack([parents[have], have], axis=1)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dpscale.privacy.sampling_loops import compiled
-from dpscale.relational.loops import add_marginals
-
-__all__ = ["add_marginals", "swap"]
 
 
 @compiled("float64(float64[::1], int64, float64)")
