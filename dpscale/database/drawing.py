@@ -14,10 +14,11 @@ from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
+from dpscale.relational.degrees import children, degrees, distribution, within_bounds
 from dpscale.relational.many import are_many, grouped_links, row_degrees
 from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
 from dpscale.relational.sides import Side
+from dpscale.relational.unbounded import dealt, thrown
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.ways import read_way
@@ -26,7 +27,6 @@ from dpscale.synthesize.draw import parts_of
 
 Integers = NDArray[np.int64]
 Array = NDArray[np.float64]
-FAR = 50
 
 
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
@@ -92,27 +92,26 @@ class _Drawing:
         else:
             caps = np.multiply.outer(u.counts, v.counts)
             whole = within_bounds(rounded(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
-        ends = []
-        for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends))):
-            totals = whole.sum(axis=1 - place)
-            if self.known and place == 1:
-                ends.append([np.ones(int(count), np.int64) for count in side.counts])
-            else:
-                law = self._law(place, totals, side.rows, float(each.max()))
-                ends.append(row_degrees(each, law, side, totals, chance))
+        ends = [
+            self._ends(place, side, each, whole.sum(axis=1 - place), chance)
+            for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
+        ]
         return assigned(whole, u, v, ends[0], ends[1], chance)
 
-    def _law(self, place: int, totals: Array, rows: int, mean: float) -> Array:
-        """The share of rows of every degree: as it was measured, or by chance. `mean`: the largest of a row."""
-        most = self.bounds[place] or int(max(mean * 4 + FAR, 1))
-        noisy = self.measured.by_degree.get(SIDES[place])
-        if noisy is None:
-            return by_chance(float(totals.sum()), rows, most)
-        shares = distribution(noisy, rows)
-        return np.concatenate([shares, np.zeros(max(most - len(shares) + 1, 0))])
-
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
+        """Of a side's rows by profile."""
         side = self.sides[place]
+        if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
+            return degrees(totals, side, distribution(noisy, side.rows), chance)
+        return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
+
+    def _ends(self, place: int, side: Side, each: Array, totals: Array, chance: Chance) -> list[Integers]:
+        """Of a side's rows, group by group. `each`: what is expected of every row."""
+        noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
             return children(totals, side, chance)
-        return degrees(totals, side, self._law(place, totals, side.rows, float((totals / side.counts).max())), chance)
+        if noisy is None:
+            return thrown(each, side, totals, chance)
+        if bound is None:
+            return dealt(noisy, each, side, totals, chance)
+        return row_degrees(each, distribution(noisy, side.rows), side, totals, chance)

@@ -114,6 +114,6 @@ def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array, 
     for _ in range(PASSES):
         count = min(PROPOSALS * len(have), MOST)
         one, two = (have[(chance.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
-        swaps.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, HOLDS, values, sizes, layout,
-                   tables.starts, apart)  # fmt: skip
+        swaps.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, HOLDS, values, sizes,
+                   layout, tables.starts, apart)  # fmt: skip
     return np.stack([parents[have], have], axis=1)
