@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import MeasuredLinks
+from dpscale.database.measuring import SIDES, MeasuredLinks
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import by_chance, degrees, distribution, within_bounds
-from dpscale.relational.rounding import settled, settled_children
+from dpscale.relational.degrees import children, degrees, distribution, within_bounds
+from dpscale.relational.many import are_many, grouped_links, row_degrees
+from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
 from dpscale.relational.sides import Side
+from dpscale.relational.unbounded import dealt, thrown
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.ways import read_way
@@ -25,7 +27,6 @@ from dpscale.synthesize.draw import parts_of
 
 Integers = NDArray[np.int64]
 Array = NDArray[np.float64]
-FAR = 50
 
 
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
@@ -63,14 +64,18 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            return (self.link.bound if self.measured.by_degree else None), 1
+            bounded = self.measured.by_degree or self.link.kind == "one-to-one"
+            return (self.link.bound if bounded else None), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
         (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
-        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
+        sums = Sums(*self.measured.sums)
+        if are_many(u, v):
+            return self._by_groups(sums, chance)
+        expected = expected_links(u, v, self.measured.shares, sums, self.links, self.known)
         if self.known:
             whole = settled_children(expected, u, v, self.bounds[0], chance)
         else:
@@ -79,13 +84,34 @@ class _Drawing:
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return assigned(whole, u, v, one, two, chance)
 
+    def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
+        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
+        u, v = found.u, found.v
+        if self.known:
+            whole = rounded_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
+        else:
+            caps = np.multiply.outer(u.counts, v.counts)
+            whole = within_bounds(rounded(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
+        ends = [
+            self._ends(place, side, each, whole.sum(axis=1 - place), chance)
+            for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
+        ]
+        return assigned(whole, u, v, ends[0], ends[1], chance)
+
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
-        side, name, bound = self.sides[place], ("parent", "child")[place], self.bounds[place]
+        """Of a side's rows by profile."""
+        side = self.sides[place]
+        if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
+            return degrees(totals, side, distribution(noisy, side.rows), chance)
+        return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
+
+    def _ends(self, place: int, side: Side, each: Array, totals: Array, chance: Chance) -> list[Integers]:
+        """Of a side's rows, group by group. `each`: what is expected of every row."""
+        noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
-            return [np.ones(int(count), np.int64) for count in side.counts]
-        most = bound or int(max((totals / side.counts).max() * 4 + FAR, 1))
-        noisy = self.measured.by_degree.get(name)
+            return children(totals, side, chance)
         if noisy is None:
-            return degrees(totals, side, by_chance(float(totals.sum()), side.rows, most), chance)
-        shares = distribution(noisy, side.rows)
-        return degrees(totals, side, np.concatenate([shares, np.zeros(max(most - len(shares) + 1, 0))]), chance)
+            return thrown(each, side, totals, chance)
+        if bound is None:
+            return dealt(noisy, each, side, totals, chance)
+        return row_degrees(each, distribution(noisy, side.rows), side, totals, chance)

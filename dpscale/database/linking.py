@@ -34,11 +34,11 @@ class ExactLinks:
     parents: NDArray[np.int32] = field(repr=False)
     children: NDArray[np.int32] = field(repr=False)
 
-    def by_degree(self, side: int, bound: int) -> Integers:
-        """(bound,): rows of one side with at most 0 … bound − 1 links."""
+    def by_degree(self, side: int, thresholds: Integers) -> Integers:
+        """Rows of one side with at most so many links, for each of the thresholds."""
         table = (self.parents, self.children)[side]
-        degrees = np.bincount(self.rows[:, side], minlength=len(table))
-        return np.array([(degrees <= k).sum() for k in range(bound)], np.int64)
+        degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
+        return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
         """Σ φ, Σ ψ, Σ φψᵀ over all links, in steps: by pairs of profiles, so that no link is looked at twice."""

@@ -29,6 +29,7 @@ from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import Split, degrees_squared, in_steps, split, sums_cost
 from dpscale.relational.shares import Question, Shares, planned
 from dpscale.relational.sides import Side
+from dpscale.relational.unbounded import thresholds
 from dpscale.storage.files import present, read_bytes, read_text, writing
 from dpscale.tables import Table
 from dpscale.tables.snapshot import snapshot
@@ -139,15 +140,16 @@ class _Measuring:
         return float(max(found[0], LEAST_LINKS))
 
     def _degrees(self) -> dict[str, np.ndarray]:
+        """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
         whom, bound = self.run.whom, self.link.bound
-        names = SIDES[:1] if self.known else SIDES
+        asked = [thresholds(bound), *([] if self.known else [thresholds(bound if whom.replaces else None)])]
         roles = 2 if self.link.parent == self.link.child else whom.rows.get(self.link.parent, 1)
-        squared = degrees_squared(whom.protects.relation, bound, roles, len(names))
+        squared = degrees_squared(whom.protects.relation, bound, roles, len(asked))
         draw = gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
         found = self._drawn(
-            "degrees", draw, lambda exact: np.stack([exact.by_degree(i, bound) for i in range(len(names))])
+            "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
         )
-        return dict(zip(names, found, strict=True))
+        return dict(zip(SIDES, np.split(found, np.cumsum([len(one) for one in asked])[:-1]), strict=False))
 
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
         """In natural units; the cost of all three is checked against what there is before any is drawn."""

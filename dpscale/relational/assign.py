@@ -1,6 +1,15 @@
-"""Links between rows: ends are dealt to the links of their profiles, and links that are there twice swap ends."""
+"""Links between rows: ends are dealt to the links of their profiles, and links that are there twice swap ends.
+
+Two links may swap what they have at an end where both have the same profile there: neither rows' degrees nor numbers of
+links by profiles change. Where rows have few links of all that they could have, a swap at random parts most of those
+that are there twice. What is left, in groups that are nearly full, swaps only where that leaves no more of them.
+"""
 
 from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +19,7 @@ from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-ROUNDS = 200
+ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 
 def assigned(links: Array, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
@@ -36,22 +45,72 @@ def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
 
 def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
     """Swap ends of links that are there twice with links of the same profile on that side, in place."""
-    groups = (first, second)
-    orders = [np.argsort(own, kind="stable") for own in groups]
-    starts = [
-        np.searchsorted(own[order], np.arange(own.max(initial=0) + 2))
-        for own, order in zip(groups, orders, strict=True)
-    ]
-    for number in range(ROUNDS):
-        twice = _repeated(pairs[:, 0] * rows + pairs[:, 1])
-        if not len(twice):
-            return
-        side = number % 2
-        own, order, start = groups[side], orders[side], starts[side]
-        begun, count = start[own[twice]], np.diff(start)[own[twice]]
-        others = order[begun + (chance.uniforms(len(twice)) * count).astype(np.int64)]
-        for i, j in zip(twice, others, strict=True):
+    groups, before = (_Group.of(first), _Group.of(second)), math.inf
+    twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
+    while 0 < len(twice) < FALLS * before:
+        side, before = number % 2, len(twice)
+        for i, j in zip(twice, groups[side].some(twice, chance.uniforms(len(twice))), strict=True):
             pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
+        twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
+    if len(twice):
+        _carefully(pairs, groups, twice, rows, chance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Links by their profile on one side: `order[start[k] : start[k + 1]]` those of profile k."""
+
+    own: Integers
+    order: Integers
+    start: Integers
+
+    @classmethod
+    def of(cls, own: Integers) -> _Group:
+        order = np.argsort(own, kind="stable")
+        return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
+
+    def some(self, links: Integers, uniforms: Array) -> Integers:
+        """For each link one of its profile."""
+        own = self.own[links]
+        return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])
+
+
+def _carefully(pairs: Integers, groups: tuple[_Group, _Group], twice: Integers, rows: int, chance: Chance) -> None:
+    """Swaps after which no more links are there twice than before: of some tries the first that leaves fewer."""
+    there: Counter[int] = Counter()
+    for number in range(ROUNDS):
+        if not len(twice):
+            twice, there = _repeated(pairs[:, 0] * rows + pairs[:, 1]), Counter()
+            if not len(twice):
+                return
+        if not there:  # of all links that may swap with these
+            near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
+            there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
+        side = number % 2
+        others = groups[side].some(np.repeat(twice, TRIES), chance.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
+        for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
+            _swapped(pairs, i, tried, side, rows, there)
+        twice = twice[[there[key] > 1 for key in (pairs[twice, 0] * rows + pairs[twice, 1]).tolist()]]
+
+
+def _swapped(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
+    (a, b), kept = pairs[i].tolist(), -1
+    if there[a * rows + b] < 2:
+        return
+    for j in tried:
+        c, d = pairs[j].tolist()
+        if a == c or b == d:
+            continue
+        more = (there[a * rows + d] > 0) + (there[c * rows + b] > 0) - 1 - (there[c * rows + d] > 1)
+        if more <= 0:
+            kept = j
+        if more < 0:
+            break
+    if kept >= 0:
+        c, d = pairs[kept].tolist()
+        there.subtract((a * rows + b, c * rows + d))
+        there.update((a * rows + d, c * rows + b))
+        pairs[i, side], pairs[kept, side] = pairs[kept, side], pairs[i, side]
 
 
 def _repeated(keys: Integers) -> Integers:

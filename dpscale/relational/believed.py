@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.expected import Expected
-from dpscale.relational.fit import Held, Links, many_to_many, one_to_many
+from dpscale.relational.fit import Fitted, Held, Links, many_to_many, one_to_many
 from dpscale.relational.shares import Shares
 from dpscale.relational.shrink import shrunk
 from dpscale.relational.sides import Side
+from dpscale.relational.sketch import sample
 
 Array = NDArray[np.float64]
 PRIOR_ONES, PRIOR_PAIRS = 0.15, 0.1
@@ -32,18 +34,35 @@ class Sums:
 
 def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Array:
     """(profiles of u, profiles of v): links of every pair, `links` together. `known`: as of `shares.Question`."""
+    return believed(u, v, shares, sums, links, known).weights
+
+
+def believed(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
+    """The fit to what is believed of the sums."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    model = Links(one.values, two.values, u.counts, v.counts, links)
+    return _believed(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
+
+
+def _believed(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
+    """`model`: all profiles, or a few that stand for them."""
     first = _ones(sums.u, one, shares.precisions[0])
     second = None if known else _ones(sums.v, two, shares.precisions[1])
     alone = _fitted(model, first, second, None, known)
     if sums.both is None:
         return alone
-    pairs = _pairs(sums.both, one.values.T @ alone @ two.values, one, two, shares.precisions[2])
+    pairs = _pairs(sums.both, model.u.T @ alone.weights @ model.v, one, two, shares.precisions[2])
     return _fitted(model, first, second, pairs, known)
 
 
-def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held | None, known: bool) -> Array:
+def sketched(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
+    """The same with a sample of rows in the place of all profiles, weighted so that features have the same means."""
+    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    (few_u, weights_u), (few_v, weights_v) = (sample(side, chance) for side in (one, two))
+    model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
+    return _believed(model, one, two, shares, sums, known)
+
+
+def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held | None, known: bool) -> Fitted:
     return one_to_many(model, first, pairs) if known else many_to_many(model, first, second, pairs)
 
 

@@ -10,7 +10,7 @@ from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-LEAST = 1e-4
+LEAST, THIN = 1e-4, 2.0
 TILTS = np.linspace(-6, 6, 2001)
 
 
@@ -44,21 +44,41 @@ def within_bounds(links: Array, u: Side, v: Side, most_u: int | None, most_v: in
     return links
 
 
+def tilted(shares: Array) -> tuple[Array, Array]:
+    """Distributions of degrees from few links to many, and their means."""
+    values = np.arange(len(shares))
+    with np.errstate(divide="ignore"):
+        energy = np.log(_open(shares)) + TILTS[:, None] * values
+    laws = np.exp(energy - energy.max(axis=1, keepdims=True))
+    laws /= laws.sum(axis=1, keepdims=True)
+    return laws, laws @ values
+
+
 def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[Integers]:
     """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
-    most, shares = len(shares) - 1, (shares + LEAST) / (shares + LEAST).sum()
-    values = np.arange(most + 1)
-    tilted = shares * np.exp(np.clip(TILTS[:, None] * values, -300, 300))
-    tilted /= tilted.sum(axis=1, keepdims=True)
-    means = tilted @ values
+    laws, means = tilted(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
-        law = tilted[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
-        found.append(_summing(chance.systematic(law, rows).astype(np.int64), total, most, chance))
+        law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
+        found.append(summing(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
     return found
 
 
-def _summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
+def _open(shares: Array) -> Array:
+    """No degree has no share, so that every total can be met; beyond the law's ends so thin that a tilt does not go
+    there at once."""
+    values, held = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
+    away = np.maximum(0, np.maximum(values - held.max(initial=0), held.min(initial=len(shares)) - values))
+    return np.asarray(shares + LEAST * np.exp(-THIN * away))
+
+
+def children(totals: Array, side: Side, chance: Chance) -> list[Integers]:
+    """The same where every row has one link, or none where its profile's total is less than its rows."""
+    found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
+    return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]
+
+
+def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
     """Some of them one more or less, until they sum to the total."""
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)

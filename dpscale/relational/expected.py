@@ -6,7 +6,6 @@ factor of about 1 ± s, s a relative scale of one's (`ONES`) or of pairs' (`PAIR
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +16,8 @@ from dpscale.relational.features import STEP, Features
 from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
+
+CHUNK = 1 << 15  # profiles whose features are held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,28 +42,36 @@ class Expected:
         return np.asarray(self.features.whole(self.side.profiles) * STEP)
 
     @cached_property
-    def centred(self) -> Array:
-        return self.features.centred(self.side.profiles)
+    def _moments(self) -> tuple[Array, Array, Array, Array]:
+        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, x the features and y what they would be unclipped."""
+        totals = [np.zeros(len(self.blocks)) for _ in range(4)]
+        for start in range(0, len(self.ends), CHUNK):
+            some, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
+            x, y = self.features.whole(some) * STEP, self.features.centred(some)
+            for total, values in zip(totals, (x, x * x, x * y, y * y), strict=True):
+                total += values.T @ ends
+        one, two, three, four = totals
+        return one, two, three, four
 
-    @cached_property
+    @property
     def sums(self) -> Array:
         """z₀."""
-        return np.asarray(self.values.T @ self.ends)
+        return self._moments[0]
 
-    @cached_property
+    @property
     def curvature(self) -> Array:
         """(k,): variance of a column's sum when links are redrawn: how stiff the fit is."""
-        return np.asarray((self.values**2).T @ self.ends - self.sums**2 / self.links)
+        return np.asarray(self._moments[1] - self.sums**2 / self.links)
 
-    @cached_property
+    @property
     def carried(self) -> Array:
         """(k,): what a relative departure of a column's value moves in its sum."""
-        return np.asarray(np.einsum("ij,ij,i->j", self.values, self.centred, self.ends))
+        return self._moments[2]
 
-    @cached_property
+    @property
     def open(self) -> Array:
         """(k,): what it would move, were nothing clipped."""
-        return np.asarray((self.centred**2).T @ self.ends)
+        return self._moments[3]
 
     @cached_property
     def blocks(self) -> NDArray[np.int64]:
@@ -97,8 +106,3 @@ def _triples(one: Array, two: Array, both: Array) -> float:
     j, k = np.triu_indices(len(two), 1)
     squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
     return float(np.sqrt(squares).sum())
-
-
-def scale_of(sizes: tuple[int, ...]) -> float:
-    """Of clips: the norm of a row's features is about the root of the number of attributes."""
-    return math.sqrt(len([size for size in sizes if size > 1]) or 1)

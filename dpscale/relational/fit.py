@@ -9,13 +9,16 @@ x². Equal for all rows of a profile, so the fit over blocks is that over pairs 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Partition = Callable[[Array], tuple[float, Array]]
 STEPS, MEMORY = 80, 20
+MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,16 @@ class Links:
 
 
 @dataclass(frozen=True, eq=False)
+class Fitted:
+    """`weights`: (p, q), expected links of every pair of profiles; θ_u, θ_v and Θ, 0 where nothing is held."""
+
+    weights: Array
+    u: Array
+    v: Array
+    both: Array
+
+
+@dataclass(frozen=True, eq=False)
 class _Unknown:
     """Parameters as one vector: α where there is one, then θ_u, θ_v, Θ where they are held."""
 
@@ -56,13 +69,13 @@ class _Unknown:
 
     @property
     def target(self) -> Array:
-        whole = [np.array([self.links.links])] if self.alone else []
+        whole = [np.full(int(self.alone), self.links.links)]
         return np.concatenate([*whole, *(one.target.ravel() for one in self.held if one)])
 
     @property
     def steps(self) -> Array:
         """A scale for every parameter."""
-        whole = [np.array([1 / math.sqrt(self.links.links)])] if self.alone else []
+        whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
         own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
         return np.concatenate([*whole, *own])
 
@@ -75,6 +88,16 @@ class _Unknown:
                 own = x[at : at + one.target.size]
                 at += one.target.size
                 found += self._part(number, own.reshape(one.target.shape))
+        return found
+
+    def split(self, x: Array) -> list[Array]:
+        """θ_u, θ_v and Θ of a vector of parameters."""
+        at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
+        found = []
+        for one, shape in zip(self.held, (*shapes, (*shapes[0], *shapes[1])), strict=True):
+            size = one.target.size if one else 0
+            found.append(x[at : at + size].reshape(shape) if one else np.zeros(shape))
+            at += size
         return found
 
     def _part(self, number: int, own: Array) -> Array:
@@ -91,8 +114,8 @@ class _Unknown:
         return np.concatenate([*whole, *(make() for make, one in zip(made, self.held, strict=True) if one is not None)])
 
 
-def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Array:
-    """(p, q): expected links of every pair of profiles, `links` together."""
+def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Fitted:
+    """Expected links of every pair of profiles, `links` together."""
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
@@ -102,12 +125,12 @@ def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
         return float((cap * (np.maximum(energy, 0) + np.log1p(small))).sum()), weights
 
-    weights = _least(_Unknown(links, (u, v, both), True), partition)
-    return np.asarray(weights * links.links / weights.sum())
+    fitted = _least(_Unknown(links, (u, v, both), True), partition)
+    return replace(fitted, weights=fitted.weights * links.links / fitted.weights.sum())
 
 
-def one_to_many(links: Links, u: Held | None, both: Held | None) -> Array:
-    """(p, q): expected children of every profile, at parents of every profile; each child has one parent."""
+def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
+    """Expected children of every profile, at parents of every profile; each child has one parent."""
     start, children = (
         np.log(links.u_rows / links.u_rows.sum())[:, None],
         links.v_rows * (links.links / links.v_rows.sum()),
@@ -123,7 +146,7 @@ def one_to_many(links: Links, u: Held | None, both: Held | None) -> Array:
     return _least(_Unknown(links, (u, None, both), False), partition)
 
 
-def _least(unknown: _Unknown, partition) -> Array:  # type: ignore[no-untyped-def]
+def _least(unknown: _Unknown, partition: Partition) -> Fitted:
     from scipy.optimize import minimize
 
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
@@ -131,10 +154,19 @@ def _least(unknown: _Unknown, partition) -> Array:  # type: ignore[no-untyped-de
     def value(y: Array) -> tuple[float, Array]:
         x = y * steps
         total, weights = partition(unknown.energy(x))
-        return total - x @ target + 0.5 * (ridge * x) @ x, (unknown.sums(weights) - target + ridge * x) * steps
+        slope: Array = (unknown.sums(weights) - target + ridge * x) * steps
+        return float(total - x @ target + 0.5 * (ridge * x) @ x), slope
 
-    if not len(steps):
-        return np.asarray(partition(unknown.energy(np.zeros(0)))[1])
-    found = minimize(value, np.zeros(len(steps)), jac=True, method="L-BFGS-B",
-                     options={"maxiter": STEPS, "maxcor": MEMORY})  # fmt: skip
-    return np.asarray(partition(unknown.energy(found.x * steps))[1])
+    x = np.zeros(len(steps))
+    if len(steps):
+        found = minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
+        x = found.x * steps
+    return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))
+
+
+def _options(links: Links) -> dict[str, float]:
+    """Small problems are solved to the last digits; of large ones what 80 steps leave is below the noise."""
+    most = int(min(WORK // (len(links.u) * len(links.v)), MOST))
+    if most <= STEPS:
+        return {"maxiter": STEPS, "maxcor": MEMORY}
+    return {"maxiter": most, "maxfun": 2 * most, "maxcor": MEMORY, "ftol": 0.0, "gtol": GRADIENT}

@@ -1,4 +1,4 @@
-"""The compiled loops of settling whole links: plain sums in one order, so the same bytes everywhere."""
+"""The compiled loops of links: plain sums in one order, so the same bytes everywhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Any
 import numpy as np
 
 from dpscale.privacy.sampling_loops import compiled
+
+SLACK = 1e-12
+
+
+@compiled("float64(uint64[::1])")
+def uniform(state: Any) -> Any:
+    """The next of a xorshift64* sequence, in [0, 1), of 53 bits: entries may have very small chances."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * 2.0**-53
 
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
@@ -18,6 +31,45 @@ def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
             a, b = cell // width, cell % width
             for k in range(first.shape[1]):
                 out[first[a, k] + second[b, k]] += weights[cell]
+
+
+@compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
+def pull_back(marginals: Any, first: Any, second: Any, out: Any) -> None:
+    """The adjoint: add to every cell its entry of every marginal."""
+    width = len(second)
+    for cell in range(len(out)):
+        a, b = cell // width, cell % width
+        total = 0.0
+        for k in range(first.shape[1]):
+            total += marginals[first[a, k] + second[b, k]]
+        out[cell] += total
+
+
+@compiled("int64(float64[::1], int64[::1], int64, float64[::1], int64[::1], uint64[::1])")
+def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any) -> int:
+    """Put entries, `counts[r]` of `values[r]` in turn, into groups of sum 1 at most, as many as fit.
+
+    `sums[0]`, `held[0]`: the group that is open; of every group its sum and one of its entries, by their number from
+    `begun` on, each with a chance of its value over the sum. The last group's place, which stays open.
+    """
+    k, number = 0, begun
+    for r in range(len(values)):
+        value, left = values[r], counts[r]
+        while left > 0:
+            room = 1.0 + SLACK - sums[k]
+            taken = left if value * left <= room else np.int64(room / value)
+            if taken == 0:
+                k += 1
+                sums[k] = 0.0
+                continue
+            weight = value * taken
+            if weight > 0.0:
+                sums[k] += weight
+                if uniform(state) < weight / sums[k]:
+                    held[k] = number if taken == 1 else number + min(np.int64(uniform(state) * taken), taken - 1)
+            left -= taken
+            number += taken
+    return k
 
 
 @compiled(

@@ -7,18 +7,15 @@ one side and one of the other down: roundings depend on each other so that margi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational import loops
+from dpscale.relational.cross import Cross
 from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
@@ -26,9 +23,8 @@ def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Arr
     """(p, q) whole numbers ≤ caps whose sum is that of `wanted`, rounded."""
     wanted = np.minimum(wanted, caps)
     links, floors = rounded(wanted, caps, chance), np.floor(wanted).ravel()
-    first, second, size = codes(u, v)
-    off = np.zeros(size)
-    loops.add_marginals((links - wanted).ravel(), first, second, off)
+    cross = Cross.of(u, v)
+    first, second, off = cross.first, cross.second, cross.marginals(links - wanted)
     flat, shares = links.ravel(), np.cumsum(wanted.ravel() - floors)
     for _ in range(PASSES if shares[-1] > 0 else 0):
         count = int(min(PROPOSALS * min(flat.sum(), shares[-1]), MOST))
@@ -42,36 +38,43 @@ def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Arr
 
 
 def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
-    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows.
+    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows, or less often
+    where parents have no room for more.
 
     Columns are rounded by themselves, and links move within their column. `most`: children of a row of u.
     """
-    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
-                      for column, rows in zip(wanted.T, v.counts, strict=True)], axis=1)  # fmt: skip
-    if most is not None:
-        _moved_over(whole, most * u.counts, wanted, chance)
+    whole = rounded_columns(wanted, v.counts, most, u.counts, chance)
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
 
 
+def rounded_columns(wanted: Array, children: Array, most: int | None, parents: Array, chance: Chance) -> Array:
+    """(p, q) whole numbers, column by column as often as there are `children`; `most`: for each of `parents` rows."""
+    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
+                      for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
+    if most is not None:
+        _moved_over(whole, most * parents, wanted, chance)
+    return whole
+
+
 def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
-    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted; in place."""
-    for i in np.flatnonzero(whole.sum(axis=1) > room):
-        over = int(whole[i].sum() - room[i])
+    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
+    parent where none has; in place."""
+    left = room - whole.sum(axis=1)
+    for i in np.flatnonzero(left < 0):
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
-        for j in each[chance.permutation(len(each))[:over]]:
-            free = np.maximum(room - whole.sum(axis=1), 0) > 0
-            shares = np.where(free, wanted[:, j] + 1e-12, 0)
-            if not free.any():
-                return
-            at = int(np.searchsorted(np.cumsum(shares), chance.uniforms(1)[0] * shares.sum(), side="right"))
+        moving = each[chance.permutation(len(each))[: int(-left[i])]]
+        for j, uniform in zip(moving, chance.uniforms(len(moving)), strict=True):
             whole[i, j] -= 1
-            whole[min(at, len(shares) - 1), j] += 1
+            if len(free := np.flatnonzero(left > 0)):
+                ends = np.cumsum(wanted[free, j] + 1e-12)
+                at = free[min(int(np.searchsorted(ends, uniform * ends[-1], side="right")), len(free) - 1)]
+                whole[at, j] += 1
+                left[at] -= 1
 
 
 def _within_columns(whole: Array, wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
-    first, second, size = codes(u, v)
-    off, width = np.zeros(size), whole.shape[1]
-    loops.add_marginals((whole - wanted).ravel(), first, second, off)
+    cross, width = Cross.of(u, v), whole.shape[1]
+    first, second, off = cross.first, cross.second, cross.marginals(whole - wanted)
     flat, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
     fractions = np.cumsum(wanted - np.floor(wanted) + TINY, axis=0)
     starts = (fractions / fractions[-1] + np.arange(width)).T.ravel()
@@ -98,30 +101,3 @@ def rounded(wanted: Array, caps: Array, chance: Chance) -> Array:
     more = np.zeros(fractions.size)
     more[order] = np.diff(ends, prepend=0)
     return np.minimum(floors + more.reshape(wanted.shape), caps)
-
-
-def codes(u: Side, v: Side) -> tuple[Codes, Codes, int]:
-    """For every profile the entries of its marginals: a pair of attributes of one side with one of the other."""
-    first, second, begun = [], [], 0
-    for left, right in _sets(len(u.sizes), len(v.sizes)):
-        (a, size_a), (b, size_b) = _code(u, left), _code(v, right)
-        first.append(begun + a * size_b)
-        second.append(b)
-        begun += size_a * size_b
-    return np.ascontiguousarray(np.stack(first, axis=1)), np.ascontiguousarray(np.stack(second, axis=1)), begun
-
-
-def _sets(u: int, v: int) -> list[tuple[Sequence[int], Sequence[int]]]:
-    ones, twos = ([(i,) for i in range(k)] for k in (u, v)), (list(combinations(range(k), 2)) for k in (u, v))
-    (u1, v1), (u2, v2) = ones, twos
-    found: list[tuple[Sequence[int], Sequence[int]]] = [(a, b) for a in u1 for b in v2] + [
-        (a, b) for a in u2 for b in v1
-    ]
-    return found or [(a, b) for a in u1 for b in v1]
-
-
-def _code(side: Side, columns: Sequence[int]) -> tuple[Codes, int]:
-    code, size = np.zeros(len(side.profiles), np.int64), 1
-    for i in columns:
-        code, size = code * side.sizes[i] + side.profiles[:, i], size * side.sizes[i]
-    return code, size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,14 +27,9 @@ class Side:
     @classmethod
     def made(cls, rows: NDArray[np.integer], sizes: Sequence[int]) -> Side:
         """From rows, (n, d) codes."""
-        profiles, of = np.unique(rows, axis=0, return_inverse=True)
-        of = of.reshape(-1)
-        return cls(
-            tuple(map(int, sizes)),
-            profiles.astype(np.int64),
-            np.bincount(of, minlength=len(profiles)).astype(float),
-            of,
-        )
+        profiles, of = distinct(rows, sizes)
+        counts = np.bincount(of, minlength=len(profiles)).astype(float)
+        return cls(tuple(map(int, sizes)), profiles, counts, of)
 
     @property
     def rows(self) -> int:
@@ -51,3 +47,15 @@ class Side:
     def shares(self) -> Array:
         """(k,): of all rows."""
         return self.counts / max(self.rows, 1)
+
+
+def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Codes, Codes]:
+    """(k, d) the distinct rows, in order, and (n,) which of them each row is."""
+    if math.prod(map(int, sizes)) >= 1 << 62:
+        profiles, of = np.unique(rows, axis=0, return_inverse=True)
+        return profiles.astype(np.int64), of.reshape(-1)
+    codes = np.zeros(len(rows), np.int64)
+    for i, size in enumerate(sizes):
+        codes = codes * int(size) + rows[:, i]
+    found, of = np.unique(codes, return_inverse=True)
+    return np.stack(np.unravel_index(found, tuple(map(int, sizes))), axis=1).astype(np.int64), of.reshape(-1)

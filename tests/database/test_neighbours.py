@@ -22,6 +22,7 @@ from dpscale.engine.counting import partition_groups
 from dpscale.relational.bounds import squared_distance
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import degrees_squared
+from dpscale.relational.unbounded import GRID
 from dpscale.tables import Table
 
 PERSONS = 12
@@ -89,7 +90,9 @@ def statistics(engine: Engine, job: DatabaseJob, protects: Whom) -> dict[str, tu
         u, v, both = exact.sums(even, even)
         unit = 2.0**-BITS
         counts = (
-            [exact.by_degree(side, link.bound) for side in (0, 1)] if link.via else [exact.by_degree(0, link.bound)]
+            [exact.by_degree(0, np.arange(link.bound)), exact.by_degree(1, GRID)]
+            if link.via
+            else [exact.by_degree(0, np.arange(link.bound))]
         )
         found[link.called] = (np.array([len(exact.rows)]), np.concatenate(counts), u * unit, v * unit, both * unit**2)
     return found

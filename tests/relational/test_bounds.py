@@ -125,7 +125,7 @@ def degrees_move(relation: str, most: int, both: bool) -> int:
 def _by_degree(links: list[tuple[int, ...]], most: int, both: bool) -> np.ndarray:
     pairs = [pair for row, ends in enumerate(links) for pair in links_of(row, ends)]
     found = exact([U_PROFILES[0]] * len(links), [V_PROFILES[0]] * MOVIES, pairs)
-    return np.concatenate([found.by_degree(side, most) for side in range(1 + both)])
+    return np.concatenate([found.by_degree(side, np.arange(most)) for side in range(1 + both)])
 
 
 @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])

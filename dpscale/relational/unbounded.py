@@ -1,0 +1,77 @@
+"""Degrees of rows that may have any number of links: by chance, or after noisy counts of rows by degree on a grid.
+
+A degree of 2^20 and one of 2^19 need not be told apart by a million counts: rows are counted up to 0, 1, 2, 4, 8, ….
+The degrees that follow are dealt to rows in the order of log(expected links) + σ·normal, σ² the variance of the
+degrees' logarithms that the expected links do not have: a row's attributes say what they do, and the rest is its own.
+Then every group's degrees are brought to its total.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.relational.degrees import summing
+from dpscale.relational.sides import Side
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+GRID = np.array([0, *(1 << k for k in range(21))], np.int64)
+LEAST = 1e-9
+
+
+def thresholds(bound: int | None) -> Integers:
+    """Up to which numbers of links rows are counted: all below a bound, or the grid."""
+    return GRID if bound is None else np.arange(bound, dtype=np.int64)
+
+
+def thrown(each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+    """Links thrown at the rows of each group, as likely at each as is expected of it."""
+    order = np.argsort(side.of, kind="stable")
+    weights = np.maximum(each[order], LEAST)
+    ends = np.cumsum(weights)
+    bounds = np.concatenate([[0], np.cumsum(side.counts.astype(np.int64))])
+    begins = np.concatenate([[0.0], ends])[bounds[:-1]]
+    widths = np.concatenate([[0.0], ends])[bounds[1:]] - begins
+    groups = np.repeat(np.arange(len(totals)), totals.astype(np.int64))
+    at = np.searchsorted(ends, begins[groups] + chance.uniforms(len(groups)) * widths[groups], side="right")
+    drawn = np.bincount(np.clip(at, bounds[groups], bounds[groups + 1] - 1), minlength=len(each))
+    return np.split(drawn.astype(np.int64), bounds[1:-1])
+
+
+def dealt(at_most: Array, each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+    """As the noisy counts of rows up to the grid's degrees say."""
+    from scipy.special import ndtri
+
+    degrees = _sorted(at_most, side.rows)
+    known, wanted = np.log(np.maximum(each, LEAST)), np.log(np.maximum(degrees, 0.5))
+    free = max(float(wanted.var() - known.var()), 0.0) ** 0.5
+    order = np.argsort(known + free * ndtri(np.clip(chance.uniforms(side.rows), LEAST, 1 - LEAST)), kind="stable")
+    own = np.empty(side.rows)
+    own[order] = degrees
+    return _to_totals(own, side, totals, chance)
+
+
+def _to_totals(own: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+    rows = np.argsort(side.of, kind="stable")
+    groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
+    found = []
+    for values, total in zip(groups, totals, strict=True):
+        scaled = (values + LEAST) * (total / max(values.sum() + LEAST * len(values), LEAST))
+        ends = np.floor(np.cumsum(scaled) + chance.uniforms(1)[0])
+        found.append(summing(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, chance))
+    return found
+
+
+def _sorted(at_most: Array, rows: int) -> Array:
+    """(rows,) degrees, ascending: even in the logarithm between two of the grid's."""
+    from scipy.optimize import isotonic_regression
+
+    ends = np.append(np.clip(isotonic_regression(at_most).x, 0, rows), rows) / max(rows, 1)
+    points = (np.arange(rows) + 0.5) / rows
+    place = np.minimum(np.searchsorted(ends, points), len(GRID) - 1)
+    before = np.where(place > 0, ends[np.maximum(place - 1, 0)], 0.0)
+    inside = (points - before) / np.maximum(ends[place] - before, LEAST)
+    low, high = np.maximum(GRID[np.maximum(place - 1, 0)], 1), np.maximum(GRID[place], 1)
+    return np.where(place == 0, 0.0, np.maximum(low * (high / low) ** np.clip(inside, 0, 1), 1.0))

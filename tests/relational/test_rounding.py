@@ -1,0 +1,90 @@
+"""Whole numbers of links: right on average, exact in total, and no worse in the marginals than rounding alone."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale.relational.rounding import rounded, settled, settled_children
+from dpscale.relational.sides import Side
+from tests.relational.small import chance, side, wanted
+
+TIMES = 3000
+
+
+def marginal_error(u: Side, v: Side, found: np.ndarray, want: np.ndarray) -> float:
+    """Over all pairs of attributes of one side with one of the other, squared; by plain sums."""
+    error = 0.0
+    for one, two, turned in ((u, v, False), (v, u, True)):
+        off = (found - want).T if turned else found - want
+        for pair in combinations(range(len(two.sizes)), 2):
+            for single in range(len(one.sizes)):
+                sums: dict[tuple[int, ...], float] = {}
+                for (i, j), value in np.ndenumerate(off):
+                    key = (one.profiles[i, single], *two.profiles[j, list(pair)])
+                    sums[key] = sums.get(key, 0.0) + value
+                error += sum(value**2 for value in sums.values())
+    return error
+
+
+def test_every_cell_is_one_more_with_a_chance_of_its_fraction() -> None:
+    want = np.array([[0.1, 1.7, 0.0], [2.45, 0.05, 3.0], [0.5, 0.9, 0.3]])
+    caps = np.full(want.shape, 4.0)
+    found = np.stack([rounded(want, caps, chance(i)) for i in range(TIMES)])
+    assert (found.sum(axis=(1, 2)) == 9).all()
+    assert ((found == np.floor(want)) | (found == np.floor(want) + 1)).all()
+    spread = np.sqrt((want % 1) * (1 - want % 1) / TIMES)
+    assert (np.abs(found.mean(axis=0) - want) <= 4 * spread + 1e-12).all()
+
+
+@pytest.mark.parametrize("links", [3.0, 40.0, 200.0, 470.0, 500.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_settling_keeps_floors_bounds_and_total(links: float, seed: int) -> None:
+    u, v = side(25, (3, 2), seed), side(20, (2, 3, 2), seed + 50)
+    want, caps = wanted(u, v, links, seed), np.multiply.outer(u.counts, v.counts)
+    found = settled(want, u, v, caps, chance(seed))
+    assert (found >= np.floor(want)).all()
+    assert (found <= np.minimum(np.floor(want) + 1, caps)).all()
+    assert found.sum() == links
+    alone = rounded(want, caps, chance(seed))
+    assert marginal_error(u, v, found, want) <= marginal_error(u, v, alone, want) + 1e-9
+
+
+def test_settling_brings_marginals_nearer() -> None:
+    u, v = side(60, (3, 4), 1), side(60, (2, 3, 2), 2)
+    want, caps = wanted(u, v, 300, 3), np.multiply.outer(u.counts, v.counts)
+    found, alone = settled(want, u, v, caps, chance(0)), rounded(want, caps, chance(0))
+    assert marginal_error(u, v, found, want) < 0.5 * marginal_error(u, v, alone, want)
+
+
+@pytest.mark.parametrize("most", [None, 2, 3, 10])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_child_has_one_parent_and_parents_have_room(most: int | None, seed: int) -> None:
+    """60 children of 30 parents: room for 2 each is just enough."""
+    u, v = side(30, (3, 2), seed), side(60, (2, 3), seed + 9)
+    want = wanted(u, v, 60, seed, 0.3)
+    found = settled_children(want, u, v, most, chance(seed))
+    assert (found == np.rint(found)).all()
+    assert found.min() >= 0
+    assert found.sum(axis=0).tolist() == v.counts.tolist()
+    if most is not None:
+        assert (found.sum(axis=1) <= most * u.counts).all()
+
+
+def test_children_beyond_all_room_have_no_parent() -> None:
+    u, v = side(10, (3,), 1), side(25, (2, 2), 2)
+    found = settled_children(wanted(u, v, 25, 3), u, v, 2, chance(4))
+    assert found.sum() == 20
+    assert (found.sum(axis=1) == 2 * u.counts).all()
+    assert (found.sum(axis=0) <= v.counts).all()
+
+
+def test_children_are_settled_near_to_what_is_wanted() -> None:
+    u, v = side(30, (3, 2), 7), side(200, (2, 3), 8)
+    want = wanted(u, v, 200, 9)
+    want *= v.counts / want.sum(axis=0)
+    found = settled_children(want, u, v, None, chance(1))
+    alone = np.stack([rounded(column, np.full(len(column), np.inf), chance(i)) for i, column in enumerate(want.T)], 1)
+    assert marginal_error(u, v, found, want) < 0.6 * marginal_error(u, v, alone, want)

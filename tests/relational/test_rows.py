@@ -1,0 +1,143 @@
+"""Links between rows: degrees exact, no pair twice, as many of every pair of profiles as were settled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpscale.relational.assign import assigned
+from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
+from dpscale.relational.rounding import settled
+from dpscale.relational.sides import Side
+from tests.relational.small import chance, side, wanted
+
+
+def of_rows(side: Side, found: list[np.ndarray]) -> np.ndarray:
+    """(rows,): degrees that are given by profile."""
+    all_ = np.zeros(side.rows, np.int64)
+    for profile, own in enumerate(found):
+        all_[side.of == profile] = own
+    return all_
+
+
+def counted(pairs: np.ndarray, u: Side, v: Side) -> np.ndarray:
+    found = np.zeros((len(u.counts), len(v.counts)))
+    for a, b in pairs:
+        found[u.of[a], v.of[b]] += 1
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 3, 10])
+@pytest.mark.parametrize("full", [0.0, 0.1, 0.6, 1.0])
+def test_degrees_sum_to_their_profile_and_stay_within_bounds(most: int, full: float) -> None:
+    one = side(40, (3, 2), 1)
+    totals = np.floor(full * most * one.counts)
+    law = np.array([0.7] + [0.3 / most] * most)
+    found = degrees(totals, one, law, chance(1))
+    assert [own.sum() for own in found] == totals.tolist()
+    assert [len(own) for own in found] == one.counts.tolist()
+    assert all(own.min() >= 0 and own.max() <= most for own in found)
+
+
+def test_degrees_follow_their_law() -> None:
+    """Where the profile's total is the law's mean, numbers of rows are the law's."""
+    one, law = Side.made(np.zeros((1000, 1), int), (2,)), np.array([0.5, 0.1, 0.1, 0.0, 0.3])
+    found = degrees(np.array([1000 * law @ np.arange(5)]), one, law, chance(2))[0]
+    assert np.bincount(found, minlength=5) == pytest.approx(1000 * law, abs=6)
+
+
+def test_a_tilted_law_has_the_profiles_mean_and_no_more_information() -> None:
+    """Against the exponential tilt, found by bisection."""
+    one, law = Side.made(np.zeros((2000, 1), int), (2,)), np.array([0.5, 0.1, 0.1, 0.1, 0.2])
+    found = degrees(np.array([4000.0]), one, law, chance(2))[0]
+    low, high = -9.0, 9.0
+    for _ in range(100):
+        tilted = law * np.exp((low + high) / 2 * np.arange(5))
+        tilted /= tilted.sum()
+        low, high = ((low + high) / 2, high) if tilted @ np.arange(5) < 2 else (low, (low + high) / 2)
+    assert np.bincount(found, minlength=5) == pytest.approx(2000 * tilted, abs=25)
+
+
+@pytest.mark.parametrize("law", [by_chance(500, 100, 80), np.array([0.4, 0.0, 0.3, 0.2, 0.1] + [0.0] * 76)])
+def test_a_profile_of_more_links_spreads_them(law: np.ndarray) -> None:
+    """Twice as many links as most have: more for all rows, and not very many for one."""
+    one = Side.made(np.zeros((100, 1), int), (2,))
+    total = round(200 * law @ np.arange(81))
+    found = degrees(np.array([float(total)]), one, law, chance(5))[0]
+    assert found.sum() == total
+    assert found.max() <= 30
+    assert np.median(found) >= 0.7 * total / 100
+
+
+def test_a_distribution_from_noisy_counts_is_one() -> None:
+    assert distribution(np.array([50.0, 80.0]), 100) == pytest.approx([0.5, 0.3, 0.2])
+    noisy = distribution(np.array([-7.0, 90.0, 60.0, 130.0]), 100)
+    assert noisy == pytest.approx([0, 0.75, 0, 0.25, 0])
+    assert by_chance(20, 10, 30) @ np.arange(31) == pytest.approx(2)
+
+
+def test_links_beyond_the_bounds_are_taken_away_and_no_others() -> None:
+    u, v = side(20, (3,), 1), side(10, (2, 2), 2)
+    links = np.multiply.outer(u.counts, v.counts)
+    found = within_bounds(links, u, v, 4, None, chance(0))
+    assert found.sum(axis=1).tolist() == (4 * u.counts).tolist()
+    assert (found <= links).all()
+    assert (within_bounds(links, u, v, 10, 20, chance(0)) == links).all()
+    both = within_bounds(links, u, v, 4, 5, chance(0))
+    assert (both.sum(axis=1) <= 4 * u.counts).all()
+    assert (both.sum(axis=0) <= 5 * v.counts).all()
+
+
+def test_children_have_one_parent_or_none() -> None:
+    one = side(30, (3,), 3)
+    assert all(own.all() for own in children(one.counts, one, chance(0)))
+    assert [own.sum() for own in children(one.counts - 1, one, chance(0))] == (one.counts - 1).tolist()
+
+
+@pytest.mark.parametrize("links", [50, 400, 1200])
+@pytest.mark.parametrize("seed", range(3))
+def test_links_are_assigned_as_they_were_settled(links: int, seed: int) -> None:
+    u, v = side(80, (3, 2), seed), side(60, (2, 3, 2), seed + 7)
+    caps = np.multiply.outer(u.counts, v.counts)
+    whole = settled(np.minimum(wanted(u, v, links, seed, 5.0), caps), u, v, caps, chance(seed))
+    laws = by_chance(links, u.rows, 60), by_chance(links, v.rows, 80)
+    one, two = (
+        degrees(whole.sum(axis=1 - i), s, law, chance(9)) for i, (s, law) in enumerate(zip((u, v), laws, strict=True))
+    )
+    pairs = assigned(whole, u, v, one, two, chance(seed))
+    assert len(np.unique(pairs, axis=0)) == len(pairs) == links
+    assert (counted(pairs, u, v) == whole).all()
+    assert np.bincount(pairs[:, 0], minlength=u.rows).tolist() == of_rows(u, one).tolist()
+    assert np.bincount(pairs[:, 1], minlength=v.rows).tolist() == of_rows(v, two).tolist()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 2), (3, 4), (5, 5), (8, 6)])
+@pytest.mark.parametrize("missing", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_where_hardly_any_graph_is_possible_it_is_found(rows: int, columns: int, missing: int, seed: int) -> None:
+    """All pairs but a few: degrees as even as can be, so there is a graph."""
+    if missing >= min(rows, columns):
+        return
+    u, v = (Side.made(np.zeros((n, 1), int), (2,)) for n in (rows, columns))
+    one, two = (np.full(n, m) - (np.arange(n) < missing).astype(int) for n, m in ((rows, columns), (columns, rows)))
+    whole = np.array([[float(rows * columns - missing)]])
+    pairs = assigned(whole, u, v, [one], [two], chance(seed))
+    assert len(np.unique(pairs, axis=0)) == len(pairs) == rows * columns - missing
+    assert np.bincount(pairs[:, 0], minlength=rows).tolist() == one.tolist()
+
+
+def test_what_no_graph_holds_is_left_out() -> None:
+    """Three links of two rows with one row, whose pairs are two."""
+    u, v = (Side.made(np.zeros((n, 1), int), (2,)) for n in (2, 1))
+    pairs = assigned(np.array([[3.0]]), u, v, [np.array([2, 1])], [np.array([3])], chance(0))
+    assert sorted(map(tuple, pairs)) == [(0, 0), (1, 0)]
+
+
+def test_links_within_one_table() -> None:
+    """Both roles of one table are sides of their own: (a, b) and (b, a) are two links."""
+    u = side(30, (3, 2), 5)
+    whole = settled(wanted(u, u, 300, 6, 5.0), u, u, np.multiply.outer(u.counts, u.counts), chance(1))
+    one, two = (degrees(whole.sum(axis=1 - i), u, by_chance(300, 30, 30), chance(i)) for i in (0, 1))
+    pairs = assigned(whole, u, u, one, two, chance(3))
+    assert len(np.unique(pairs, axis=0)) == len(pairs) == 300
+    assert (counted(pairs, u, u) == whole).all()
