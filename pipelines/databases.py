@@ -52,6 +52,8 @@ def write(place: Path, tables: Tables) -> None:
     shutil.rmtree(place / "data", ignore_errors=True)
     (place / "data").mkdir(parents=True)
     for name, rows in tables.items():
+        if not rows:
+            raise SystemExit(f"no row of {name} belongs to so few: take more --rows")
         pq.write_table(pa.Table.from_pylist(rows), place / "data" / f"{name}.parquet")
 
 

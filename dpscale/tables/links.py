@@ -72,6 +72,20 @@ def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list
     return [np.concatenate(kept) for kept in found]
 
 
+def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[tuple[Words, NDArray[np.bool_]]]]:
+    """How many rows a partition has; of each key all rows' words, and which rows have it."""
+    rows, found = 0, [[(np.empty((0, 2), np.uint64), np.empty(0, np.bool_))] for _ in keys]
+    for batch in partition.batches(
+        list(dict.fromkeys([*(name for own in keys for name in own)])) or partition.columns()
+    ):
+        rows += len(next(iter(batch.values())))
+        for kept, columns in zip(found, keys, strict=True):
+            kept.append(key_words(batch, columns, "drop"))
+    return rows, [
+        (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*own, strict=True) for own in found)
+    ]
+
+
 def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
     """One pair of words for every row, and which rows have a key; DataError for a null where that is refused."""
     parts = [identities(batch[name], name) for name in columns]
