@@ -113,5 +113,5 @@ class _Drawing:
         if noisy is None:
             return thrown(each, side, totals, chance)
         if bound is None:
-            return dealt(noisy, each, side, totals, chance)
+            return dealt(noisy, self.measured.sigma, each, side, totals, chance)
         return row_degrees(each, distribution(noisy, side.rows), side, totals, chance)

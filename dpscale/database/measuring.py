@@ -59,13 +59,14 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLinks:
-    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one, `shares` and `sums`
-    as `relational.believed` takes them."""
+    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one and `sigma` its
+    noise, `shares` and `sums` as `relational.believed` takes them."""
 
     links: float
     by_degree: Mapping[str, np.ndarray]
     shares: Shares
     sums: tuple[np.ndarray | None, ...]
+    sigma: float = 0.0
 
 
 def measure_link(
@@ -91,9 +92,9 @@ class _Measuring:
 
     def all(self) -> MeasuredLinks:
         links = self._links()
-        by_degree = self._degrees() if self.degrees else {}
+        by_degree, sigma = self._degrees() if self.degrees else ({}, 0.0)
         shares = self._shares(links)
-        return MeasuredLinks(links, by_degree, shares, self._sums(shares))
+        return MeasuredLinks(links, by_degree, shares, self._sums(shares), sigma)
 
     def _shares(self, links: float) -> Shares:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
@@ -139,7 +140,7 @@ class _Measuring:
         found = self._drawn("links", draw, lambda exact: np.array([len(exact.rows)], np.int64))
         return float(max(found[0], LEAST_LINKS))
 
-    def _degrees(self) -> dict[str, np.ndarray]:
+    def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
         whom, bound = self.run.whom, self.link.bound
         asked = [thresholds(bound), *([] if self.known else [thresholds(bound if whom.replaces else None)])]
@@ -149,7 +150,8 @@ class _Measuring:
         found = self._drawn(
             "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
         )
-        return dict(zip(SIDES, np.split(found, np.cumsum([len(one) for one in asked])[:-1]), strict=False))
+        parts = np.split(found, np.cumsum([len(one) for one in asked])[:-1])
+        return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
         """In natural units; the cost of all three is checked against what there is before any is drawn."""
