@@ -26,8 +26,9 @@ from dpscale.measure.linked import LinkRecords, precise
 from dpscale.measure.tags import snapshot_tag
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.relational.features import BITS, Features
-from dpscale.relational.measured import Split, degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.measured import MOST_SIBLINGS, Split, degrees_squared, in_steps, split, sums_cost
 from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import thresholds
 from dpscale.storage.files import present, read_bytes, read_text, writing
@@ -67,6 +68,8 @@ class MeasuredLinks:
     shares: Shares
     sums: tuple[np.ndarray | None, ...]
     sigma: float = 0.0
+    siblings: np.ndarray | None = None
+    sibling_sigma: float = 0.0
 
 
 def measure_link(
@@ -94,7 +97,18 @@ class _Measuring:
         links = self._links()
         by_degree, sigma = self._degrees() if self.degrees else ({}, 0.0)
         shares = self._shares(links)
-        return MeasuredLinks(links, by_degree, shares, self._sums(shares), sigma)
+        sums = self._sums(shares)
+        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
+
+    def _siblings(self) -> tuple[np.ndarray | None, float]:
+        """In natural units, with the deviation of their noise."""
+        if not self.of_siblings:
+            return None, 0.0
+        tables = Tables(self.sides[1].sizes)
+        squared = tables.squared(self.link.bound, self.run.whom.rows[self.link.parent])
+        draw = gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
+        found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
+        return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
 
     def _shares(self, links: float) -> Shares:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
@@ -125,7 +139,13 @@ class _Measuring:
     @property
     def parts(self) -> Split:
         counted = not self.known and self.link.links is None
-        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees)
+        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees, self.of_siblings)
+
+    @property
+    def of_siblings(self) -> bool:
+        """Whether what children of one parent have in common is measured."""
+        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
+        return several and self.degrees and self.link.parent != self.link.child
 
     def _question(self, links: float) -> Question:
         amount = float(self.parts.sums) / self.moved**2
