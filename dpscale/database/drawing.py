@@ -17,6 +17,7 @@ from dpscale.relational.believed import Sums, expected_links
 from dpscale.relational.degrees import children, degrees, distribution, within_bounds
 from dpscale.relational.many import are_many, grouped_links, row_degrees
 from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
+from dpscale.relational.siblings import STEP, Tables, believed_sums, sibling_sums, swapped
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import dealt, thrown
 from dpscale.runs.estimates import model_folder
@@ -82,7 +83,17 @@ class _Drawing:
             whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
             whole = within_bounds(whole, u, v, *self.bounds, chance)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
-        return assigned(whole, u, v, one, two, chance)
+        return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
+
+    def _with_siblings(self, links: Integers, expected: Array, chance: Chance) -> Integers:
+        """With children swapped until those of one parent have in common what was measured."""
+        (u, v), noisy = self.sides, self.measured.siblings
+        if noisy is None or not len(links):
+            return links
+        rows, tables = v.profiles[v.of], Tables(v.sizes)
+        now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
+        target = believed_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
+        return swapped(links, rows, u, v, expected, target, tables, chance)
 
     def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
         found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
@@ -113,5 +124,5 @@ class _Drawing:
         if noisy is None:
             return thrown(each, side, totals, chance)
         if bound is None:
-            return dealt(noisy, each, side, totals, chance)
+            return dealt(noisy, self.measured.sigma, each, side, totals, chance)
         return row_degrees(each, distribution(noisy, side.rows), side, totals, chance)

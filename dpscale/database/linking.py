@@ -14,6 +14,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.errors import DataError
 from dpscale.relational.features import Features
+from dpscale.relational.siblings import Tables, sibling_sums
 from dpscale.tables import Table
 from dpscale.tables.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.tables.table import Partition
@@ -39,6 +40,10 @@ class ExactLinks:
         table = (self.parents, self.children)[side]
         degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
         return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
+
+    def siblings(self, tables: Tables) -> Integers:
+        """Sums over pairs of children of one parent, in steps."""
+        return sibling_sums(self.children[self.rows[:, 1]], self.rows[:, 0], tables)
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
         """Σ φ, Σ ψ, Σ φψᵀ over all links, in steps: by pairs of profiles, so that no link is looked at twice."""

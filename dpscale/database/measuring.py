@@ -26,8 +26,9 @@ from dpscale.measure.linked import LinkRecords, precise
 from dpscale.measure.tags import snapshot_tag
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.relational.features import BITS, Features
-from dpscale.relational.measured import Split, degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.measured import MOST_SIBLINGS, Split, degrees_squared, in_steps, split, sums_cost
 from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import thresholds
 from dpscale.storage.files import present, read_bytes, read_text, writing
@@ -59,13 +60,16 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLinks:
-    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one, `shares` and `sums`
-    as `relational.believed` takes them."""
+    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one and `sigma` its
+    noise, `shares` and `sums` as `relational.believed` takes them."""
 
     links: float
     by_degree: Mapping[str, np.ndarray]
     shares: Shares
     sums: tuple[np.ndarray | None, ...]
+    sigma: float = 0.0
+    siblings: np.ndarray | None = None
+    sibling_sigma: float = 0.0
 
 
 def measure_link(
@@ -91,9 +95,20 @@ class _Measuring:
 
     def all(self) -> MeasuredLinks:
         links = self._links()
-        by_degree = self._degrees() if self.degrees else {}
+        by_degree, sigma = self._degrees() if self.degrees else ({}, 0.0)
         shares = self._shares(links)
-        return MeasuredLinks(links, by_degree, shares, self._sums(shares))
+        sums = self._sums(shares)
+        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
+
+    def _siblings(self) -> tuple[np.ndarray | None, float]:
+        """In natural units, with the deviation of their noise."""
+        if not self.of_siblings:
+            return None, 0.0
+        tables = Tables(self.sides[1].sizes)
+        squared = tables.squared(self.link.bound, self.run.whom.rows[self.link.parent])
+        draw = gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
+        found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
+        return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
 
     def _shares(self, links: float) -> Shares:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
@@ -124,7 +139,13 @@ class _Measuring:
     @property
     def parts(self) -> Split:
         counted = not self.known and self.link.links is None
-        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees)
+        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees, self.of_siblings)
+
+    @property
+    def of_siblings(self) -> bool:
+        """Whether what children of one parent have in common is measured."""
+        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
+        return several and self.degrees and self.link.parent != self.link.child
 
     def _question(self, links: float) -> Question:
         amount = float(self.parts.sums) / self.moved**2
@@ -139,7 +160,7 @@ class _Measuring:
         found = self._drawn("links", draw, lambda exact: np.array([len(exact.rows)], np.int64))
         return float(max(found[0], LEAST_LINKS))
 
-    def _degrees(self) -> dict[str, np.ndarray]:
+    def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
         whom, bound = self.run.whom, self.link.bound
         asked = [thresholds(bound), *([] if self.known else [thresholds(bound if whom.replaces else None)])]
@@ -149,7 +170,8 @@ class _Measuring:
         found = self._drawn(
             "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
         )
-        return dict(zip(SIDES, np.split(found, np.cumsum([len(one) for one in asked])[:-1]), strict=False))
+        parts = np.split(found, np.cumsum([len(one) for one in asked])[:-1])
+        return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
         """In natural units; the cost of all three is checked against what there is before any is drawn."""

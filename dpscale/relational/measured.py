@@ -1,4 +1,4 @@
-"""What a link's budget is spent on, in order: how many there are, rows by degree, sums of features.
+"""What a link's budget is spent on: how many there are, rows by degree, sums of features, and over siblings.
 
 Sensitivities, for a neighbour that moves at most d links (`moved`) of which each row has at most b: the number of links
 moves by d. Of the counts of rows with at most 0 … b − 1 links, a row that comes or goes, or is replaced, moves its own
@@ -16,7 +16,8 @@ from dpscale.relational.bounds import squared_distance
 from dpscale.relational.features import BITS
 from dpscale.relational.shares import Shares
 
-LINKS, DEGREES = Fraction(1, 20), Fraction(1, 10)
+LINKS, DEGREES, SIBLINGS = Fraction(1, 20), Fraction(1, 10), Fraction(2, 5)
+MOST_SIBLINGS = 32  # children of a parent: beyond, the noise of sums over siblings is more than they tell
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class Split:
 
     links: Fraction
     degrees: Fraction
+    siblings: Fraction
     sums: Fraction
 
 
-def split(amount: Fraction, counted: bool, degrees: bool) -> Split:
-    """`counted`: whether the number of links is measured; `degrees`: whether degrees are."""
+def split(amount: Fraction, counted: bool, degrees: bool, siblings: bool = False) -> Split:
+    """Which parts are measured: the number of links, degrees, and what siblings have in common."""
     links, own = amount * LINKS * counted, amount * DEGREES * degrees
-    return Split(links, own, amount - links - own)
+    left = amount - links - own
+    return Split(links, own, left * SIBLINGS * siblings, left * (1 - SIBLINGS * siblings))
 
 
 def degrees_squared(relation: str, bound: int, roles: int, sides: int) -> int:

@@ -1,9 +1,10 @@
 """Degrees of rows that may have any number of links: by chance, or after noisy counts of rows by degree on a grid.
 
 A degree of 2^20 and one of 2^19 need not be told apart by a million counts: rows are counted up to 0, 1, 2, 4, 8, ….
-The degrees that follow are dealt to rows in the order of log(expected links) + σ·normal, σ² the variance of the
-degrees' logarithms that the expected links do not have: a row's attributes say what they do, and the rest is its own.
-Then every group's degrees are brought to its total.
+What is expected of a row follows from its attributes; that times a factor of its own, of mean 1, is its degree.
+Factors are powers of the counted degrees, so that logarithms have the counted variance together with those of what is
+expected. Neighbours in what is expected get factors spread evenly: sums over many rows stay as expected, and each
+group's is made exact.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dpscale.relational.sides import Side
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 GRID = np.array([0, *(1 << k for k in range(21))], np.int64)
-LEAST = 1e-9
+LEAST, LOW, BLOCK, SURE = 1e-9, 0.5, 64, 3.0
 
 
 def thresholds(bound: int | None) -> Integers:
@@ -40,17 +41,22 @@ def thrown(each: Array, side: Side, totals: Array, chance: Chance) -> list[Integ
     return np.split(drawn.astype(np.int64), bounds[1:-1])
 
 
-def dealt(at_most: Array, each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
-    """As the noisy counts of rows up to the grid's degrees say."""
-    from scipy.special import ndtri
+def dealt(at_most: Array, sigma: float, each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+    """As spread out as the noisy counts of rows up to the grid's degrees say; `sigma`: of their noise."""
+    known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
+    free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST)
+    factors = np.exp(free**0.5 * (wanted - wanted.max()))
+    place = (_even(np.lexsort((each, side.of)), chance) * side.rows).astype(np.int64)
+    return _to_totals(each * (factors / factors.mean())[place], side, totals, chance)
 
-    degrees = _sorted(at_most, side.rows)
-    known, wanted = np.log(np.maximum(each, LEAST)), np.log(np.maximum(degrees, 0.5))
-    free = max(float(wanted.var() - known.var()), 0.0) ** 0.5
-    order = np.argsort(known + free * ndtri(np.clip(chance.uniforms(side.rows), LEAST, 1 - LEAST)), kind="stable")
-    own = np.empty(side.rows)
-    own[order] = degrees
-    return _to_totals(own, side, totals, chance)
+
+def _even(order: Integers, chance: Chance) -> Array:
+    """(n,) points in (0, 1), of every BLOCK rows in a row of the order one in each BLOCK-th."""
+    place = np.arange(len(order))
+    shuffled = np.argsort(place // BLOCK + chance.uniforms(len(order)), kind="stable")
+    points = np.empty(len(order))
+    points[order[shuffled]] = (place % BLOCK + chance.uniforms(len(order))) / BLOCK
+    return points
 
 
 def _to_totals(own: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
@@ -64,11 +70,13 @@ def _to_totals(own: Array, side: Side, totals: Array, chance: Chance) -> list[In
     return found
 
 
-def _sorted(at_most: Array, rows: int) -> Array:
-    """(rows,) degrees, ascending: even in the logarithm between two of the grid's."""
+def _sorted(at_most: Array, sigma: float, rows: int) -> Array:
+    """(rows,) degrees, ascending: even in the logarithm between two of the grid's. Where noise does not tell the counts
+    from all rows, they are all: else a few rows would have a million links."""
     from scipy.optimize import isotonic_regression
 
-    ends = np.append(np.clip(isotonic_regression(at_most).x, 0, rows), rows) / max(rows, 1)
+    counts = np.clip(isotonic_regression(at_most).x, 0, rows)
+    ends = np.append(np.where(counts >= rows - SURE * sigma, rows, counts), rows) / max(rows, 1)
     points = (np.arange(rows) + 0.5) / rows
     place = np.minimum(np.searchsorted(ends, points), len(GRID) - 1)
     before = np.where(place > 0, ends[np.maximum(place - 1, 0)], 0.0)

@@ -22,6 +22,7 @@ from dpscale.engine.counting import partition_groups
 from dpscale.relational.bounds import squared_distance
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import degrees_squared
+from dpscale.relational.siblings import Tables
 from dpscale.relational.unbounded import GRID
 from dpscale.tables import Table
 
@@ -94,6 +95,8 @@ def statistics(engine: Engine, job: DatabaseJob, protects: Whom) -> dict[str, tu
             if link.via
             else [exact.by_degree(0, np.arange(link.bound))]
         )
+        if link.called in ("accounts", "payments"):
+            found[f"siblings of {link.called}"] = (exact.siblings(Tables(sizes)),)
         found[link.called] = (np.array([len(exact.rows)]), np.concatenate(counts), u * unit, v * unit, both * unit**2)
     return found
 
@@ -135,7 +138,10 @@ def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int) -> Non
     for person in range(PERSONS):
         other = write(tmp_path / f"without {person}", without(data, person), rng)
         after = statistics(engine, other, protects)
-        for name in before:
+        for link in job.link[1:3]:
+            [far] = moved(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
+            assert far <= Tables((2, 3)).squared(link.bound, protects.rows[link.parent]), (link.called, person)
+        for name in protects.moved:
             links, degrees, *sums = moved(before[name], after[name])
             most, most_degrees = limits(job, protects, name)
             assert links <= most, (name, person)

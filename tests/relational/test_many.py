@@ -1,0 +1,125 @@
+"""Where profiles are many: a calibrated sample, groups that give what all pairs give, degrees that keep to counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.relational import many, sketch
+from dpscale.relational.believed import Sums, expected_links
+from dpscale.relational.expected import Expected
+from dpscale.relational.many import grouped_links, row_degrees
+from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.sides import Side
+from dpscale.relational.unbounded import GRID, dealt, thresholds, thrown
+
+U_SIZES, V_SIZES, LINKS = (4, 3, 5), (6, 2), 20_000.0
+
+
+def sides(rows: int = 3000) -> tuple[Side, Side]:
+    rng = np.random.default_rng(0)
+    made = (np.stack([rng.integers(0, size, rows) for size in sizes], axis=1) for sizes in (U_SIZES, V_SIZES))
+    u, v = (Side.made(codes, sizes) for codes, sizes in zip(made, (U_SIZES, V_SIZES), strict=True))
+    return u, v
+
+
+def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
+    """Exact sums of links that prefer some kinds."""
+    shares = planned(Question(u, v, LINKS, "add/remove", 1.0, known))
+    shares = Shares(shares.u, shares.v, (1.0, 1.0, 1.0), 0.0)
+    rng = np.random.default_rng(1)
+    weights = (
+        np.multiply.outer(u.counts, v.counts)
+        * np.exp(rng.normal(0, 0.7, (4, 6)))[np.ix_(u.profiles[:, 0], v.profiles[:, 0])]
+    )
+    weights *= np.exp(0.5 * u.profiles[:, 1])[:, None]
+    if known:
+        weights *= v.counts / weights.sum(axis=0)
+    weights *= LINKS / weights.sum()
+    one, two = Expected.random(u, shares.u, LINKS).values, Expected.random(v, shares.v, LINKS).values
+    return shares, Sums(one.T @ weights.sum(axis=1), two.T @ weights.sum(axis=0), one.T @ weights @ two)
+
+
+def test_a_sample_has_the_means_of_all_rows() -> None:
+    u, _ = sides()
+    side = Expected.random(u, planned(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
+    values, weights = sketch.sample(side, Chance("r", "sample"))
+    assert weights.sum() == pytest.approx(1)
+    assert values.T @ weights == pytest.approx(side.sums / LINKS, abs=1e-4)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    u, v = sides()
+    shares, sums = signal(u, v, known)
+    monkeypatch.setattr(sketch, "ROWS", 3000)
+    whole = expected_links(u, v, shares, sums, LINKS, known)
+    found = grouped_links(u, v, shares, sums, LINKS, known, Chance("r", "groups"))
+    of_u, of_v = (np.array([side.of[np.flatnonzero(full.of == k)[0]] for k in range(len(full.profiles))])
+                  for side, full in ((found.u, u), (found.v, v)))  # fmt: skip
+    by_group = np.zeros(found.links.shape)
+    np.add.at(by_group, np.ix_(of_u, of_v), whole)
+    assert found.links.sum() == pytest.approx(LINKS)
+    assert np.abs(found.links - by_group).sum() < 0.02 * LINKS
+    assert np.abs(np.bincount(u.of, found.u_ends) - whole.sum(axis=1)).sum() < 0.02 * LINKS
+    assert np.abs(np.bincount(v.of, found.v_ends) - whole.sum(axis=0)).sum() < 0.02 * LINKS
+
+
+def test_many_are_told_by_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    u, v = sides()
+    assert not many.are_many(u, v)
+    monkeypatch.setattr(many, "MOST_CELLS", 100)
+    assert many.are_many(u, v)
+
+
+def groups(rows: int = 2000) -> tuple[Side, np.ndarray]:
+    """Rows in four groups, and what is expected of each."""
+    rng = np.random.default_rng(3)
+    side = Side.made(rng.integers(0, 4, (rows, 1)), (4,))
+    return side, rng.gamma(2.0, 3.0, rows) + 0.1
+
+
+def totals_of(side: Side, each: np.ndarray) -> np.ndarray:
+    return np.round(np.bincount(side.of, each))
+
+
+def test_thrown_links_meet_totals_and_expectations() -> None:
+    side, each = groups()
+    totals = totals_of(side, each)
+    drawn = [np.concatenate(thrown(each, side, totals, Chance("r", str(n)))) for n in range(40)]
+    rows = np.argsort(side.of, kind="stable")
+    assert [int(part.sum()) for part in thrown(each, side, totals, Chance("r", "x"))] == totals.astype(int).tolist()
+    assert np.abs(np.mean(drawn, axis=0) - each[rows]).mean() < 0.6
+
+
+def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
+    """True degrees are what is expected times a factor; their counts on the grid are all that is handed over."""
+    side, each = groups(20_000)
+    true = np.random.default_rng(4).poisson(each * np.random.default_rng(5).gamma(1.0, 1.0, len(each)))
+    counts = np.array([(true <= k).sum() for k in GRID], float)
+    found = dealt(counts, 1.0, each, side, totals_of(side, each), Chance("r", "dealt"))
+    degrees = np.concatenate(found)
+    assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
+    for share in (0.5, 0.9, 0.99):
+        assert np.quantile(degrees, share) == pytest.approx(np.quantile(true, share), rel=0.35, abs=1)
+    rows = np.argsort(side.of, kind="stable")
+    high = each[rows] > np.median(each)
+    assert degrees[high].sum() == pytest.approx(each[rows][high].sum(), rel=0.03)
+
+
+def test_noise_gives_no_row_a_million_links() -> None:
+    side, each = groups()
+    counts = np.minimum(np.cumsum(np.full(len(GRID), 300.0)), side.rows) - 20.0
+    degrees = np.concatenate(dealt(counts, 20.0, each, side, totals_of(side, each), Chance("r", "noise")))
+    assert degrees.max() < 1000
+
+
+def test_bounded_degrees_by_groups() -> None:
+    side, each = groups()
+    each = np.minimum(each, 8)
+    law = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    found = row_degrees(each, law, side, totals_of(side, each), Chance("r", "bounded"))
+    assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
+    assert max(int(part.max()) for part in found) <= 9
+    assert thresholds(3).tolist() == [0, 1, 2]

@@ -1,0 +1,100 @@
+"""Sums over siblings, by brute force; swaps bring them to what is wanted, and leave degrees as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.relational.believed import Sums, expected_links
+from dpscale.relational.cross import Cross
+from dpscale.relational.shares import Question, planned
+from dpscale.relational.siblings import STEP, Tables, believed_sums, sibling_sums, swapped
+from dpscale.relational.sides import Side
+
+SIZES = (3, 2)
+
+
+def family(seed: int, alike: float = 0.8, parents: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Children's values, often their parent's own, and whose each is."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(parents), rng.integers(0, 6, parents))
+    own = np.stack([rng.integers(0, size, parents) for size in SIZES], axis=1)[owner]
+    other = np.stack([rng.integers(0, size, len(owner)) for size in SIZES], axis=1)
+    return np.where(rng.random(len(owner))[:, None] < alike, own, other), owner
+
+
+def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: Tables) -> np.ndarray:
+    """The oracle: every ordered pair."""
+    found = np.zeros(int(tables.starts[-1]))
+    for parent in np.unique(owner):
+        mine = np.flatnonzero(owner == parent)
+        weight = (4096 // (len(mine) - 1)) if len(mine) > 1 else 0
+        for x in mine:
+            for y in mine:
+                if x != y:
+                    for t, (i, j) in enumerate(tables.pairs):
+                        found[tables.starts[t] + rows[x, i] * tables.sizes[j] + rows[y, j]] += weight
+    return found
+
+
+def test_sums_are_those_of_all_pairs() -> None:
+    rows, owner = family(0, parents=40)
+    assert (sibling_sums(rows, owner, Tables(SIZES)) == by_pairs(rows, owner, Tables(SIZES))).all()
+    assert not sibling_sums(rows[:0], owner[:0], Tables(SIZES)).any()
+
+
+@pytest.mark.parametrize("children", [2, 3, 7])
+def test_one_parent_moves_no_further_than_is_charged_and_as_far(children: int) -> None:
+    tables = Tables(SIZES)
+    worst = 0
+    for seed in range(200):
+        rows = np.stack([np.random.default_rng(seed).integers(0, size, children) for size in SIZES], axis=1)
+        worst = max(worst, int((sibling_sums(rows, np.zeros(children, np.int64), tables) ** 2).sum()))
+    same = np.zeros((children, 2), np.int64)
+    worst = max(worst, int((sibling_sums(same, np.zeros(children, np.int64), tables) ** 2).sum()))
+    limit = tables.squared(children, 1)
+    assert 0.98 * limit <= worst <= limit
+
+
+def setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
+    rows, owner = family(1)
+    rng = np.random.default_rng(2)
+    u, v = Side.made(np.stack([rng.integers(0, 2, 300)], axis=1), (2,)), Side.made(rows, SIZES)
+    shares = planned(Question(u, v, len(rows), "add/remove", 1.0, True))
+    expected = expected_links(u, v, shares, Sums(None, None, None), len(rows), True)
+    return rows, owner, u, v, expected
+
+
+def test_swaps_meet_what_siblings_have_in_common() -> None:
+    rows, owner, u, v, expected = setting()
+    tables, chance = Tables(SIZES), Chance("release", "siblings")
+    true = sibling_sums(rows, owner, tables) * STEP
+    links = np.stack([np.random.default_rng(3).permutation(owner), np.arange(len(rows))], axis=1)
+    after = swapped(links, rows, u, v, expected, true, tables, chance)
+    assert sorted(after[:, 1]) == list(range(len(rows)))
+    assert (np.bincount(after[:, 0], minlength=300) == np.bincount(links[:, 0], minlength=300)).all()
+
+    def off(some: np.ndarray) -> float:
+        return float(np.abs(sibling_sums(rows[some[:, 1]], some[:, 0], tables) * STEP - true).sum())
+
+    assert off(after) < 0.1 * off(links)
+    cross = Cross.of(u, v)
+
+    def apart(some: np.ndarray) -> float:
+        whole = np.zeros(expected.shape)
+        np.add.at(whole, (u.of[some[:, 0]], v.of[some[:, 1]]), 1.0)
+        return float((cross.marginals(whole - expected) ** 2).sum())
+
+    assert apart(after) < 1.5 * apart(links) + 100
+
+
+def test_noise_alone_is_not_believed() -> None:
+    rows, owner, *_ = setting()
+    tables, rng = Tables(SIZES), np.random.default_rng(5)
+    now = sibling_sums(rows, rng.permutation(owner), tables) * STEP
+    target = believed_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)
+    assert np.abs(target - now).sum() < 0.2 * np.abs(now).sum()
+    true = sibling_sums(rows, owner, tables) * STEP
+    near = believed_sums(true + rng.normal(0, 0.5, now.size), now, tables, 4.0)
+    assert np.abs(near - true).sum() < 0.1 * np.abs(now - true).sum()
