@@ -21,7 +21,7 @@ from dpscale.database.job import LinkSection
 from dpscale.database.linking import ExactLinks, read_links
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
-from dpscale.errors import BudgetError, DataError
+from dpscale.errors import BudgetError, DataError, JobError
 from dpscale.measure.linked import LinkRecords, precise
 from dpscale.measure.tags import snapshot_tag
 from dpscale.privacy.draws import gaussian_draw
@@ -198,7 +198,9 @@ class _Measuring:
         before = records.measured(name)
         if before is not None:
             return before
-        assert self.exact is not None
+        if self.exact is None:
+            raise JobError("run directory", f"{name} of link {self.link.called} is gone, and so is the secret",
+                           "the directory as the run left it", "restore it, or start a new run")  # fmt: skip
         charge(self.run)
         late = name in SUMS
         keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
