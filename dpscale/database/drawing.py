@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import MeasuredLinks
+from dpscale.database.measuring import MeasuredLinks, bounded
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
-from dpscale.relational.rounding import settled, settled_children
+from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
+from dpscale.relational.published import drawn_children, drawn_pairs
+from dpscale.relational.rounding import moved_over, settled, settled_children
 from dpscale.relational.sides import Side
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
@@ -63,22 +64,34 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            bounded = self.measured.by_degree or self.link.kind == "one-to-one"
-            return (self.link.bound if bounded else None), 1
+            return (self.link.bound if self.link.kind == "one-to-one" or bounded(self.run, self.link) else None), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
         (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
-        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
-        if self.known:
-            whole = settled_children(expected, u, v, self.bounds[0], chance)
-        else:
-            whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
-            whole = within_bounds(whole, u, v, *self.bounds, chance)
+        if self.measured.chances is not None and not self.known:
+            pairs = drawn_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
+            return cut(pairs, self.bounds, chance)
+        whole = self._whole(chance)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return assigned(whole, u, v, one, two, chance)
+
+    def _whole(self, chance: Chance) -> Array:
+        """Numbers of links by profiles."""
+        u, v = self.sides
+        if self.measured.chances is not None:
+            whole = drawn_children(self.measured.chances, u, v, chance)
+            if self.bounds[0] is not None:
+                moved_over(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
+            return whole
+        assert self.measured.shares is not None
+        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
+        if self.known:
+            return settled_children(expected, u, v, self.bounds[0], chance)
+        whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+        return within_bounds(whole, u, v, *self.bounds, chance)
 
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
         side, name, bound = self.sides[place], ("parent", "child")[place], self.bounds[place]

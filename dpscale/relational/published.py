@@ -1,9 +1,9 @@
 """Relational synthesis as it was published (Alim et al.): rounds of choosing cross marginals, noise, and a fit.
 
 Every round the exponential mechanism takes some of the cross marginals that were not taken before, by how far they are
-from what is believed; they get noise, and links are fitted to all that were taken: least squares over {0 ≤ b ≤ 1, Σ b =
-m} by projected gradient, b the chance of every pair of rows, or every child on its own simplex. b stays equal in a block
-of profiles, since gradient and projection do. Counts are measured, not shares, since the number of links is private.
+from what is believed; they get noise, and links are fitted to all that were taken: least squares by projected gradient
+over {0 ≤ b ≤ 1, Σ b = m}, b the chance of every pair of rows, or with every child on its own simplex. b stays equal in
+a block of profiles, since gradient and projection do. Counts are measured, not shares: the number of links is private.
 
 A neighbour moves `moved` links. Where they are replaced, each is taken from one entry and put to another: 2 · moved in
 L1 and 2 · moved² in squared L2; where they come or go, half of that. Nothing is spent once all marginals are taken.
@@ -89,8 +89,8 @@ def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Meas
 
 
 def descended(fit: Fit, cross: Cross, noisy: Array, b: Array, steps: int = STEPS) -> Array:
-    """Projected gradient on ½ |Q b − noisy|² over pairs of rows, at a step of 1 over Q's largest singular value, squared;
-    the same for shares, where both sides are over m."""
+    """Projected gradient on ½ |Q b − noisy|² over pairs of rows, steps of 1/σ², σ the largest singular value of Q; the
+    same as for shares, where both sides are over m."""
     cap, step = fit.cap, 1 / _largest(cross, fit.cap)
     for _ in range(steps):
         b = fit.projected(b - step * cross.back(cross.marginals(b * cap) - noisy))

@@ -46,11 +46,11 @@ def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: 
     whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
                       for column, rows in zip(wanted.T, v.counts, strict=True)], axis=1)  # fmt: skip
     if most is not None:
-        _moved_over(whole, most * u.counts, wanted, chance)
+        moved_over(whole, most * u.counts, wanted, chance)
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
 
 
-def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
+def moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
     """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
     parent where none has; in place."""
     left = room - whole.sum(axis=1)

@@ -49,6 +49,8 @@ def _merged(parts: Iterable[tuple[Array, Integers]], state: NDArray[np.uint64]) 
     """Of every group its sum and the entry it would give."""
     sums, held, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
+        if len(values) and not (values.min() >= 0 and values.max() <= 1):
+            raise ValueError("entries outside [0, 1]")
         most = int(2 * (values @ counts + 1)) + 2
         own, entry = np.zeros(most), np.full(most, -1, np.int64)
         own[0], entry[0] = sums[-1][-1], held[-1][-1]
