@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational.assign import assigned
-from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
+from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
 from dpscale.relational.rounding import settled
 from dpscale.relational.sides import Side
 from tests.relational.small import chance, side, wanted
@@ -86,6 +86,17 @@ def test_links_beyond_the_bounds_are_taken_away_and_no_others() -> None:
     both = within_bounds(links, u, v, 4, 5, chance(0))
     assert (both.sum(axis=1) <= 4 * u.counts).all()
     assert (both.sum(axis=0) <= 5 * v.counts).all()
+
+
+def test_links_of_rows_beyond_their_bound_are_cut() -> None:
+    pairs = np.array([(i, j) for i in range(6) for j in range(9) if (i + j) % 3])
+    found = cut(pairs, (4, None), chance(0))
+    assert np.bincount(found[:, 0]).tolist() == [4] * 6
+    assert {*map(tuple, found)} <= {*map(tuple, pairs)}
+    both = cut(pairs, (4, 2), chance(1))
+    assert np.bincount(both[:, 0]).max() <= 4
+    assert np.bincount(both[:, 1]).max() <= 2
+    assert (cut(pairs, (6, None), chance(2)) == pairs).all()
 
 
 def test_children_have_one_parent_or_none() -> None:

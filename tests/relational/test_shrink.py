@@ -35,7 +35,7 @@ def by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np
         def over(c: float) -> float:
             around = norm(c, shrink.WIDTH)
             near = quad(lambda t: value(math.exp(t)) * around.pdf(t), low, high, limit=100)[0]
-            return near / (around.cdf(high) - around.cdf(low)) * inside(norm(math.log(PRIOR), 1).pdf, c)
+            return near / (around.cdf(high) - around.cdf(low)) * inside(norm(math.log(PRIOR), shrink.SPREAD).pdf, c)
 
         return quad(over, low, high, limit=100)[0]
 
