@@ -1,5 +1,7 @@
-"""Real tables with links between them, coded: MovieLens (100K, and a tenth of 1M), Berka. They lie in ../shared/data and
-do not travel with dpscale."""
+"""Real tables with links between them, coded: MovieLens (100K, and a tenth of 1M), Berka.
+
+They lie in ../shared/data and do not travel with dpscale.
+"""
 
 from __future__ import annotations
 
