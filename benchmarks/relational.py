@@ -6,7 +6,7 @@ all its links; the number of links (where it is not the children's) and degrees 
 MovieLens: links cut to 10 a row on both sides. Berka: accounts of at most 5 orders, of at most 131 transactions; a row
 replaced, or (`add/remove`) an account with its children added.
 
-    python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.5 1 2 4] [--seeds 10] [--published 10]
+    python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.25 1] [--seeds 10] [--published 10]
         --save                 keep the figures in results/
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from dpscale.relational.shares import Question, Shares, planned
 from dpscale.relational.sides import Side
 
 DELTA = 1e-5
-SHOWN = {"100K": (0.5, 1.0, 2.0, 4.0), "1M": (0.5, 1.0, 2.0, 4.0), "order": (1.0, 2.0, 4.0), "trans": (1.0, 2.0, 4.0)}
+DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class Trial:
@@ -85,9 +85,9 @@ class Trial:
         draws = [precise(one, "") if one else None for one in in_steps(shares)]
         costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
         assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
-        exact, units = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2)
-        parts = zip(("u", "v", "both"), exact, draws, units, strict=True)
-        return Sums(*(draw and unit * self.measured(name, one, draw) for name, one, draw, unit in parts))
+        exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")
+        return Sums(*(None if draw is None else unit * self.measured(name, one, draw)
+                      for name, one, draw, unit in zip(names, exact, draws, units, strict=True)))  # fmt: skip
 
     def degrees(self, whole: np.ndarray, cost: Fraction) -> Iterator[list[np.ndarray]]:
         bound, sides = self.data.bound, (self.u,) if self.data.known else (self.u, self.v)
@@ -166,7 +166,7 @@ def tried(data: Linked, relation: str, epsilon: float, seeds: int, what: str) ->
     return {"mean": float(np.mean(errors)), "largest": max(errors), "seconds": began / seeds}
 
 
-def compared(data: Linked, relation: str, epsilons: list[float], seeds: int, published: int) -> dict[str, float]:
+def compared(data: Linked, relation: str, epsilons: Sequence[float], seeds: int, published: int) -> dict[str, float]:
     name, found = data.name + (", add/remove" if relation == ADD_REMOVE else ""), {}
     own = tried(data, relation, 1.0, seeds, "random")
     found[f"{name}, random"] = own["mean"]
@@ -183,11 +183,12 @@ def compared(data: Linked, relation: str, epsilons: list[float], seeds: int, pub
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(SHOWN), choices=list(SHOWN))
-    parser.add_argument("--epsilons", nargs="+", type=float)
+    parser.add_argument("--data", nargs="+", default=DATA_SETS, choices=DATA_SETS)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--relations", nargs="+", choices=[REPLACE, ADD_REMOVE], default=[REPLACE, ADD_REMOVE])
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--published", type=int, default=10, help="seeds of the published loop")
+    parser.add_argument("--published", type=int, default=10, help="seeds of the published loop on MovieLens")
+    parser.add_argument("--slow", type=int, default=0, help="on Berka, where a run takes it a minute and more")
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
     if not DATA.exists():
@@ -197,8 +198,8 @@ def main() -> None:
         for name in asked.data:
             data = linked(name)
             for relation in asked.relations if data.known else [REPLACE]:
-                found |= compared(data, relation, asked.epsilons or list(SHOWN[name]), asked.seeds,
-                                  asked.published if name != "trans" else 0)  # fmt: skip
+                times = asked.slow if data.known else asked.published
+                found |= compared(data, relation, asked.epsilons, asked.seeds, times)
     if asked.save:
         results.save("relational", {key: value for key, value in found.items() if shown(key)})
 

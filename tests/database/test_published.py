@@ -114,6 +114,17 @@ def test_noise_is_that_of_its_share(tmp_path: Path, factor: float, fits: bool) -
     assert min(tails) > 1e-3 if fits else min(tails) < 1e-9
 
 
+@pytest.mark.parametrize("rounds", [Rounds(), Rounds(1, 1, 0.9), Rounds(7, 2, 0.01)])
+def test_all_rounds_together_cost_no_more_than_their_share(rounds: Rounds) -> None:
+    """By the mechanisms' own costs: a choice's range of ε, a marginal's noise."""
+    amount = Fraction(7, 10)
+    choice, noise = rounds.costs(amount)
+    one = mu_of_exponential(float(epsilon_below(choice))) ** 2
+    draw = publishing.gaussian_draw(moved_entries(REPLACE), noise, 6, "")
+    assert draw.lattice_variance >= moved_entries(REPLACE) * 6**2 / float(noise)
+    assert rounds.rounds * rounds.each * (one + float(draw.cost)) <= float(amount) * (1 + 1e-9)
+
+
 def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path) -> None:
     """Four marginals, three a round: two rounds of five."""
     fit, cross, exact = small()
