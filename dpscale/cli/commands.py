@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpscale.cli import closing, comparing, others, running, submitted
+from dpscale.cli import closing, comparing, others, running, submitted, tables
 from dpscale.cli.group import main
 
-__all__ = ["closing", "comparing", "main", "others", "running", "submitted"]
+__all__ = ["closing", "comparing", "main", "others", "running", "submitted", "tables"]

@@ -162,19 +162,27 @@ class DatabaseJob(Settings):
         names = [one.called for one in self.link]
         if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
             raise JobError("link.name", f"{twice!r} twice", "a name for every link", "name them")
+        if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
+            raise JobError("link.name", f"{taken!r}, which a table has", "a name of its own for a table of pairs",
+                           "name it")  # fmt: skip
         for name in self.tables:
-            overlap = [column for column in self.key(name) if column in self.domains[name].names]
-            if overlap:
-                raise JobError(f"tables.{name}.key", f"{overlap[0]!r}, which is in the domain", "a column that is not",
-                               "take it out of the domain file")  # fmt: skip
+            self._check_apart(f"tables.{name}.key", self.key(name), name)
         for link in self.link:
             for end in (link.parent, link.child):
                 if end not in self.tables:
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
                                    nearest(end, list(self.tables)))  # fmt: skip
             self._check_keys(link)
+            if link.via is None:
+                self._check_apart(f"link {link.called}", self.ends(link)[0], link.child)
         if (asked := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
+
+    def _check_apart(self, field: str, columns: tuple[str, ...], table: str) -> None:
+        """No key is an attribute, too."""
+        if overlap := [column for column in columns if column in self.domains[table].names]:
+            raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",
+                           "take it out of the domain file")  # fmt: skip
 
     def _check_keys(self, link: LinkSection) -> None:
         needs = [link.parent, *([link.child] if link.via else [])]

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.database.charging import budget, charge, keep_piece
 from dpscale.database.job import MOST_ROUNDS, LinkSection
@@ -29,7 +30,7 @@ from dpscale.privacy.draws import gaussian_draw
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import MOST_SIBLINGS, Split, degrees_squared, in_steps, split, sums_cost
 from dpscale.relational.published import Fit
-from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.shares import Question, Shares, at_random, planned
 from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import thresholds
@@ -37,6 +38,7 @@ from dpscale.storage.files import present, read_bytes, read_text, writing
 from dpscale.tables import Table
 from dpscale.tables.snapshot import snapshot
 
+Integers = NDArray[np.int64]
 LEAST_LINKS = 2.0
 SIDES = ("parent", "child")
 SUMS = ("u", "v", "both")
@@ -91,6 +93,12 @@ def bounded(run: DatabaseRun, link: LinkSection) -> bool:
 def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
     manifest = run.manifest
     return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
+
+
+def places_of(run: DatabaseRun, link: LinkSection) -> list[Integers]:
+    """Up to which degrees rows are counted: of the parents, and where each child has not one link, of these."""
+    children = [] if link.via is None else [thresholds(link.bound if run.whom.replaces else None)]
+    return [thresholds(link.bound), *children]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +156,10 @@ class _Measuring:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
-            made = planned(self._question(links))
-            content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected}
+            question = self._question(links)
+            made = planned(question)
+            content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
+                       "random": at_random(question)}  # fmt: skip
             with writing(path) as file:
                 file.write(json.dumps(content).encode())
         kept = json.loads(read_bytes(path))
@@ -198,7 +208,7 @@ class _Measuring:
     def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
         whom, bound = self.run.whom, self.link.bound
-        asked = [thresholds(bound), *([] if self.known else [thresholds(bound if whom.replaces else None)])]
+        asked = places_of(self.run, self.link)
         roles = 2 if self.link.parent == self.link.child else whom.rows.get(self.link.parent, 1)
         squared = degrees_squared(whom.protects.relation, bound, roles, len(asked))
         draw = gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")

@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.database.job import LinkSection
+from dpscale.database.integrity import Released, files_of
 from dpscale.database.run import DatabaseRun
 from dpscale.database.whom import Whom
+from dpscale.plans.figures import figure
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
-from dpscale.storage.files import read_text, write_whole
+from dpscale.report.figures import COLOURS, new_figure, svg
+from dpscale.report.page import render
+from dpscale.storage.files import write_whole
 
 DELTA = 1e-9
+SHOWN = 60
 
 
 def neighbours(whom: Whom) -> str:
@@ -27,73 +31,59 @@ def neighbours(whom: Whom) -> str:
 
 def write_report(run: DatabaseRun) -> None:
     """report.html, and synthetic/_links.json with what it says of links."""
-    from jinja2 import Environment, PackageLoader
-
-    page = Environment(loader=PackageLoader("dpscale.database", "."), autoescape=True).get_template("report.html")
-    links = [integrity(run, link) for link in run.job.link]
+    found = [Released(run, link) for link in run.job.link]
+    links = [one.told() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
+    shown = [{**told, "share": _share(run, f"links.{told['name']}"), "plot": degree_plot(one)}
+             for one, told in zip(found, links, strict=True)]  # fmt: skip
+    page = {"manifest": run.manifest, "neighbours": neighbours(run.whom), "tables": _tables(run), "links": shown}
+    write_whole(run.path / "report.html", render(page | _cost(run), "dpscale.database").encode())
+
+
+def _cost(run: DatabaseRun) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
     spent = Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu
-    said, epsilon = neighbours(run.whom), epsilon_of_squared_mu(spent, delta)
-    shown = page.render(manifest=run.manifest, neighbours=said, epsilon=epsilon, delta=delta, tables=_tables(run),
-                        links=links)  # fmt: skip
-    write_whole(run.path / "report.html", shown.encode())
+    return {"epsilon": epsilon_of_squared_mu(spent, delta), "delta": delta, "mu": float(spent) ** 0.5}
 
 
 def _tables(run: DatabaseRun) -> list[dict[str, Any]]:
-    return [{"name": name, "rows": f"{_count(run, name):,}", "share": _share(run, f"tables.{name}"),
-             "note": "public, as it is" if one.public else _own_report(name)}
+    return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
+             "attributes": len(run.job.domains[name].names), "most": run.whom.rows.get(name)}
             for name, one in run.job.tables.items()]  # fmt: skip
-
-
-def _own_report(name: str) -> str:
-    return f'<a href="tables/{name}/report.html">its own report</a>'
 
 
 def _share(run: DatabaseRun, piece: str) -> str:
     share = run.job.shares.get(piece)
-    return "" if share is None else f"{100 * share:.0f} %"
-
-
-def _files(run: DatabaseRun, name: str) -> list[Any]:
-    told = json.loads(read_text(run.path / "synthetic" / "_tables.json"))
-    return [run.path / "synthetic" / file for file in told[name]]
+    return "" if share is None else f"{figure(100 * share)} %"
 
 
 def _count(run: DatabaseRun, name: str) -> int:
     import pyarrow.parquet as pq
 
-    return sum(pq.read_metadata(file).num_rows for file in _files(run, name))
+    return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 
 
-def integrity(run: DatabaseRun, link: LinkSection) -> dict[str, Any]:
-    """What holds of a link's rows, looked at in the files as they are."""
-    first, second = run.job.ends(link)
-    ends = _column(run, link.child if link.via is None else link.called, first)
-    parents = _column(run, link.parent, run.job.key(link.parent))
-    there = ends.isin(parents)
-    whole, most = bool(there[ends.notna()].all()), int(ends.value_counts().max()) if len(ends) else 0
-    if link.via is not None:
-        other = _column(run, link.called, second)
-        whole &= bool(other.isin(_column(run, link.child, run.job.key(link.child))).all())
-        whole &= not np.any(_both(ends, other).duplicated())
-    between, count = f"{link.parent} and {link.child}", f"{int(ends.notna().sum()):,}"
-    return {"name": link.called, "between": between, "links": count, "share": _share(run, f"links.{link.called}"),
-            "degrees": most, "integrity": "yes" if whole else "no"}  # fmt: skip
+def degree_plot(one: Released) -> str:
+    """Of each side the share of rows with at most so many links: as released with its noise, and of the rows here."""
+    measured = one.measured()
+    if not any(len(at) > 1 for at, _ in measured):
+        return ""
+    picture, axes = new_figure(2.6, max(len(measured), 1))
+    names = (one.link.parent, one.link.child)
+    for place, (at, shares) in enumerate(measured):
+        _side(np.atleast_1d(axes)[place], names[place], at, shares, one.degrees[place])
+    return svg(picture)
 
 
-def _column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:
-    """A key as a pandas Series; one of several columns as texts."""
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    frame = pd.concat([pq.read_table(file, columns=list(columns)).to_pandas() for file in _files(run, name)])
-    if len(columns) == 1:
-        return frame[columns[0]].reset_index(drop=True)
-    return frame.astype(str).agg("\0".join, axis=1).reset_index(drop=True)
-
-
-def _both(one: Any, other: Any) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({"one": one, "other": other})
+def _side(axes: Any, name: str, at: Any, shares: Any, degrees: Any) -> None:
+    most = int(max(degrees.max(initial=0), 1))
+    kept, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
+    shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
+    axes.step(steps, shown, where="post", color=COLOURS[0], label="rows here")
+    axes.scatter(at[kept], shares[kept], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured, with noise")
+    if max(most, at[kept].max(initial=0)) > SHOWN:
+        axes.set(xscale="symlog", xlim=(-0.5, None))
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel=f"links of a row of {name}", ylabel="share with no more", ylim=(min(0.0, shares[kept].min()), None))
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

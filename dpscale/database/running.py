@@ -12,7 +12,7 @@ from dpscale.database.linking import ExactLinks
 from dpscale.database.measuring import MeasuredLinks, measure_link, read_all, snapshot_of
 from dpscale.database.report import write_report
 from dpscale.database.run import DatabaseRun
-from dpscale.database.writing import public_table, write_tables
+from dpscale.database.writing import check_public, public_table, write_tables
 from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
@@ -74,6 +74,7 @@ class _Stages:
         if not self.run.job.link or not present(self.run.secret_path):  # all was drawn before the secret was destroyed
             return {}
         snapshot_of(self.run, engine)
+        check_public(self.run.job)
         return read_all(self.run, engine)
 
     def _draw(self, exact: dict[str, ExactLinks]) -> None:

@@ -117,6 +117,9 @@ def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None
         raise JobError(f"link {link.called}", "between two public tables", "a link that a private row has",
                        "leave it out, or make one of them private")  # fmt: skip
     if link.via is None:
+        if job.tables[link.child].public:
+            raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child of a private row",
+                           "a private child, or a table of pairs", "make it one of them")  # fmt: skip
         return
     if link.parent not in rows:
         raise JobError(f"link {link.called}", f"{link.parent}, a public table, as the parent", "the private one",

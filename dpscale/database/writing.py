@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.database.job import LinkSection
+from dpscale.database.job import DatabaseJob, LinkSection
 from dpscale.database.run import DatabaseRun
 from dpscale.domain import Domain
+from dpscale.errors import DataError
 from dpscale.storage.files import read_text, write_whole, writing
 from dpscale.tables import Table
 from dpscale.tables.count import encode_batch
+from dpscale.tables.links import key_words
 from dpscale.tables.numbers import is_text
 
 Integers = NDArray[np.int64]
@@ -34,12 +36,25 @@ def public_table(path: str, domain: Domain) -> tuple[NDArray[np.int32], Any]:
 
     found, kept = [np.empty((0, len(domain.names)), np.int32)], []
     for partition in Table.open(path, domain).partitions:
-        for batch in partition.batches(partition.columns()):
+        for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.names]))):
             codes, gone = encode_batch(domain, batch, domain.names)
             stays = np.ones(codes.shape[1], np.bool_) if gone is None else ~gone
             found.append(codes.T[stays].astype(np.int32))
             kept.append(pa.table(dict(batch)).filter(pa.array(stays)))
+    if not kept:
+        raise DataError(path, "no rows", "the rows of a public table", "fill it, or leave it and its links out")
     return np.concatenate(found), pa.concat_tables(kept, promote_options="permissive")
+
+
+def check_public(job: DatabaseJob) -> None:
+    """DataError for a public table whose rows links could not name: it is released as it is."""
+    for name, one in job.tables.items():
+        if one.public and (key := job.key(name)):
+            rows = public_table(one.path, job.domains[name])[1]
+            words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
+            if not has.all() or len(np.unique(words, axis=0)) < len(words):
+                raise DataError(f"tables.{name}.key", "a null, or a key that two rows have",
+                                "a key for every row of a public table", "mend the table")  # fmt: skip
 
 
 def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:

@@ -57,6 +57,13 @@ def planned(question: Question) -> Shares:
     return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
 
 
+def at_random(question: Question) -> float:
+    """What is expected, in the same units, of links of which nothing was summed."""
+    u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
+    told = (0.0, 1e12 if question.known else 0.0, 0.0)
+    return sum(objective(u, v, told, scales) for scales in PRIORS)
+
+
 def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Array]]:
     sides = [[Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
              for side in (question.u, question.v)]  # fmt: skip

@@ -53,7 +53,7 @@ def coded_rows(
     words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
     for batch in partition.batches(list(dict.fromkeys([*(name for own, _ in keys for name in own), *names]))):
         codes, gone = encode_batch(domain, batch, names)
-        known = [_keys(batch, columns, nulls) for columns, nulls in keys]
+        known = [key_words(batch, columns, nulls) for columns, nulls in keys]
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
         for kept, (own, _) in zip(words, known, strict=True):
             kept.append(own[stays])
@@ -65,14 +65,28 @@ def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list
     """The keys at the ends of a partition's links."""
     found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
     for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
-        known = [_keys(batch, columns, nulls) for columns in ends]
+        known = [key_words(batch, columns, nulls) for columns in ends]
         stays = reduce(np.logical_and, (own for _, own in known))
         for kept, (words, _) in zip(found, known, strict=True):
             kept.append(words[stays])
     return [np.concatenate(kept) for kept in found]
 
 
-def _keys(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
+def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[tuple[Words, NDArray[np.bool_]]]]:
+    """How many rows a partition has; of each key all rows' words, and which rows have it."""
+    rows, found = 0, [[(np.empty((0, 2), np.uint64), np.empty(0, np.bool_))] for _ in keys]
+    for batch in partition.batches(
+        list(dict.fromkeys([*(name for own in keys for name in own)])) or partition.columns()
+    ):
+        rows += len(next(iter(batch.values())))
+        for kept, columns in zip(found, keys, strict=True):
+            kept.append(key_words(batch, columns, "drop"))
+    return rows, [
+        (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*own, strict=True) for own in found)
+    ]
+
+
+def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
     """One pair of words for every row, and which rows have a key; DataError for a null where that is refused."""
     parts = [identities(batch[name], name) for name in columns]
     missing = reduce(np.logical_or, (one.missing for one in parts))

@@ -1,0 +1,144 @@
+"""What the pipelines of real databases share: tables to Parquet, a run, its summary, on request a private comparison.
+
+The data do not come with dpscale: a pipeline takes the folder that you have them in, and its first lines say where they
+are from. Domain files beside the jobs are written from code books, and nothing in them is read off the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dpscale as dp
+
+Rows = list[dict[str, Any]]
+Tables = Mapping[str, Rows]
+HERE = Path(__file__).parent
+PRIVATE = "\nPRIVATE, not to be published: mean total variation of cross marginals against the data, in percent"
+
+
+def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None], Tables]) -> None:
+    """The command of one pipeline."""
+    parser = argparse.ArgumentParser(description=f"{name}, end to end")
+    parser.add_argument("source", type=Path, help="where the data are")
+    parser.add_argument("--job", choices=jobs, default=jobs[0])
+    parser.add_argument("--rows", type=int, help="of the protected table only so many rows, with all that is theirs")
+    parser.add_argument("--run-dir", type=Path)
+    parser.add_argument("--compare", action="store_true", help="PRIVATE: hold the release against the data")
+    given = parser.parse_args()
+    place = HERE.parent / f"dpscale-{name}"
+    write(place, prepare(given.source, given.rows))
+    job = HERE / name / f"{given.job}.toml"
+    try:
+        release = dp.run(job, given.run_dir or place / "runs" / given.job)
+        print(summary(release))
+        if given.compare:
+            print(compared(job, release))
+    except dp.DpscaleError as error:
+        raise SystemExit(f"{name}: {error}") from None
+
+
+def write(place: Path, tables: Tables) -> None:
+    """One Parquet file a table, all whose columns are numbers or texts."""
+    shutil.rmtree(place / "data", ignore_errors=True)
+    (place / "data").mkdir(parents=True)
+    for name, rows in tables.items():
+        if not rows:
+            raise SystemExit(f"no row of {name} belongs to so few: take more --rows")
+        pq.write_table(pa.Table.from_pylist(rows), place / "data" / f"{name}.parquet")
+
+
+def texts(path: Path, delimiter: str, names: str | None = None) -> Rows:
+    """The rows of a file of texts, in Latin-1; `names`: of its columns, where the file has no header."""
+    with open(path, encoding="latin-1", newline="") as file:
+        return list(csv.DictReader(file, names.split() if names else None, delimiter=delimiter))
+
+
+def number(text: str) -> float | None:
+    """A text as a number; None where it says none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def belonging(rows: Iterable[dict[str, Any]], column: str, to: Rows, key: str | None = None) -> Rows:
+    """The rows whose key in a column is one of a table's."""
+    keys = {row[key or column] for row in to}
+    return [row for row in rows if row[column] in keys]
+
+
+def summary(release: dp.DatabaseRelease) -> str:
+    """Rows of every table as released, and where the report is."""
+    counts = [f"{name:>14}: {len(frame):,} rows" for name, frame in release.synthetic().items()]
+    return "\n".join([*counts, f"report: {release.path / 'report.html'}"])
+
+
+def compared(job: Path, release: dp.DatabaseRelease) -> str:
+    """Links as they are and as released, by attributes of both ends; beside it the released links drawn at random."""
+    from dpscale.database.job import DatabaseJob
+    from dpscale.database.linking import read_links
+    from dpscale.database.whom import whom
+    from dpscale.engine import resolve
+
+    ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
+    theirs, engine = released(ours, release), resolve(scheduler="threads")
+    for one, other in zip(ours.link, theirs.link, strict=True):
+        true, made = (read_links(engine, read, link, whom(read)) for read, link in ((ours, one), (theirs, other)))
+        random = [rng.integers(0, max(len(rows), 1), len(made.rows)) for rows in (made.parents, made.children)]
+        if one.via is None:
+            random[1] = made.rows[:, 1]
+        ends = [cells(exact, at) for exact, at in ((true, true.rows), (made, made.rows), (made, np.stack(random, 1)))]
+        found = [100 * variation(ends[0], end, sizes(ours, one)) for end in ends[1:]]
+        lines.append(f"{one.called:>14}: {found[0]:.2f} (links at random: {found[1]:.2f}), "
+                     f"{len(made.rows):,} links for {len(true.rows):,}")  # fmt: skip
+    engine.close()
+    return "\n".join(lines)
+
+
+def released(job: Any, release: dp.DatabaseRelease) -> Any:
+    """The same job of the released tables."""
+    folder = release.path / "synthetic"
+    tables = {
+        name: one.model_copy(update={"path": str(folder / name / "*.parquet")}) for name, one in job.tables.items()
+    }
+    links = [one.model_copy(update={"via": str(folder / one.called / "*.parquet")} if one.via else {"nulls": "drop"})
+             for one in job.link]  # fmt: skip
+    return job.model_copy(update={"tables": tables, "link": links})
+
+
+def cells(exact: Any, rows: Any) -> tuple[Any, Any]:
+    return exact.parents[rows[:, 0]], exact.children[rows[:, 1]]
+
+
+def sizes(job: Any, link: Any) -> tuple[list[int], list[int]]:
+    one, other = ([job.domains[name][column].size for column in job.domains[name].names]
+                  for name in (link.parent, link.child))  # fmt: skip
+    return one, other
+
+
+def variation(true: tuple[Any, Any], made: tuple[Any, Any], of: tuple[list[int], list[int]]) -> float:
+    """Mean over all sets of three attributes of both ends; of two where neither end has two."""
+    (one, other), found = of, []
+    sets = [((i,), pair) for i in range(len(one)) for pair in combinations(range(len(other)), 2)]
+    sets += [(pair, (j,)) for pair in combinations(range(len(one)), 2) for j in range(len(other))]
+    for ours, theirs in sets or [((0,), (0,))]:
+        shape = [one[i] for i in ours] + [other[j] for j in theirs]
+        shares = [histogram(ends, ours, theirs, shape) for ends in (true, made)]
+        found.append(0.5 * np.abs(shares[0] - shares[1]).sum())
+    return float(np.mean(found))
+
+
+def histogram(ends: tuple[Any, Any], ours: Any, theirs: Any, shape: list[int]) -> Any:
+    columns = [*ends[0][:, list(ours)].T, *ends[1][:, list(theirs)].T]
+    counts = np.bincount(np.ravel_multi_index(columns, shape), minlength=int(np.prod(shape)))
+    return counts / max(counts.sum(), 1)
