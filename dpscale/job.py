@@ -54,6 +54,8 @@ class Job(Settings):
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
         """Check the content; relative paths start at `folder`."""
+        if "tables" in content:
+            raise JobError("tables", "several tables", "a job with [data]", "run it by `dpscale run` or dp.run")
         check_texts(content, "")
         try:
             job = cls.model_validate(dict(content))

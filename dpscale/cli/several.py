@@ -52,3 +52,20 @@ def plan_several(job: str, as_json: bool) -> None:
 def _line(piece: dict[str, Any]) -> str:
     moved = f", at most {piece['moved']} of which one neighbour moves" if piece["moved"] else ""
     return f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+
+
+def tell_several(run_dir: str, as_json: bool) -> None:
+    """Which stages are done, of the whole and of every table."""
+    from dpscale.database.run import DatabaseRun
+    from dpscale.runs.run import Run
+
+    run = DatabaseRun(run_dir)
+    states = run.states()
+    tables = {name: Run(path).states() for name, path in run.table_paths().items()}
+    if as_json:
+        click.echo(json.dumps(run.manifest | {"states": states, "tables": tables}))
+        return
+    for name, state in states.items():
+        click.echo(f"{name:>24}: {state}")
+    for name, own in tables.items():
+        click.echo(f"{name:>24}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")

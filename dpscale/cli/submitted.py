@@ -39,8 +39,13 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
 def status(run_dir: str, as_json: bool) -> None:
     """Tell which stages of a run are done, and how its driver on the cluster is."""
     from dpscale.cli import signs
+    from dpscale.cli.several import tell_several
+    from dpscale.database.run import is_database_run
     from dpscale.runs.run import Run
 
+    if is_database_run(run_dir):
+        tell_several(run_dir, as_json)
+        return
     run = Run(run_dir)
     driven = signs.told(run.path)
     states = run.states(signs.at_work(driven))

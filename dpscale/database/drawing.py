@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import SIDES, MeasuredLinks
+from dpscale.database.measuring import SIDES, MeasuredLinks, bounded
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.degrees import children, degrees, distribution, within_bounds
+from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
 from dpscale.relational.many import are_many, grouped_links, row_degrees
-from dpscale.relational.rounding import rounded, rounded_columns, settled, settled_children
+from dpscale.relational.published import drawn_children, drawn_pairs
+from dpscale.relational.rounding import moved_over, rounded, rounded_columns, settled, settled_children
 from dpscale.relational.siblings import STEP, Tables, believed_sums, sibling_sums, swapped
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import dealt, thrown
@@ -65,23 +66,19 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            bounded = self.measured.by_degree or self.link.kind == "one-to-one"
-            return (self.link.bound if bounded else None), 1
+            return (self.link.bound if self.link.kind == "one-to-one" or bounded(self.run, self.link) else None), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
         (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
-        sums = Sums(*self.measured.sums)
-        if are_many(u, v):
-            return self._by_groups(sums, chance)
-        expected = expected_links(u, v, self.measured.shares, sums, self.links, self.known)
-        if self.known:
-            whole = settled_children(expected, u, v, self.bounds[0], chance)
-        else:
-            whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
-            whole = within_bounds(whole, u, v, *self.bounds, chance)
+        if self.measured.chances is not None and not self.known:
+            pairs = drawn_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
+            return cut(pairs, self.bounds, chance)
+        if self.measured.chances is None and are_many(u, v):
+            return self._by_groups(Sums(*self.measured.sums), chance)
+        whole, expected = self._whole(chance)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
 
@@ -96,6 +93,7 @@ class _Drawing:
         return swapped(links, rows, u, v, expected, target, tables, chance)
 
     def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
+        assert self.measured.shares is not None
         found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
         u, v = found.u, found.v
         if self.known:
@@ -109,6 +107,21 @@ class _Drawing:
         ]
         return assigned(whole, u, v, ends[0], ends[1], chance)
 
+    def _whole(self, chance: Chance) -> tuple[Array, Array]:
+        """Numbers of links by profiles, and what was expected of them."""
+        u, v = self.sides
+        if self.measured.chances is not None:
+            whole = drawn_children(self.measured.chances, u, v, chance)
+            if self.bounds[0] is not None:
+                moved_over(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
+            return whole, whole
+        assert self.measured.shares is not None
+        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
+        if self.known:
+            return settled_children(expected, u, v, self.bounds[0], chance), expected
+        whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+        return within_bounds(whole, u, v, *self.bounds, chance), expected
+
     def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
         """Of a side's rows by profile."""
         side = self.sides[place]
@@ -121,8 +134,12 @@ class _Drawing:
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
             return children(totals, side, chance)
+        if bound is None:
+            return self._unbounded(noisy, side, each, totals, chance)
+        law = by_chance(float(totals.sum()), side.rows, bound) if noisy is None else distribution(noisy, side.rows)
+        return row_degrees(each, law, side, totals, chance)
+
+    def _unbounded(self, noisy: Array | None, side: Side, each: Array, totals: Array, chance: Chance) -> list[Integers]:
         if noisy is None:
             return thrown(each, side, totals, chance)
-        if bound is None:
-            return dealt(noisy, self.measured.sigma, each, side, totals, chance)
-        return row_degrees(each, distribution(noisy, side.rows), side, totals, chance)
+        return dealt(noisy, self.measured.sigma, each, side, totals, chance)

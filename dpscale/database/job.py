@@ -17,12 +17,13 @@ from dpscale.faults import Settings, check_texts
 from dpscale.job import Job, job_content, job_sentence
 from dpscale.names import nearest
 from dpscale.privacy.budget import GAUSSIAN
+from dpscale.relational.published import Rounds
 from dpscale.sections import EngineSettings, Named, Part, Privacy
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Key = str | list[str]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
-MOST_DEGREE = 10
+MOST_DEGREE, MOST_ROUNDS = 10, 1000
 LEAST_PRIVATE = 1e-9
 
 
@@ -61,6 +62,10 @@ class LinkSection(Settings):
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
     share: Share | None = None
+    mechanism: Literal["maxent", "published"] = "maxent"
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
+    marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     nulls: Literal["reject", "drop"] = "reject"
     dangling: Literal["reject", "drop"] = "reject"
 
@@ -75,6 +80,8 @@ class LinkSection(Settings):
             raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
         if not many and self.links is not None:
             raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
+            raise ValueError('rounds, marginals and alpha go with mechanism = "published"')
         return self
 
     @property
@@ -87,6 +94,12 @@ class LinkSection(Settings):
     def bound(self) -> int:
         """How many links a protected row has at most."""
         return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+
+    @property
+    def loop(self) -> Rounds:
+        """Of mechanism "published": how many rounds, how many marginals in each, what choosing them may cost."""
+        given = {"rounds": self.rounds, "each": self.marginals, "alpha": self.alpha}
+        return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 class Rows(Settings):

@@ -13,8 +13,10 @@ from dpscale.database.whom import Whom
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.errors import DataError
+from dpscale.relational.cross import Cross
 from dpscale.relational.features import Features
 from dpscale.relational.siblings import Tables, sibling_sums
+from dpscale.relational.sides import Side
 from dpscale.tables import Table
 from dpscale.tables.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.tables.table import Partition
@@ -57,6 +59,16 @@ class ExactLinks:
         counts = coo_array((np.ones(len(self.rows), np.int64), ends), shape=(len(phi), len(psi))).tocsr()
         both = phi.T @ (counts @ psi) if counts.nnz else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
         return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
+
+    def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
+        """Links by every cross marginal, over all its cells. `sizes`: of the attributes of both tables."""
+        u, v = (Side.made(table, own) for table, own in zip((self.parents, self.children), sizes, strict=True))
+        cross, width = Cross.of(u, v), len(v.counts)
+        cells, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
+        found = np.zeros(cross.size, np.int64)
+        for k in range(len(cross.columns)):
+            np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
+        return cross, found
 
 
 def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:

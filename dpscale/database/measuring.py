@@ -18,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.charging import budget, charge, keep_piece
-from dpscale.database.job import LinkSection
+from dpscale.database.job import MOST_ROUNDS, LinkSection
 from dpscale.database.linking import ExactLinks, read_links
+from dpscale.database.publishing import Loop
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
-from dpscale.errors import BudgetError, DataError
+from dpscale.errors import BudgetError, DataError, JobError
 from dpscale.measure.linked import LinkRecords, precise
 from dpscale.measure.tags import snapshot_tag
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import MOST_SIBLINGS, Split, degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.published import Fit
 from dpscale.relational.shares import Question, Shares, at_random, planned
 from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
@@ -63,15 +65,17 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
 @dataclass(frozen=True, eq=False)
 class MeasuredLinks:
     """What one link's measurements say: `links` its number, `by_degree` of the sides that have one and `sigma` its
-    noise, `shares` and `sums` as `relational.believed` takes them."""
+    noise, `shares` and `sums` as `relational.believed` takes them, what siblings have in common; or `chances` of every
+    pair of rows of two profiles, as published."""
 
     links: float
     by_degree: Mapping[str, np.ndarray]
-    shares: Shares
-    sums: tuple[np.ndarray | None, ...]
+    shares: Shares | None = None
+    sums: tuple[np.ndarray | None, ...] = ()
     sigma: float = 0.0
     siblings: np.ndarray | None = None
     sibling_sigma: float = 0.0
+    chances: np.ndarray | None = None
 
 
 def measure_link(
@@ -79,6 +83,11 @@ def measure_link(
 ) -> MeasuredLinks:
     """Draw what is not on disk yet. `exact`: None where all is."""
     return _Measuring(run, link, number, sides, exact).all()
+
+
+def bounded(run: DatabaseRun, link: LinkSection) -> bool:
+    """Whether rows of the parent have no more links than the job's bound."""
+    return run.whom.replaces or link.parent in run.whom.rows
 
 
 def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
@@ -103,6 +112,8 @@ class _Measuring:
 
     def all(self) -> MeasuredLinks:
         links = self._links()
+        if self.link.mechanism == "published":
+            return self._published(links)
         by_degree, sigma = self._degrees() if self.degrees else ({}, 0.0)
         shares = self._shares(links)
         sums = self._sums(shares)
@@ -117,6 +128,29 @@ class _Measuring:
         draw = gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
         found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
         return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
+
+    def _published(self, links: float) -> MeasuredLinks:
+        u, v = self.sides
+        fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.known)
+        if fit.links == 0:
+            return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
+        loop = Loop(records_of(self.run, self.link), self.link.loop, self.parts.sums, self.run.whom.protects.relation,
+                    self.moved, self._entries, self._told, self.run.secret)  # fmt: skip
+        return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
+
+    def _entries(self) -> Any:
+        """Of all cross marginals, exactly; what is drawn of them is charged before."""
+        charge(self.run)
+        if "entries" not in self.kept:
+            assert self.exact is not None
+            self.kept["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
+        return self.kept["entries"]
+
+    def _told(self, number: int, digest: str) -> None:
+        """Rounds of all links come after their other pieces."""
+        first = len(self.run.tables) + 2 * len(self.run.job.link) + MOST_ROUNDS * self.number
+        content = [self.run.manifest["snapshot"], self.run.manifest["secret_tag"], self.link.called, digest]
+        keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
@@ -143,8 +177,9 @@ class _Measuring:
 
     @property
     def degrees(self) -> bool:
-        """Whether rows by degree are measured: not of parents that may have any number of children."""
-        return self.run.whom.replaces or self.link.parent in self.run.whom.rows
+        """Whether rows by degree are measured: not of parents that may have any number of children, and not as
+        published."""
+        return self.link.mechanism != "published" and bounded(self.run, self.link)
 
     @property
     def parts(self) -> Split:
@@ -208,7 +243,9 @@ class _Measuring:
         before = records.measured(name)
         if before is not None:
             return before
-        assert self.exact is not None
+        if self.exact is None:
+            raise JobError("run directory", f"{name} of link {self.link.called} is gone, and so is the secret",
+                           "the directory as the run left it", "restore it, or start a new run")  # fmt: skip
         charge(self.run)
         late = name in SUMS
         keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))

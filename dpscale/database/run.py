@@ -28,7 +28,7 @@ from dpscale.runs.making import make, making
 from dpscale.runs.manifest import MANIFEST, VERSION, Kept, versions
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import present
-from dpscale.storage.lock import locked
+from dpscale.storage.lock import free, locked
 
 KIND = "database"
 DEGREE = 3
@@ -94,6 +94,18 @@ class DatabaseRun:
         stages = self.manifest["stages"]
         stages[stage] = {**stages.get(stage, {}), "state": state, "start" if state == "running" else "end": now()}
         self.update(stages=stages)
+
+    def states(self) -> dict[str, str]:
+        """Of every stage begun: running, done, failed, or stopped where its process is gone."""
+        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
+        if "running" in states.values() and free(self.path):
+            return {name: "stopped" if state == "running" else state for name, state in states.items()}
+        return states
+
+    def table_paths(self) -> dict[str, Path]:
+        """Of the tables whose runs were begun."""
+        paths = {name: self.path / "tables" / name for name in self.job.tables}
+        return {name: path for name, path in paths.items() if present(path / MANIFEST)}
 
     def done(self, stage: str) -> bool:
         return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")

@@ -20,7 +20,7 @@ from dpscale.ledger.place import check_ledger_place
 from dpscale.relational.sides import Side
 from dpscale.runs.hashes import disk_errors
 from dpscale.stages.running import run_stages
-from dpscale.storage.files import remove_partial
+from dpscale.storage.files import present, remove_partial
 
 
 def run_database(
@@ -71,7 +71,7 @@ class _Stages:
         charging.publish(self.run, charging.charge(self.run))
 
     def _read(self, engine: Engine) -> dict[str, ExactLinks]:
-        if self.run.manifest["secret"] == "destroyed" or not self.run.job.link:
+        if not self.run.job.link or not present(self.run.secret_path):  # all was drawn before the secret was destroyed
             return {}
         snapshot_of(self.run, engine)
         check_public(self.run.job)

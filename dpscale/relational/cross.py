@@ -61,9 +61,9 @@ class Cross:
         one, two = (np.ascontiguousarray(codes[:, list(chosen)]) for codes in (self.first, self.second))
         return Cross(tuple(self.columns[k] for k in chosen), one, two, self.starts)
 
-    def part(self, entries: NDArray[np.generic], k: int) -> NDArray[np.generic]:
-        """The entries of marginal k."""
-        return entries[self.starts[k] : self.starts[k + 1]]
+    def entries(self, k: int) -> slice:
+        """Where marginal k is, of those of `of`."""
+        return slice(int(self.starts[k]), int(self.starts[k + 1]))
 
 
 def _columns(u: int, v: int) -> list[tuple[Columns, Columns]]:

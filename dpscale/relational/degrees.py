@@ -54,6 +54,18 @@ def tilted(shares: Array) -> tuple[Array, Array]:
     return laws, laws @ values
 
 
+def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) -> Integers:
+    """Links between rows without those beyond a row's bound on either side, which go at random."""
+    for side, most in enumerate(bounds):
+        if most is not None:
+            order = chance.permutation(len(pairs))
+            order = order[np.argsort(pairs[order, side], kind="stable")]
+            own = pairs[order, side]
+            rank = np.arange(len(own)) - np.searchsorted(own, own)
+            pairs = pairs[np.sort(order[rank < most])]
+    return pairs
+
+
 def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[Integers]:
     """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
     laws, means = tilted(shares)

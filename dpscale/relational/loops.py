@@ -57,7 +57,7 @@ def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any
         value, left = values[r], counts[r]
         while left > 0:
             room = 1.0 + SLACK - sums[k]
-            taken = left if value * left <= room else np.int64(room / value)
+            taken: Any = left if value * left <= room else np.int64(room / value)
             if taken == 0:
                 k += 1
                 sums[k] = 0.0

@@ -52,11 +52,11 @@ def rounded_columns(wanted: Array, children: Array, most: int | None, parents: A
     whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
     if most is not None:
-        _moved_over(whole, most * parents, wanted, chance)
+        moved_over(whole, most * parents, wanted, chance)
     return whole
 
 
-def _moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
+def moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
     """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
     parent where none has; in place."""
     left = room - whole.sum(axis=1)

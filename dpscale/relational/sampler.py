@@ -1,13 +1,12 @@
 """An unbiased sampler with an exact total: entry i is taken with probability x_i, m of them where Σ x = m.
 
 Alim et al., Algorithm 3. Merge: neighbours form groups of sum 1 at most. Complement: of the L groups L − m are left
-out, group g with probability 1 − its sum, which is the same question over fewer entries. Sample: of a group that is
-not left out one entry, each with a chance of its value. Two groups in a row are more than 1 together, so there are at
-most 2m + 1 of them, and two of their complements are less than 1: each round has fewer.
+out, group g with probability 1 − its sum: the same question over fewer entries. Sample: of a group that is not left out
+one entry, each with a chance of its value. Two groups in a row are more than 1 together, so there are at most 2m + 1 of
+them, and two of their complements are less than 1: each round has fewer.
 
-A group's entry is chosen while it is filled, so nothing is held of entries: any number of them goes by in parts.
-Equal entries in a row are counted, not gone through: what a block of profiles has costs by its links, not by its
-pairs of rows.
+A group's entry is chosen while it is filled, so nothing is held of entries: any number of them goes by in parts. Equal
+entries in a row are counted, not gone through: what a block of profiles has costs by its links, not by pairs of rows.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ def sampled(parts: Iterable[tuple[Array, Integers]], links: int, chance: Chance)
     sums, held = _merged(parts, state)
     if abs(sums.sum() - links) > OFF * max(links, 1):
         raise ValueError(f"entries of sum {sums.sum()}: it takes {links}")
-    found = held[_chosen(sums, links, state)]
-    assert len(found) == links
-    assert links == 0 or found.min() >= 0
-    return found
+    return np.asarray(held[_chosen(sums, links, state)])
 
 
 def _chosen(sums: Array, count: int, state: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -53,6 +49,8 @@ def _merged(parts: Iterable[tuple[Array, Integers]], state: NDArray[np.uint64]) 
     """Of every group its sum and the entry it would give."""
     sums, held, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
+        if len(values) and not (values.min() >= 0 and values.max() <= 1):
+            raise ValueError("entries outside [0, 1]")
         most = int(2 * (values @ counts + 1)) + 2
         own, entry = np.zeros(most), np.full(most, -1, np.int64)
         own[0], entry[0] = sums[-1][-1], held[-1][-1]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
 LOGS = np.log(SCALES)
-WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.5  # of a block's scale about the common one; probabilities a priori
+WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # of a block's scale about the common one; probabilities a priori
+SPREAD = 0.5  # of the common scale about where it is thought to be: noise alone seldom passes for a large one
 FEW = 300.0
 
 
@@ -52,7 +53,7 @@ def ridges(blocks: Sequence[Block], prior: float) -> list[Array]:
     near -= np.log(np.exp(near).sum(axis=0))
     slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
     likely = [np.logaddexp(_log_sum(slab, 0), math.log(SPIKE)) for slab in slabs]
-    before = -0.5 * (LOGS - math.log(prior)) ** 2
+    before = -0.5 * ((LOGS - math.log(prior)) / SPREAD) ** 2
     common = np.sum(likely, axis=0) + before
     odds = float(_log_sum(common, 0) - _log_sum(before, 0)) + math.log((1 - NOTHING) / NOTHING)
     something = 1 / (1 + math.exp(-min(max(odds, -50.0), 50.0)))

@@ -56,6 +56,10 @@ class Run:
                                "a directory that `dpscale run` or `dpscale plan --run-dir` made",
                                "check the path")  # fmt: skip
             self._kept = Kept(self.path)
+            if self.manifest.get("kind"):
+                got = f"{self.path} is of several tables"
+                raise JobError("run directory", got, "one table's, as under its tables/",
+                               "run its job again to go on, or open it as a DatabaseRelease")  # fmt: skip
             self.job, self.domain = known or (Job.read(self.path / "job.toml"), Domain.read(self.path / "domain.toml"))
             if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
                 raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",

@@ -282,3 +282,38 @@ def test_a_plan_says_whom_it_protects_and_reads_no_data(tmp_path: Path) -> None:
     assert {one["name"]: one["moved"] for one in told["pieces"]} == {
         "tables.persons": 1, "tables.orders": 1, "links.orders": 6, "links.ratings": 5, "links.homes": 1,
     }  # fmt: skip
+
+
+def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) -> None:
+    for command in ("report", "synthesize", "measure", "reconstruct"):
+        done = CliRunner().invoke(main, [command, str(shop / "run")])
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.exception
+        assert "is of several tables" in done.stderr
+    told = CliRunner().invoke(main, ["status", str(shop / "run"), "--json"])
+    states = json.loads(told.stdout)
+    assert set(states["states"].values()) == {"done"}
+    assert set(states["tables"]) == {"persons", "orders"}
+    submitted = CliRunner().invoke(main, ["submit", str(shop / "job.toml"), "--scheduler", "tcp://127.0.0.1:1"])
+    assert (submitted.exit_code, "several tables" in submitted.stderr) == (2, True)
+
+
+def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
+    """The secret is destroyed and nobody has said so yet: what was drawn is on disk, and the run ends with it."""
+    from dpscale.database import charging
+
+    path = write(tmp_path)
+
+    def stopped(*_: Any) -> None:
+        (tmp_path / "run/secret.key").unlink()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charging, "destroy_secret", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    before = {name: digest for name, digest in digests(tmp_path / "run").items() if "links" in name}
+    dp.run(path, tmp_path / "run")
+    after = digests(tmp_path / "run")
+    assert before
+    assert all(after[name] == digest for name, digest in before.items())
+    assert charges(tmp_path) == [("shop", "released")]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscale.relational.assign import assigned
-from dpscale.relational.degrees import by_chance, children, degrees, distribution, within_bounds
-from dpscale.relational.rounding import settled
+from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
+from dpscale.relational.rounding import settled, settled_children
 from dpscale.relational.sides import Side
 from tests.relational.small import chance, side, wanted
 
@@ -88,6 +88,17 @@ def test_links_beyond_the_bounds_are_taken_away_and_no_others() -> None:
     assert (both.sum(axis=0) <= 5 * v.counts).all()
 
 
+def test_links_of_rows_beyond_their_bound_are_cut() -> None:
+    pairs = np.array([(i, j) for i in range(6) for j in range(9) if (i + j) % 3])
+    found = cut(pairs, (4, None), chance(0))
+    assert np.bincount(found[:, 0]).tolist() == [4] * 6
+    assert {*map(tuple, found)} <= {*map(tuple, pairs)}
+    both = cut(pairs, (4, 2), chance(1))
+    assert np.bincount(both[:, 0]).max() <= 4
+    assert np.bincount(both[:, 1]).max() <= 2
+    assert (cut(pairs, (6, None), chance(2)) == pairs).all()
+
+
 def test_children_have_one_parent_or_none() -> None:
     one = side(30, (3,), 3)
     assert all(own.all() for own in children(one.counts, one, chance(0)))
@@ -109,6 +120,19 @@ def test_links_are_assigned_as_they_were_settled(links: int, seed: int) -> None:
     assert (counted(pairs, u, v) == whole).all()
     assert np.bincount(pairs[:, 0], minlength=u.rows).tolist() == of_rows(u, one).tolist()
     assert np.bincount(pairs[:, 1], minlength=v.rows).tolist() == of_rows(v, two).tolist()
+
+
+@pytest.mark.parametrize("bound", [2, 3, None])
+def test_children_are_assigned_where_their_parents_have_room(bound: int | None) -> None:
+    """25 children of 10 parents: with room for 20, five have none."""
+    u, v = side(10, (3,), 1), side(25, (2, 2), 2)
+    whole = settled_children(wanted(u, v, 25, 3), u, v, bound, chance(4))
+    most = bound or 25
+    one = degrees(whole.sum(axis=1), u, by_chance(25, 10, most), chance(5))
+    pairs = assigned(whole, u, v, one, children(whole.sum(axis=0), v, chance(6)), chance(7))
+    assert len(pairs) == min(25, 10 * most)
+    assert len(np.unique(pairs[:, 1])) == len(pairs)
+    assert np.bincount(pairs[:, 0]).max() <= most
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 2), (3, 4), (5, 5), (8, 6)])

@@ -120,6 +120,12 @@ def test_a_sum_that_is_no_total_is_refused() -> None:
         sampled([(np.array([0.5, 0.5]), np.ones(2, np.int64))], 3, chance(0))
 
 
+@pytest.mark.parametrize("values", [[1.5, 0.5], [-0.1, 1.1], [np.nan, 1.0]])
+def test_what_is_no_chance_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        sampled([(np.array(values), np.ones(2, np.int64))], 1, chance(0))
+
+
 def entries(parts: int, size: int, links: int):
     """Entries in parts; `links` together. Made anew each time they are gone through."""
     rng = np.random.default_rng(1)

@@ -35,7 +35,7 @@ def by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np
         def over(c: float) -> float:
             around = norm(c, shrink.WIDTH)
             near = quad(lambda t: value(math.exp(t)) * around.pdf(t), low, high, limit=100)[0]
-            return near / (around.cdf(high) - around.cdf(low)) * inside(norm(math.log(PRIOR), 1).pdf, c)
+            return near / (around.cdf(high) - around.cdf(low)) * inside(norm(math.log(PRIOR), shrink.SPREAD).pdf, c)
 
         return quad(over, low, high, limit=100)[0]
 
@@ -100,4 +100,4 @@ def test_one_block_that_departs_among_many_that_do_not() -> None:
     _, ridge = shrunk(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
     believed = carried / (carried + ridge)
     assert believed[:10].min() > 0.9
-    assert np.median(believed[10:]) < 0.1
+    assert np.median(believed[10:]) < 0.2

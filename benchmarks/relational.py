@@ -1,0 +1,213 @@
+"""Links between two tables: ours, the published loop and random links, on MovieLens and Berka, δ = 1e-5.
+
+Mean total variation over all 3-way cross marginals of the links as they are drawn, of 10 seeds; the largest of one
+seed; seconds of one run. Both tables are as they are, so that all of the error is the links'. One row is replaced with
+all its links; the number of links (where it is not the children's) and degrees are paid for. Noise is the product's.
+MovieLens: links cut to 10 a row on both sides. Berka: accounts of at most 5 orders, of at most 131 transactions; a row
+replaced, or (`add/remove`) an account with its children added.
+
+    python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.25 1] [--seeds 10] [--published 10]
+        --save                 keep the figures in results/
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import results
+from linked_tables import DATA, Linked, linked
+
+from dpscale.blas import one_thread
+from dpscale.database.linking import ExactLinks
+from dpscale.database.publishing import Loop
+from dpscale.measure.linked import LinkRecords, precise
+from dpscale.privacy.conversion import gdp_mu
+from dpscale.privacy.draws import gaussian_draw
+from dpscale.privacy.protection import ADD_REMOVE, REPLACE
+from dpscale.privacy.streams import seeded_secret
+from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.relational.assign import assigned
+from dpscale.relational.believed import Sums, expected_links
+from dpscale.relational.cross import Cross
+from dpscale.relational.degrees import children, cut, degrees, distribution, within_bounds
+from dpscale.relational.features import STEP
+from dpscale.relational.measured import degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.published import Fit, Rounds, drawn_children, drawn_pairs
+from dpscale.relational.rounding import settled, settled_children
+from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.sides import Side
+
+DELTA = 1e-5
+DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class Trial:
+    """One release of the links of `data`, its noise keyed by the seed."""
+
+    def __init__(self, data: Linked, relation: str, epsilon: float, seed: int, folder: Path) -> None:
+        self.data, self.relation, self.amount = data, relation, Fraction(gdp_mu(epsilon, DELTA)) ** 2
+        self.exact = ExactLinks(data.links, data.one.astype(np.int32), data.two.astype(np.int32))
+        self.u, self.v = (Side.made(rows, size) for rows, size in zip((data.one, data.two), data.sizes, strict=True))
+        self.chance, self.secret = Chance(f"seed {seed}", "links"), seeded_secret(seed)
+        self.records = LinkRecords(folder / str(seed), f"{data.name} {relation} {epsilon:g} {seed}", "", data.name)
+
+    def measured(self, name: str, exact: np.ndarray, draw) -> np.ndarray:
+        return self.records.measure(name, "", np.asarray(exact, np.int64), draw, self.secret)
+
+    def links(self, cost: Fraction) -> float:
+        if self.data.known:
+            return float(self.v.rows)
+        draw = gaussian_draw(1, cost, self.data.bound, "")
+        found = self.measured("links", np.array([len(self.data.links)]), draw)[0]
+        return float(np.clip(round(found), 2, self.data.bound * min(self.u.rows, self.v.rows)))
+
+    def ours(self) -> np.ndarray:
+        data, u, v, chance = self.data, self.u, self.v, self.chance
+        parts = split(self.amount, not data.known, True)
+        links = self.links(parts.links)
+        amount = float(parts.sums) / data.bound**2
+        shares = planned(Question(u, v, links, self.relation, amount, data.known))
+        expected = expected_links(u, v, shares, self.sums(shares, parts.sums), links, data.known)
+        if data.known:
+            whole = settled_children(expected, u, v, data.bound, chance)
+        else:
+            whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+            whole = within_bounds(whole, u, v, data.bound, data.bound, chance)
+        return assigned(whole, u, v, *self.degrees(whole, parts.degrees), chance)
+
+    def sums(self, shares: Shares, amount: Fraction) -> Sums:
+        draws = [precise(one, "") if one else None for one in in_steps(shares)]
+        costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
+        assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
+        exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")
+        return Sums(*(None if draw is None else unit * self.measured(name, one, draw)
+                      for name, one, draw, unit in zip(names, exact, draws, units, strict=True)))  # fmt: skip
+
+    def degrees(self, whole: np.ndarray, cost: Fraction) -> Iterator[list[np.ndarray]]:
+        bound, sides = self.data.bound, (self.u,) if self.data.known else (self.u, self.v)
+        draw = gaussian_draw(degrees_squared(self.relation, bound, 1, len(sides)), cost, 1, "")
+        counts = np.stack([self.exact.by_degree(i, np.arange(bound)) for i in range(len(sides))])
+        for i, (side, own) in enumerate(zip(sides, self.measured("degrees", counts, draw), strict=True)):
+            yield degrees(whole.sum(axis=1 - i), side, distribution(own, side.rows), self.chance)
+        if self.data.known:
+            yield children(whole.sum(axis=0), self.v, self.chance)
+
+    def published(self) -> np.ndarray:
+        """As many rounds as the paper has; no degrees are measured."""
+        data, u, v = self.data, self.u, self.v
+        parts = split(self.amount, not data.known, False)
+        fit = Fit(u, v, self.links(parts.links), data.known)
+        exact = self.exact.entries(data.sizes)[1]
+        loop = Loop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact, lambda *_: None,
+                    lambda: self.secret)  # fmt: skip
+        return self.drawn(loop.learnt(fit), int(fit.links))
+
+    def random(self) -> np.ndarray:
+        """As many as there are: pairs that are all different, or any parents."""
+        one, two, links = self.u.rows, self.v.rows, len(self.data.links)
+        if self.data.known:
+            return np.stack([(self.chance.uniforms(two) * one).astype(np.int64), np.arange(two)], axis=1)
+        pairs = np.unique((self.chance.uniforms(links + links // 5) * one * two).astype(np.int64))
+        pairs = pairs[self.chance.permutation(len(pairs))[:links]]
+        return np.stack([pairs // two, pairs % two], axis=1)
+
+    def drawn(self, chances: np.ndarray, links: int) -> np.ndarray:
+        if not self.data.known:
+            return cut(drawn_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
+        whole = drawn_children(chances, self.u, self.v, self.chance)
+        within = [np.full(int(count), 1) for count in self.v.counts]
+        even = [self.chance.systematic(np.ones(int(rows)), int(total)) for total, rows in
+                zip(whole.sum(axis=1), self.u.counts, strict=True)]  # fmt: skip
+        ends = [np.bincount(one, minlength=int(rows)) for one, rows in zip(even, self.u.counts, strict=True)]
+        return assigned(whole, self.u, self.v, ends, within, self.chance)
+
+
+def variation(data: Linked) -> Callable[[np.ndarray], float]:
+    """Of links between rows: the mean total variation of all cross marginals, as shares."""
+    u, v = (Side.made(rows, size) for rows, size in zip((data.one, data.two), data.sizes, strict=True))
+    cross = Cross.of(u, v)
+
+    def shares(links: np.ndarray) -> np.ndarray:
+        cells = np.zeros((len(u.counts), len(v.counts)))
+        np.add.at(cells, (u.of[links[:, 0]], v.of[links[:, 1]]), 1 / len(links))
+        return cross.marginals(cells)
+
+    truth = shares(data.links)
+    return lambda links: float(np.abs(shares(links) - truth).sum() / 2 / len(cross.columns))
+
+
+def check(data: Linked, links: np.ndarray) -> None:
+    """Every child one parent, no link twice, no row beyond its bound."""
+    assert len(np.unique(links, axis=0)) == len(links)
+    if data.known:
+        assert (np.bincount(links[:, 1]) == 1).all()
+    assert np.bincount(links[:, 0]).max() <= data.bound
+    assert data.known or np.bincount(links[:, 1]).max() <= data.bound
+
+
+def tried(data: Linked, relation: str, epsilon: float, seeds: int, what: str) -> dict[str, float]:
+    """Mean and largest error, seconds."""
+    error, errors, began = variation(data), [], 0.0
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            trial = Trial(data, relation, epsilon, 100 + seed, Path(folder))
+            start = time.perf_counter()
+            links = getattr(trial, what)()
+            began += time.perf_counter() - start
+        if what == "ours":
+            check(data, links)
+        errors.append(error(links))
+    return {"mean": float(np.mean(errors)), "largest": max(errors), "seconds": began / seeds}
+
+
+def compared(data: Linked, relation: str, epsilons: Sequence[float], seeds: int, published: int) -> dict[str, float]:
+    name, found = data.name + (", add/remove" if relation == ADD_REMOVE else ""), {}
+    own = tried(data, relation, 1.0, seeds, "random")
+    found[f"{name}, random"] = own["mean"]
+    print(f"{name}: {len(data.links):,} links; random {own['mean']:.4f}", flush=True)
+    for what, times in (("ours", seeds), ("published", published)):
+        for epsilon in epsilons if times else []:
+            one = tried(data, relation, epsilon, times, what)
+            found |= {f"{name}, {what}, {epsilon:g}": one["mean"], f"{name}, {what}, {epsilon:g}, largest":
+                      one["largest"], f"{name}, {what}, seconds": one["seconds"]}  # fmt: skip
+            print(f"  {what}, ε = {epsilon:g}: {one['mean']:.4f}, at most {one['largest']:.4f}, "
+                  f"{one['seconds']:.2f} s", flush=True)  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", default=DATA_SETS, choices=DATA_SETS)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--relations", nargs="+", choices=[REPLACE, ADD_REMOVE], default=[REPLACE, ADD_REMOVE])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--published", type=int, default=10, help="seeds of the published loop on MovieLens")
+    parser.add_argument("--slow", type=int, default=0, help="on Berka, where a run takes it a minute and more")
+    parser.add_argument("--save", action="store_true")
+    asked = parser.parse_args()
+    if not DATA.exists():
+        raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
+    found: dict[str, float] = {}
+    with one_thread():
+        for name in asked.data:
+            data = linked(name)
+            for relation in asked.relations if data.known else [REPLACE]:
+                times = asked.slow if data.known else asked.published
+                found |= compared(data, relation, asked.epsilons, asked.seeds, times)
+    if asked.save:
+        results.save("relational", {key: value for key, value in found.items() if shown(key)})
+
+
+def shown(key: str) -> bool:
+    """What the README's table has."""
+    return not key.endswith("largest") or ", ours, " in key
+
+
+if __name__ == "__main__":
+    main()

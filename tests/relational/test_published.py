@@ -1,0 +1,170 @@
+"""The published loop: projections and fit against cvxpy, what is chosen and drawn against their laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from dpscale.relational import published
+from dpscale.relational.cross import Cross
+from dpscale.relational.published import Fit, Rounds, descended, drawn_children, drawn_pairs, learnt, projected
+from dpscale.relational.sides import Side
+from tests.relational.small import chance, side, wanted
+
+
+def by_rows(one: Side) -> Side:
+    """Every row a profile of its own."""
+    return replace(one, profiles=one.profiles[one.of], counts=np.ones(one.rows), of=np.arange(one.rows))
+
+
+def sides(seed: int) -> tuple[Side, Side]:
+    return side(12, (2, 3), seed), side(9, (2, 2, 2), seed + 3)
+
+
+def solved(b: cp.Variable, loss, constraints) -> np.ndarray:
+    cp.Problem(cp.Minimize(loss), constraints).solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13,
+                                                     tol_feas=1e-13)  # fmt: skip
+    return b.value
+
+
+@pytest.mark.parametrize("links", [1.0, 20.0, 54.5, 107.0, 108.0])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
+def test_the_projection_is_that_of_all_pairs_of_rows(links: float, spread: float) -> None:
+    u, v = sides(1)
+    cap = np.multiply.outer(u.counts, v.counts)
+    b = np.random.default_rng(2).normal(0.4, spread, cap.shape)
+    found = projected(b, cap, links)
+    assert (cap * found).sum() == pytest.approx(links, abs=1e-9)
+    far, pairs = b[np.ix_(u.of, v.of)], cp.Variable((u.rows, v.rows))
+    near = solved(pairs, cp.sum_squares(pairs - far), [pairs >= 0, pairs <= 1, cp.sum(pairs) == links])
+    assert found[np.ix_(u.of, v.of)] == pytest.approx(near, abs=1e-5)
+    # no slack: where b is inside, all are moved by as much; where it is cut, by less
+    inside = (found > 0) & (found < 1)
+    if inside.any():
+        moved = (found - b)[inside]
+        assert moved == pytest.approx(np.full(inside.sum(), moved[0]), abs=1e-9 * max(spread, 1))
+        assert ((b + moved[0])[found == 0] <= 1e-9).all()
+        assert ((b + moved[0])[found == 1] >= 1 - 1e-9).all()
+
+
+def test_every_child_is_projected_to_its_own_simplex() -> None:
+    u, v = sides(2)
+    fit, b = Fit(u, v, v.rows, True), np.random.default_rng(3).normal(0, 0.3, (len(u.counts), len(v.counts)))
+    found = fit.projected(b)
+    for j in range(len(v.counts)):
+        one = cp.Variable(u.rows)
+        near = solved(one, cp.sum_squares(one - b[u.of, j]), [one >= 0, cp.sum(one) == 1])
+        assert found[u.of, j] == pytest.approx(near, abs=1e-6)
+
+
+def matrix(cross: Cross, pairs: tuple[int, int]) -> np.ndarray:
+    """Q, one column a pair of profiles."""
+    cells = np.eye(pairs[0] * pairs[1]).reshape(-1, *pairs)
+    return np.stack([cross.marginals(one) for one in cells], axis=1)
+
+
+def test_marginals_are_plain_counts_and_back_is_the_transpose() -> None:
+    u, v = sides(5)
+    cross, shape = Cross.of(u, v), (len(u.counts), len(v.counts))
+    weights = np.random.default_rng(1).random(shape)
+    for k, (left, right) in enumerate(cross.columns):
+        plain: dict[tuple[int, ...], float] = {}
+        for i, j in product(range(shape[0]), range(shape[1])):
+            key = (*u.profiles[i, list(left)], *v.profiles[j, list(right)])
+            plain[key] = plain.get(key, 0.0) + weights[i, j]
+        sizes = [*(u.sizes[a] for a in left), *(v.sizes[a] for a in right)]
+        table = cross.marginals(weights)[cross.entries(k)].reshape(sizes)
+        assert {key: table[key] for key in plain} == pytest.approx(plain)
+        assert table.sum() == pytest.approx(weights.sum())
+    assert len(cross.columns) == 2 * 3 + 1 * 3
+    entries = np.random.default_rng(2).random(cross.size)
+    assert cross.back(entries).ravel() == pytest.approx(matrix(cross, shape).T @ entries)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_fit_is_that_over_pairs_of_rows_and_comes_to_the_least_squares(known: bool) -> None:
+    u, v = sides(7)
+    links = float(v.rows) if known else 40.0
+    fit, rows = Fit(u, v, links, known), Fit(by_rows(u), by_rows(v), links, known)
+    cross = Cross.of(u, v).some([0, 4, 7])
+    noisy = cross.marginals(wanted(u, v, links, 3))
+    noisy[noisy > 0] += np.random.default_rng(1).normal(0, 1, (noisy > 0).sum())
+    blocks = descended(fit, cross, noisy, fit.begin(), 30)
+    pairs = descended(rows, Cross.of(rows.u, rows.v).some([0, 4, 7]), noisy, rows.begin(), 30)
+    assert pairs == pytest.approx(blocks[np.ix_(u.of, v.of)], abs=1e-9)
+    long = descended(fit, cross, noisy, fit.begin(), 5000)
+    b, cap = cp.Variable(fit.cap.shape), fit.cap
+    within = [b >= 0, b <= 1, u.counts @ b == 1] if known else [b >= 0, b <= 1, cp.sum(cp.multiply(cap, b)) == links]
+    query = matrix(cross, cap.shape) * cap.ravel()
+    best = solved(b, cp.sum_squares(query @ cp.reshape(b, cap.size, order="C") - noisy), within)
+    loss = [((query @ one.ravel() - noisy) ** 2).sum() for one in (blocks, long, best)]
+    assert loss[1] == pytest.approx(loss[2], rel=1e-4, abs=1e-4)
+    assert loss[0] >= loss[1]
+
+
+def test_without_noise_all_marginals_are_met_and_each_is_taken_once() -> None:
+    """Nine marginals in rounds of 4: the third round takes the last, and the other two nothing."""
+    u, v = sides(8)
+    cross, links = Cross.of(u, v), 50.0
+    true = cross.marginals(wanted(u, v, links, 9))
+    taken: list[list[int]] = []
+
+    def choose(number, believed, left, count):
+        taken.append(sorted(left, key=lambda k: -np.abs(believed - true)[cross.entries(k)].sum())[:count])
+        return taken[-1]
+
+    def measure(number, chosen):
+        out = np.zeros(cross.size)
+        for k in chosen:
+            out[cross.entries(k)] = true[cross.entries(k)]
+        return out
+
+    fit = Fit(u, v, links, False)
+    b = learnt(fit, Rounds(5, 4), cross, choose, measure)
+    assert [len(own) for own in taken] == [4, 4, 1]
+    assert sorted(k for own in taken for k in own) == list(range(9))
+    errors = [np.abs(cross.marginals(one * fit.cap) - true).sum() for one in (fit.begin(), b)]
+    assert errors[1] < 0.1 * errors[0]
+
+
+def test_choices_and_noise_cost_what_there_is() -> None:
+    selection, noise = Rounds(7, 3, 0.3).costs(Fraction(5))
+    assert 21 * (selection + noise) == 5
+    assert float(selection / (selection + noise)) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("links", [1, 30, 70])
+def test_rows_are_drawn_with_their_chances(links: int) -> None:
+    u, v = sides(4)
+    fit = Fit(u, v, links, False)
+    b = fit.projected(np.random.default_rng(5).normal(0.3, 0.3, fit.cap.shape))
+    counted, times = np.zeros((u.rows, v.rows)), 2000
+    for number in range(times):
+        pairs = drawn_pairs(b, u, v, links, chance(number))
+        assert len(np.unique(pairs, axis=0)) == len(pairs) == links
+        counted[pairs[:, 0], pairs[:, 1]] += 1
+    want = b[np.ix_(u.of, v.of)]
+    assert (np.abs(counted / times - want) <= 5 * np.sqrt(want * (1 - want) / times) + 1e-12).all()
+
+
+def test_every_child_draws_one_parent_by_its_own_chances() -> None:
+    u, v = sides(6)
+    fit = Fit(u, v, v.rows, True)
+    b = fit.projected(np.random.default_rng(5).normal(0.1, 0.1, fit.cap.shape))
+    found = [drawn_children(b, u, v, chance(number)) for number in range(2000)]
+    assert all(one.sum(axis=0).tolist() == v.counts.tolist() for one in found)
+    want = b * fit.cap
+    assert np.mean(found, axis=0) == pytest.approx(want, abs=0.12)
+
+
+def test_a_step_longer_than_the_largest_singular_value_allows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """σ² by powers is that of the explicit matrix over pairs of rows."""
+    u, v = sides(3)
+    cross, cap = Cross.of(u, v), np.multiply.outer(u.counts, v.counts)
+    whole = matrix(cross, cap.shape) * np.sqrt(cap.ravel())
+    assert published._largest(cross, cap) == pytest.approx(np.linalg.norm(whole, 2) ** 2, rel=1e-3)
