@@ -15,7 +15,7 @@ from dpscale.database.job import LinkSection
 from dpscale.database.measuring import SIDES, places_of, records_of
 from dpscale.database.run import DatabaseRun
 from dpscale.database.writing import INDEX
-from dpscale.storage.files import read_bytes, read_text
+from dpscale.storage.files import present, read_bytes, read_text
 
 Array = NDArray[np.float64]
 
@@ -78,8 +78,11 @@ class Released:
 
     @property
     def expected(self) -> float | None:
-        """The expected error of cross marginals over that of links at random, under the plan's priors."""
-        told = json.loads(read_bytes(records_of(self.run, self.link).folder / "shares.json"))
+        """The expected error of cross marginals over that of links at random, by the plan's priors; None as published."""
+        path = records_of(self.run, self.link).folder / "shares.json"
+        if not present(path):
+            return None
+        told = json.loads(read_bytes(path))
         return told["expected"] / told["random"] if told.get("random") else None
 
     def told(self) -> dict[str, Any]:
