@@ -78,7 +78,7 @@ class Released:
 
     @property
     def expected(self) -> float | None:
-        """The expected error of cross marginals over that of links at random, by the plan's priors; None as published."""
+        """The expected error of cross marginals over that of random links, by the plan's priors; None as published."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
             return None
