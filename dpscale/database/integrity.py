@@ -37,24 +37,24 @@ class Released:
     def children(self) -> Any:
         return column(self.run, self.link.called, self.run.job.ends(self.link)[1])
 
-    def keys(self, table: str) -> Any:
-        return column(self.run, table, self.run.job.key(table))
+    @cached_property
+    def ends(self) -> list[tuple[Any, Any]]:
+        """The keys at an end and those of the rows there: of the parents, and by a table of pairs of the children."""
+        job, link = self.run.job, self.link
+        found = [(self.parents, column(self.run, link.parent, job.key(link.parent)))]
+        return found + (
+            [] if link.via is None else [(self.children, column(self.run, link.child, job.key(link.child)))]
+        )
 
     @cached_property
     def degrees(self) -> list[Array]:
-        """Of every row its links: of the parents, and by a table of pairs of the children."""
-        ends = [(self.parents, self.link.parent)] + (
-            [] if self.link.via is None else [(self.children, self.link.child)]
-        )
-        return [end.value_counts().reindex(self.keys(table)).fillna(0).to_numpy() for end, table in ends]
+        """Of every row its links, side by side as `ends`."""
+        return [end.value_counts().reindex(keys).fillna(0).to_numpy() for end, keys in self.ends]
 
     @property
     def whole(self) -> bool:
         """Every end is a row's that is there, no pair is there twice, and bounds are kept."""
-        ends = [(self.parents, self.link.parent)] + (
-            [] if self.link.via is None else [(self.children, self.link.child)]
-        )
-        there = all(end[end.notna()].isin(self.keys(table)).all() for end, table in ends)
+        there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends)
         bounds = [most for most in self.bounds if most is not None]
         kept = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
         return bool(there and kept and (self.link.via is None or not _twice(self.parents, self.children)))
