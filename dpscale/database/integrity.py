@@ -78,11 +78,11 @@ class Released:
 
     @property
     def expected(self) -> float | None:
-        """The expected error of cross marginals over that of links at random, under the plan's priors.
-
-        None where no sums were planned: the published mechanism chooses as it goes."""
+        """The expected error of cross marginals over that of random links, by the plan's priors; None as published."""
         path = records_of(self.run, self.link).folder / "shares.json"
-        told = json.loads(read_bytes(path)) if present(path) else {}
+        if not present(path):
+            return None
+        told = json.loads(read_bytes(path))
         return told["expected"] / told["random"] if told.get("random") else None
 
     def told(self) -> dict[str, Any]:

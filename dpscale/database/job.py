@@ -80,6 +80,8 @@ class LinkSection(Settings):
             raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
         if not many and self.links is not None:
             raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        if self.kind == "one-to-one" and self.bound > 1:
+            raise ValueError("max_degree of a one-to-one link is 1: leave it out, or make it one-to-many")
         if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
             raise ValueError('rounds, marginals and alpha go with mechanism = "published"')
         return self

@@ -27,6 +27,7 @@ def public(name: str, change: Any) -> dict[str, Any]:
         (public("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null, or a key that two rows have"),
         (public("products", lambda rows: rows.drop(columns="kind")), "no column 'kind'"),
         ({"link": [LINKS[0] | {"child_key": "month"}, *LINKS[1:]]}, "'month', which is in the domain"),
+        ({"link": [LINKS[0] | {"kind": "one-to-one"}, *LINKS[1:]]}, "max_degree of a one-to-one link is 1"),
         ({"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]}, "'persons', which a table has"),
         (
             {"link": [*LINKS, {"kind": "one-to-many", "parent": "persons", "child": "products", "child_key": "label"}]},

@@ -45,7 +45,7 @@ def by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np
     return np.array(real) / (slab * of_slab(likelihood) + (1 - slab) * nothing)
 
 
-@pytest.mark.parametrize("size", [0.0, 1.0, 2.5, 5.0])
+@pytest.mark.parametrize("size", [0.0, 2.5])
 def test_the_ridge_is_the_expected_share_that_is_real(size: float) -> None:
     """Of C/(C + λ) the product's grid of scales is a sum for the integral."""
     carried, curvature, sigma = np.array([30.0, 60.0, 10.0]), np.array([50.0, 70.0, 20.0]), 4.0
