@@ -27,7 +27,7 @@ EMPLOYEES = """SELECT EmployeeId, ReportsTo, Title, City, CAST(strftime('%Y', Hi
 
 
 def prepare(source: Path, rows: int | None = None) -> Tables:
-    with closing(sqlite3.connect(f"file:{source.resolve()}?mode=ro&immutable=1", uri=True)) as shop:
+    with closing(sqlite3.connect(f"file:{source.resolve(strict=True)}?mode=ro&immutable=1", uri=True)) as shop:
         customers = query(shop, CUSTOMERS)[:rows]
         invoices = belonging(query(shop, INVOICES), "CustomerId", customers)
         return {

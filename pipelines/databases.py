@@ -36,13 +36,17 @@ def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None],
     parser.add_argument("--compare", action="store_true", help="PRIVATE: hold the release against the data")
     given = parser.parse_args()
     place = HERE.parent / f"dpscale-{name}"
-    write(place, prepare(given.source, given.rows))
-    job = HERE / name / f"{given.job}.toml"
+    job, run = HERE / name / f"{given.job}.toml", f"{given.job}-{given.rows or 'all'}"
     try:
-        release = dp.run(job, given.run_dir or place / "runs" / given.job)
+        write(place, prepare(given.source, given.rows))
+        release = dp.run(job, given.run_dir or place / "runs" / run)
         print(summary(release))
         if given.compare:
             print(compared(job, release))
+    except FileNotFoundError as error:
+        raise SystemExit(
+            f"{name}: there is no {error.filename}; the first lines of the script say what it takes"
+        ) from None
     except dp.DpscaleError as error:
         raise SystemExit(f"{name}: {error}") from None
 

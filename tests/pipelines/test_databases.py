@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,11 @@ def test_who_reports_to_whom(release: dp.DatabaseRelease) -> None:
     assert found.ReportsTo.dropna().isin(found.EmployeeId).all()
 
 
-def test_data_that_are_not_there_are_a_sentence(shared: Any, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        shared.texts(tmp_path / "u.user", "|")
+@pytest.mark.parametrize("name", SOURCES)
+def test_data_that_are_not_there_are_a_sentence(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PIPELINES, tmp_path / "pipelines", ignore=shutil.ignore_patterns("runs"))
+    script = [sys.executable, str(tmp_path / f"pipelines/{name}.py"), str(tmp_path / "nowhere")]
+    done = subprocess.run(script, capture_output=True, text=True, env={"PYTHONPATH": str(PIPELINES.parent)})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{name}: there is no ")
+    assert done.stderr.count("\n") == 1
