@@ -84,6 +84,8 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) 
         child, at = children.codes, np.stack([parents.find(keys), children.find(other)], axis=1)
         stays = np.ones(len(keys), np.bool_)
     there = _found(at, link) & stays
+    if link.via is not None:
+        there[there] = _once(at[there])
     if link.parent in whom.above:
         parents = _kept(parents, _kept_parents(engine, job, link.parent, whom))
         at[:, 0] = parents.find(keys)
@@ -162,6 +164,13 @@ def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> 
 def _parts(path: str | None, domain: Domain | None = None) -> tuple[Partition, ...]:
     assert path is not None
     return Table.open(path, domain or NO_DOMAIN).split().partitions
+
+
+def _once(at: Integers) -> NDArray[np.bool_]:
+    """Of pairs that stand in the files several times one: a link is there or it is not."""
+    first = np.zeros(len(at), np.bool_)
+    first[np.unique(at[:, 0] * (at[:, 1].max(initial=0) + 1) + at[:, 1], return_index=True)[1]] = True
+    return first
 
 
 def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:

@@ -92,6 +92,7 @@ def children(totals: Array, side: Side, chance: Chance) -> list[Integers]:
 
 def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
     """Some of them one more or less, until they sum to the total."""
+    total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
         some = free[chance.permutation(len(free))[: abs(left)]]

@@ -317,3 +317,17 @@ def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
     assert before
     assert all(after[name] == digest for name, digest in before.items())
     assert charges(tmp_path) == [("shop", "released")]
+
+
+def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
+    from dpscale.database.job import DatabaseJob
+    from dpscale.database.linking import read_links
+    from dpscale.database.whom import whom
+    from dpscale.engine import resolve
+
+    data, found = frames(), []
+    for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
+        read = DatabaseJob.read(write(tmp_path / name, data=data | {"ratings": pairs}))
+        exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], whom(read))
+        found.append(sorted(map(tuple, exact.rows.tolist())))
+    assert found[0] == found[1]
