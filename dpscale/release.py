@@ -80,7 +80,7 @@ class Release:
 
 
 def run(
-    job: str | Path | Mapping[str, Any],
+    job: str | Path | Mapping[str, Any] | Job,
     run_dir: str | Path | None = None,
     client: Any = None,
     scheduler: str | None = None,
@@ -91,7 +91,7 @@ def run(
 
     A job that is done is opened as it is; DataError where its files have changed since. `fresh` makes a new release.
     """
-    opened = begin(Job.read(job), run_dir, fresh)
+    opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
     check_repeat(opened)
     run_stages(opened, client, scheduler, progress)
     return Release(opened)

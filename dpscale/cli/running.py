@@ -24,15 +24,16 @@ from dpscale.stages import STAGES
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
-    from dpscale.database.job import is_database
     from dpscale.job import Job
+    from dpscale.public import read_job
     from dpscale.stages.repeating import begin, check_repeat
     from dpscale.stages.running import run_stages
 
-    if is_database(job):
-        run_several(job, run_dir, fresh, scheduler, quiet, as_json)
+    read = read_job(job)
+    if not isinstance(read, Job):
+        run_several(read, run_dir, fresh, scheduler, quiet, as_json)
         return
-    directory = begin(Job.read(job), run_dir, fresh)
+    directory = begin(read, run_dir, fresh)
     repeated = check_repeat(directory)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
@@ -68,18 +69,18 @@ def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_jso
 @json_option
 def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Plan a job: reads no data, spends nothing."""
-    from dpscale.database.job import is_database
     from dpscale.engine import resolve
     from dpscale.engine.counting import effort
     from dpscale.job import Job
+    from dpscale.public import read_job
     from dpscale.runs.run import Run
     from dpscale.stages.plan import make_plan
     from dpscale.stages.running import run_stages
 
-    if is_database(job):
-        plan_several(job, as_json)
+    read = read_job(job)
+    if not isinstance(read, Job):
+        plan_several(read, as_json)
         return
-    read = Job.read(job)
     with Bars(quiet) as progress:
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         if run_dir is not None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.cli.progress import Bars
 
-
-def run_several(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """All stages; what was begun goes on where it stopped."""
+if TYPE_CHECKING:
     from dpscale.database.job import DatabaseJob
+
+
+def run_several(
+    job: DatabaseJob, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """All stages; what was begun goes on where it stopped."""
     from dpscale.database.run import DatabaseRun
     from dpscale.database.running import run_database
     from dpscale.public import check_not_fresh
 
     check_not_fresh(fresh)
-    directory = DatabaseRun.create(DatabaseJob.read(job), run_dir)
+    directory = DatabaseRun.create(job, run_dir)
     done = directory.done("report")
     with Bars(quiet) as progress:
         run_database(directory, scheduler=scheduler, progress=progress)
@@ -35,12 +39,11 @@ def run_several(job: str, run_dir: str | None, fresh: bool, scheduler: str | Non
     click.echo(f"report: {report}")
 
 
-def plan_several(job: str, as_json: bool) -> None:
+def plan_several(job: DatabaseJob, as_json: bool) -> None:
     """Whom it protects, and how the budget goes to its pieces."""
-    from dpscale.database.job import DatabaseJob
     from dpscale.database.planning import summary
 
-    told = summary(DatabaseJob.read(job))
+    told = summary(job)
     if as_json:
         click.echo(json.dumps(told))
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +120,11 @@ class DatabaseJob(Settings):
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any]) -> DatabaseJob:
-        content, folder = job_content(source)
+        return cls.parse(*job_content(source))
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> DatabaseJob:
+        """Check the content; relative paths start at `folder`."""
         check_texts(content, "")
         try:
             job = cls.model_validate(dict(content))
@@ -225,14 +228,6 @@ class DatabaseJob(Settings):
         return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
 
 
-def is_database(source: Any) -> bool:
-    """Whether a job, as `read` takes it, is of several tables."""
-    try:
-        return "tables" in job_content(source)[0]
-    except (JobError, tomllib.TOMLDecodeError):
-        return False
-
-
 def _columns(key: Key | None) -> tuple[str, ...]:
     return () if key is None else (key,) if isinstance(key, str) else tuple(key)
 
@@ -250,4 +245,4 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     return sorted(sections[str(location[0])].model_fields)
 
 
-__all__ = ["DatabaseJob", "Job", "LinkSection", "TableSection", "is_database"]
+__all__ = ["DatabaseJob", "Job", "LinkSection", "TableSection"]

@@ -55,13 +55,13 @@ class DatabaseRelease:
 
 
 def run(
-    job: str | Path | Mapping[str, Any],
+    job: str | Path | Mapping[str, Any] | DatabaseJob,
     run_dir: str | Path | None = None,
     client: Any = None,
     scheduler: str | None = None,
     progress: Progress = silent,
 ) -> DatabaseRelease:
     """Run all stages of a job of several tables and open its release; one that is done is opened as it is."""
-    opened = DatabaseRun.create(DatabaseJob.read(job), run_dir)
+    opened = DatabaseRun.create(job if isinstance(job, DatabaseJob) else DatabaseJob.read(job), run_dir)
     run_database(opened, client, scheduler, progress)
     return DatabaseRelease(opened)

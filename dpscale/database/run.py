@@ -11,7 +11,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,9 @@ def is_database_run(path: str | Path) -> bool:
     """Whether a directory is a run of several tables."""
     from dpscale.runs.manifest import read_manifest
 
-    return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
+    with suppress(OSError):  # as of a name that no disk takes: whoever opens it says so
+        return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
+    return False
 
 
 def digest_of(job: DatabaseJob) -> str:
