@@ -24,6 +24,7 @@ from dpscale.relational.unbounded import dealt, thrown
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.ways import read_way
+from dpscale.stages.synthesize import drawn_rows
 from dpscale.storage.files import read_text
 from dpscale.synthesize.draw import parts_of
 
@@ -35,8 +36,7 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
     """(rows, attributes): the synthetic rows of a table as cells, drawn again: the same that its files hold."""
     told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     way = read_way(model_folder(run), told["method"])
-    release = run.manifest["release"]
-    rows = np.concatenate([way.rows(part, release) for part in parts_of(told["rows"], told["parts"])])
+    rows = np.concatenate([drawn_rows(run, way, part) for part in parts_of(told["rows"], told["parts"])])
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 

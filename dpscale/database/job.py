@@ -38,7 +38,7 @@ class TableSection(Named):
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
     workload: list[Part] | None = None
     nulls: Literal["reject", "drop"] = "reject"
-    duplicates: Literal["keep", "reject"] = "keep"
+    duplicates: Literal["keep", "reject"] | None = None
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
@@ -149,6 +149,11 @@ class DatabaseJob(Settings):
         """The columns of a table's key."""
         return _columns(self.tables[table].key)
 
+    def duplicates(self, table: str) -> str:
+        """What becomes of rows with one key: as said; else kept one, or refused where a row is what is replaced."""
+        replaced = any(link.protects == "both" for link in self.link)
+        return self.tables[table].duplicates or ("reject" if replaced else "keep")
+
     def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns that hold the parent's key and the child's: of the pairs, or of the child's own table."""
         if link.kind == "many-to-many":
@@ -172,6 +177,7 @@ class DatabaseJob(Settings):
                            "name it")  # fmt: skip
         for name in self.tables:
             self._check_apart(f"tables.{name}.key", self.key(name), name)
+        self._check_columns()
         for link in self.link:
             for end in (link.parent, link.child):
                 if end not in self.tables:
@@ -188,6 +194,18 @@ class DatabaseJob(Settings):
         if overlap := [column for column in columns if column in self.domains[table].names]:
             raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",
                            "take it out of the domain file")  # fmt: skip
+
+    def _check_columns(self) -> None:
+        """A column of a released table holds one key: the row's own, or one parent's."""
+        used = {name: list(self.key(name)) for name in self.tables}
+        for link in self.link:
+            first, second = self.ends(link)
+            taken = used.get(link.child, []) if link.via is None else list(second)
+            if both := next((column for column in first if column in taken), None):
+                raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each",
+                               "give the child a copy of it under another name")  # fmt: skip
+            if link.via is None and link.child in used:
+                used[link.child] += first
 
     def _check_keys(self, link: LinkSection) -> None:
         needs = [link.parent, *([link.child] if link.via else [])]

@@ -98,9 +98,8 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) 
 
 def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
     """The rows of a table by their keys, one each."""
-    section = job.tables[name]
-    [words], codes = _coded(engine, job, name, [(job.key(name), section.nulls)])
-    kept = one_a_key(words, codes, section.duplicates)
+    [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
+    kept = one_a_key(words, row_words(codes), job.duplicates(name))
     return KeyedRows(words[kept], codes[kept])
 
 
@@ -110,14 +109,14 @@ def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -
     wanted = [(first, link.nulls)]
     if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
-        kept = one_a_key(keys, codes, section.duplicates)
+        kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
         return words[kept], row_words(codes[kept]), codes[kept], np.ones(len(kept), np.bool_)
     if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
         above = whom.above[name]
         [words, parents], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop")])
         units, missing = _roots(engine, job, above.parent, whom)(parents)
         stays = ~missing
-        stays[stays] = at_most(units[stays], row_words(codes[stays]), whom.rows[name])
+        stays[stays] = at_most(units[stays], row_words(codes, words)[stays], whom.rows[name])
         return words, row_words(codes), codes, stays
     [words], codes = _coded(engine, job, name, wanted)
     return words, row_words(codes), codes, np.ones(len(words), np.bool_)

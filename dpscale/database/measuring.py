@@ -34,9 +34,9 @@ from dpscale.relational.shares import Question, Shares, at_random, planned
 from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import thresholds
-from dpscale.storage.files import present, read_bytes, read_text, writing
+from dpscale.storage.files import present, read_bytes, writing
 from dpscale.tables import Table
-from dpscale.tables.snapshot import snapshot
+from dpscale.tables.snapshot import Stamps, snapshot, stamps
 
 Integers = NDArray[np.int64]
 LEAST_LINKS = 2.0
@@ -49,10 +49,22 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
 
 
+def files_of(run: DatabaseRun) -> list[Table]:
+    """All tables that links are read from."""
+    paths = [one.path for one in run.job.tables.values()] + [one.via for one in run.job.link if one.via]
+    return [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
+
+
+def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
+    """DataError where a file is not the one that it was when the snapshot was taken."""
+    if [stamps(one) for one in files_of(run)] != seen:
+        raise DataError("data.path", "the files changed while they were read", "the same files",
+                        "restore them, or start a new run in another directory")  # fmt: skip
+
+
 def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
     """The data's name under the secret; DataError where they are not those that the release began with."""
-    paths = [one.path for one in run.job.tables.values()] + [one.via for one in run.job.link if one.via]
-    tables = [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
+    tables = files_of(run)
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
     tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
     if run.manifest["snapshot"] not in (None, tag):
@@ -264,5 +276,5 @@ class _Measuring:
         """Of what is drawn of which data, and with which shares."""
         manifest = self.run.manifest
         content = [manifest["snapshot"], manifest["secret_tag"], self.link.called]
-        plan = read_text(records_of(self.run, self.link).folder / "shares.json") if late else ""
+        plan = self._asked(late)
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()

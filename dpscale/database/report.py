@@ -23,7 +23,8 @@ SHOWN = 60
 def neighbours(whom: Whom) -> str:
     """Whom the release protects, in a sentence."""
     if whom.replaces:
-        unit = "one row of any private table, replaced together with all its links"
+        unit = "one row of any private table, replaced together with all its links" if whom.steps else (
+            "all links of one row of either table, replaced by others")  # fmt: skip
         return f"Neighbours differ by {unit}, of which it has at most as many as the job allows."
     unit = f"one row of {whom.root}, added or removed together with all its links and children"
     return f"Neighbours differ by {unit}; of each kind as many are counted as the job allows."

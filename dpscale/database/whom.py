@@ -52,6 +52,9 @@ def whom(job: DatabaseJob) -> Whom:
 
 
 def _replaced(job: DatabaseJob) -> Whom:
+    if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
+        raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
+                       "leave it out: a key that two rows have is refused then")  # fmt: skip
     steps = {name: 2 for name, one in job.tables.items() if not one.public}
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
     return Whom(Protection(relation=REPLACE), None, steps, moved)
@@ -68,7 +71,7 @@ def _rooted(job: DatabaseJob) -> Whom:
         raise JobError(f"tables.{left}", f"no link to {root}, whose rows are protected", "a link, or public = true",
                        'add the link, or set protects = "both"')  # fmt: skip
     for link in job.link:
-        _check(job, link, rows)
+        _check(job, link, rows, root)
     key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
     protects = Protection(key[0] if len(key) == 1 else None)
     return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
@@ -112,7 +115,10 @@ def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
     return found[1:]
 
 
-def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
+    if link.parent == link.child != root:
+        raise JobError(f"link {link.called}", f"within {link.child}, whose rows come with those of {root}",
+                       f"links within {root} alone", "leave it out")  # fmt: skip
     if link.parent not in rows and link.child not in rows:
         raise JobError(f"link {link.called}", "between two public tables", "a link that a private row has",
                        "leave it out, or make one of them private")  # fmt: skip

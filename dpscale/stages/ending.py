@@ -61,8 +61,13 @@ def _spent(run: Run) -> dict[str, Any]:
 
 def entry_of(run: Run) -> dict[str, Any] | None:
     """The run's release on its ledger: state and cost; None where it was never charged."""
-    dataset, release = dataset_of(run), run.manifest["release"]
+    dataset, release = dataset_of(run), released_as(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
+
+
+def released_as(run: Run) -> str:
+    """The name on the ledger: its own, or that of the whole that it is a table of."""
+    return str((run.manifest.get("within") or run.manifest)["release"])
 
 
 def dataset_of(run: Run) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def dataset_of(run: Run) -> dict[str, Any]:
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
                               "that one, on the machine where it is", "run it there")  # fmt: skip
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-    release = manifest["release"]
+    release = released_as(run)
     holding = (one for one in datasets.values() if any(row["release"] == release for row in one["releases"]))
     return next(holding, {})
 

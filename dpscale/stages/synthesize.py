@@ -74,7 +74,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     `settings`: handed over, since a process that keeps a run open may know what was asked for before.
     """
     run, way = opened_way(path, folder, name)
-    rows = _possible(run, way, way.rows(part, run.manifest["release"]), part)
+    rows = drawn_rows(run, way, part)
     weights = way.weights(rows, part) if settings.weights and isinstance(way, Sampler) else None
     files, begun = [], 0
     for file in part.each:
@@ -87,8 +87,9 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     return files, counted(rows, sizes_of(way), weights)
 
 
-def _possible(run: Run, way: Way, rows: Rows, part: Part) -> Rows:
-    """The rows, those mended that the domain's rules exclude."""
+def drawn_rows(run: Run, way: Way, part: Part) -> Rows:
+    """A part's rows over cells, those mended that the domain's rules exclude."""
+    rows = way.rows(part, run.manifest["release"])
     if not run.domain.rules:
         return rows
     chance = Chance(run.manifest["release"], "possible", *part.key)

@@ -101,9 +101,9 @@ def _mixed(one: Identities, other: Identities) -> Identities:
     return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
 
 
-def one_a_key(words: Words, codes: NDArray[np.int32], duplicates: str = "keep") -> Rows:
-    """Which rows stay, in the order of their keys: of those with one key that with the smallest hash of its values."""
-    order = np.lexsort((value_words(codes.T.astype(np.uint32)), words[:, 1], words[:, 0]))
+def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Rows:
+    """Which rows stay, in the order of their keys: of those with one key that with the smallest `values`, hashes."""
+    order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
     ranked = words[order]
     first = np.ones(len(order), np.bool_)
     first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
@@ -113,9 +113,11 @@ def one_a_key(words: Words, codes: NDArray[np.int32], duplicates: str = "keep") 
     return order[first]
 
 
-def row_words(codes: NDArray[np.int32]) -> Words:
-    """(n, 2): what tells rows of other values apart; rows of the same values are alike."""
+def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
+    """(n, 2): what tells rows of other values, or other `keys`, apart; rows that agree on all of it are alike."""
     words = value_words(codes.T.astype(np.uint32))
+    for own in keys:
+        words = (words ^ own[:, 0]) * ODD + own[:, 1]
     return np.stack([words, words * ODD], axis=1)
 
 

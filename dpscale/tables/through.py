@@ -1,7 +1,7 @@
 """Units that a row names through other tables: an order's person, where the order names an account and that a person.
 
-A hop is a table of keys and of what each of them belongs to. Of several rows with one key the one with the smallest
-hash counts, wherever they stand; a key that no row has belongs to nobody.
+A hop is a table of keys and of what each of them belongs to. A key belongs to one unit: where two units' rows had it,
+the one that goes would change whose the other's rows are, so that is refused. A key that no row has is nobody's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.errors import DataError
 from dpscale.tables.unit_ids import Words
 
 Rows = NDArray[np.int64]
@@ -26,12 +27,16 @@ class Through:
 
     @classmethod
     def made(cls, words: Words, units: Words) -> Through:
-        """From rows in any order."""
+        """From rows in any order; DataError for a key of two units."""
         order = np.lexsort((units[:, 1], units[:, 0], words[:, 1], words[:, 0]))
         ranked = words[order]
         first = np.ones(len(order), np.bool_)
         first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
-        return cls(ranked[first], units[order[first]])
+        owned = units[order]
+        if (~first[1:] & (owned[1:] != owned[:-1]).any(axis=1)).any():
+            raise DataError("data.path", "a key whose rows belong to two units", "one unit for every key",
+                            "give each its own key: what one unit holds must not hang on another's rows")  # fmt: skip
+        return cls(ranked[first], owned[first])
 
     def __call__(self, words: Words) -> tuple[Words, NDArray[np.bool_]]:
         """The unit of each key, and which have none."""
