@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpscale.database.charging import budget, charge, keep_piece
 from dpscale.database.job import MOST_ROUNDS, LinkSection
-from dpscale.database.linking import ExactLinks, read_links
+from dpscale.database.linking import ExactLinks, keyed, read_links
 from dpscale.database.publishing import Loop
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
@@ -46,6 +46,9 @@ SUMS = ("u", "v", "both")
 
 def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     """Every link of the job, held against it before anything is spent."""
+    for name in run.whom.steps if run.whom.replaces else ():
+        if run.job.key(name):
+            keyed(engine, run.job, name)  # keys that two rows have, also of a table that no link reads
     return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
 
 
@@ -55,9 +58,14 @@ def files_of(run: DatabaseRun) -> list[Table]:
     return [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
 
 
+def stamped(run: DatabaseRun) -> list[Stamps]:
+    """Which files there are now."""
+    return [stamps(one) for one in files_of(run)]
+
+
 def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
-    """DataError where a file is not the one that it was when the snapshot was taken."""
-    if [stamps(one) for one in files_of(run)] != seen:
+    """DataError where a file is not the one that it was before the snapshot was taken."""
+    if stamped(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
 
@@ -161,7 +169,13 @@ class _Measuring:
     def _told(self, number: int, digest: str) -> None:
         """Rounds of all links come after their other pieces."""
         first = len(self.run.tables) + 2 * len(self.run.job.link) + MOST_ROUNDS * self.number
-        content = [self.run.manifest["snapshot"], self.run.manifest["secret_tag"], self.link.called, digest]
+        content = [
+            self.run.manifest["snapshot"],
+            self.run.manifest["secret_tag"],
+            self.link.called,
+            self._tag(),
+            digest,
+        ]
         keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
@@ -272,9 +286,18 @@ class _Measuring:
             digest.update(b"".join(one.tobytes() for one in side.ones))
         return digest.hexdigest()
 
+    def _tag(self) -> str:
+        """Of the links as they were read, under the secret: files may change between their hash and their reading."""
+        assert self.exact is not None
+        if "tag" not in self.kept:
+            parts = (self.exact.rows, self.exact.parents, self.exact.children)
+            digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
+            self.kept["tag"] = snapshot_tag(self.run.secret(), digest.hexdigest())
+        return str(self.kept["tag"])
+
     def _sign(self, late: bool) -> str:
         """Of what is drawn of which data, and with which shares."""
         manifest = self.run.manifest
-        content = [manifest["snapshot"], manifest["secret_tag"], self.link.called]
+        content = [manifest["snapshot"], manifest["secret_tag"], self.link.called, self._tag()]
         plan = self._asked(late)
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()

@@ -9,7 +9,7 @@ from dpscale.database import charging
 from dpscale.database.drawing import drawn_links, synthetic_codes
 from dpscale.database.job import LinkSection
 from dpscale.database.linking import ExactLinks
-from dpscale.database.measuring import MeasuredLinks, measure_link, read_all, snapshot_of
+from dpscale.database.measuring import MeasuredLinks, check_unchanged, measure_link, read_all, snapshot_of, stamped
 from dpscale.database.report import write_report
 from dpscale.database.run import DatabaseRun
 from dpscale.database.writing import check_public, public_table, write_tables
@@ -73,9 +73,12 @@ class _Stages:
     def _read(self, engine: Engine) -> dict[str, ExactLinks]:
         if not self.run.job.link or not present(self.run.secret_path):  # all was drawn before the secret was destroyed
             return {}
+        seen = stamped(self.run)
         snapshot_of(self.run, engine)
         check_public(self.run.job)
-        return read_all(self.run, engine)
+        found = read_all(self.run, engine)
+        check_unchanged(self.run, seen)
+        return found
 
     def _draw(self, exact: dict[str, ExactLinks]) -> None:
         sides = _Sides(self.run)

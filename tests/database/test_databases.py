@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.cli.commands import main
-from tests.database.small import digests, frames, job, table, write
+from tests.database.small import DOMAINS, digests, frames, job, table, write
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,11 @@ LINKS = job()["link"]
         ({"tables": job()["tables"] | {"persons": table("persons", "id", nonsense=1)}}, "nonsense"),
         ({"tables": job()["tables"] | {"products": table("products", "code")}}, "rows of persons, products to protect"),
         ({"privacy": {"epsilon": 1.0}}, "delta"),
+        ({"link": [LINKS[0], LINKS[0] | {"name": "more", "parent": "countries"}]}, "'person' for two keys"),
+        ({"link": [LINKS[1] | {"child_key": "id"}, LINKS[0]]}, "'id' for two keys"),
+        ({"link": [LINKS[1] | {"protects": "both"}],
+          "tables": {"persons": table("persons", "id", duplicates="keep"), "products": table("products", "code")}},
+         "where one row is replaced"),
         ({"link": [LINKS[0] | {"child_key": "persn"}]}, "no column 'persn'"),
     ],
 )  # fmt: skip
@@ -331,3 +337,91 @@ def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
         exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], whom(read))
         found.append(sorted(map(tuple, exact.rows.tolist())))
     assert found[0] == found[1]
+
+
+def stopped_before(path: Path, run: Path, name: str) -> None:
+    """A run that is stopped as it begins to draw `name`."""
+    from dpscale.database import measuring
+
+    original = measuring.LinkRecords.measure
+
+    def measure(self: Any, what: str, *arguments: Any) -> Any:
+        if what == name:
+            raise KeyboardInterrupt
+        return original(self, what, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", measure)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+
+
+def test_a_copy_whose_features_would_be_others_draws_nothing(tmp_path: Path) -> None:
+    """Features follow from the synthetic rows: with other rows the same links would be summed, and blurred, anew."""
+    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}})
+    stopped_before(path, tmp_path / "run", "u")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    told = tmp_path / "copy/tables/persons/synthetic/_rows.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    dp.run(path, tmp_path / "run")
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "copy")
+    assert not list((tmp_path / "copy").glob("links/*/u.npy"))
+
+
+def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None:
+    from dpscale.database import running
+
+    path, original = write(tmp_path), running.read_all
+
+    def changed(*arguments: Any) -> Any:
+        found = original(*arguments)
+        frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "read_all", changed)
+        with pytest.raises(dp.DataError, match="the files changed while they were read"):
+            dp.run(path, tmp_path / "run")
+    assert not charges(tmp_path)
+
+
+def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
+    """Also where files were others for the moment of reading: a copy that reads them as they are is refused."""
+    from dpscale.database import running
+
+    path, original = write(tmp_path, {"engine": {"scheduler": "synchronous"}}), running.read_all
+    stopped_before(path, tmp_path / "run", "links")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    def others(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "read_all", others)
+        dp.run(path, tmp_path / "run")
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "copy")
+
+
+def test_links_end_at_the_rows_that_the_files_have(tmp_path: Path) -> None:
+    """Also where rows were mended, since the domain rules some out."""
+    from dpscale.database.drawing import synthetic_codes
+    from dpscale.runs.run import Run
+
+    path = write(tmp_path)
+    rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
+    (tmp_path / "persons.toml").write_text(rules)
+    release = dp.run(path, tmp_path / "run")
+    codes = synthetic_codes(Run(tmp_path / "run/tables/persons"))
+    rows = release.synthetic()["persons"].compute()
+    assert (rows.age.to_numpy() == codes[:, 0]).all()
+    assert ((rows.sex == "M").to_numpy() == codes[:, 1]).all()
+    assert not ((rows.age <= 1) & (rows.sex == "F")).any()
+
+
+def test_the_end_of_a_table_tells_what_all_of_it_cost(shop: Path, tmp_path: Path) -> None:
+    shutil.copytree(shop, tmp_path / "shop")
+    done = CliRunner().invoke(main, ["end", str(shop / "run/tables/persons"), "--json"])
+    assert json.loads(done.stdout)["charged"]["state"] == "released"

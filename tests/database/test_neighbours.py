@@ -3,6 +3,7 @@ sums and counts moves no further than is charged. Raw degrees are above the boun
 
 from __future__ import annotations
 
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpscale.database.whom import Whom, whom
 from dpscale.engine import Engine, resolve
 from dpscale.engine.bounding import read_through, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.errors import DataError, JobError
 from dpscale.relational.bounds import squared_distance
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import degrees_squared
@@ -212,3 +214,43 @@ def by_values(links: linking.ExactLinks) -> pd.Series:
     """How many links there are by the values at their ends."""
     values = np.hstack([links.parents[links.rows[:, 0]], links.children[links.rows[:, 1]]])
     return pd.Series(list(map(tuple, values))).value_counts()
+
+
+def test_the_order_of_rows_moves_nothing_where_values_are_alike(tmp_path: Path) -> None:
+    """Rows of equal attributes that name different public parents: which of them count follows from what they say."""
+    data, engine, found = database(0), resolve(scheduler="synchronous"), []
+    same = {"x": 0, "y": 0}
+    data |= {name: data[name].assign(**same) for name in ("persons", "accounts", "payments")}
+    twice = data["persons"].assign(boss=(data["persons"].boss + 1) % PERSONS)
+    data |= {"persons": pd.concat([data["persons"], twice])}
+    for seed in range(4):
+        job = write(tmp_path / str(seed), data, np.random.default_rng(seed))
+        found.append(statistics(engine, job, whom(job)))
+    for other in found[1:]:
+        for name, values in found[0].items():
+            assert all((a == b).all() for a, b in zip(values, other[name], strict=True)), name
+
+
+def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None:
+    """One person's accounts may be at the end of any number of others'."""
+    write(tmp_path / "all", database(0), np.random.default_rng(0))
+    content = tomllib.loads((tmp_path / "all/job.toml").read_text())
+    content["link"].append({"kind": "one-to-many", "name": "ups", "parent": "accounts", "child": "accounts",
+                            "child_key": "up"})  # fmt: skip
+    (tmp_path / "all/job.toml").write_text(tomli_w.dumps(content))
+    with pytest.raises(JobError, match="within accounts, whose rows come with those of persons"):
+        whom(DatabaseJob.read(tmp_path / "all/job.toml"))
+
+
+@pytest.mark.parametrize("where", ["links", "rows"])
+def test_a_key_that_two_units_hold_is_refused(tmp_path: Path, where: str) -> None:
+    """A joint account: whose it is would change with either holder's coming and going, and all below it too."""
+    data = database(0)
+    joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
+    job = write(tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0))
+    engine = resolve(scheduler="synchronous")
+    with pytest.raises(DataError, match="a key whose rows belong to two units"):
+        if where == "links":
+            statistics(engine, job, whom(job))
+        else:
+            kept_rows(engine, job, tmp_path / "all", "payments")
