@@ -9,7 +9,8 @@ from dpscale.database import charging
 from dpscale.database.drawing import drawn_links, synthetic_codes
 from dpscale.database.job import LinkSection
 from dpscale.database.linking import ExactLinks
-from dpscale.database.measuring import MeasuredLinks, check_unchanged, measure_link, read_all, snapshot_of, stamped
+from dpscale.database.measuring import MeasuredLinks, measure_link
+from dpscale.database.reading import check_unchanged, read_all, snapshot_of, stamped
 from dpscale.database.report import write_report
 from dpscale.database.run import DatabaseRun
 from dpscale.database.writing import check_public, public_table, write_tables

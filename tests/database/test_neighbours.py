@@ -249,8 +249,7 @@ def test_a_key_that_two_units_hold_is_refused(tmp_path: Path, where: str) -> Non
     joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
     job = write(tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0))
     engine = resolve(scheduler="synchronous")
+    read = {"links": lambda: statistics(engine, job, whom(job)),
+            "rows": lambda: kept_rows(engine, job, tmp_path / "all", "payments")}  # fmt: skip
     with pytest.raises(DataError, match="a key whose rows belong to two units"):
-        if where == "links":
-            statistics(engine, job, whom(job))
-        else:
-            kept_rows(engine, job, tmp_path / "all", "payments")
+        read[where]()

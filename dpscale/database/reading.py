@@ -1,0 +1,52 @@
+"""What links are read from: the files as they were when the release began, before, while and after they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from dpscale.database.linking import ExactLinks, keyed, read_links
+from dpscale.database.run import DatabaseRun
+from dpscale.engine import Engine
+from dpscale.errors import DataError
+from dpscale.measure.tags import snapshot_tag
+from dpscale.tables import Table
+from dpscale.tables.snapshot import Stamps, snapshot, stamps
+
+
+def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
+    """Every link of the job, held against it before anything is spent."""
+    for name in run.whom.steps if run.whom.replaces else ():
+        if run.job.key(name):
+            keyed(engine, run.job, name)  # keys that two rows have, also of a table that no link reads
+    return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
+
+
+def files_of(run: DatabaseRun) -> list[Table]:
+    """All tables that links are read from."""
+    paths = [one.path for one in run.job.tables.values()] + [one.via for one in run.job.link if one.via]
+    return [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
+
+
+def stamped(run: DatabaseRun) -> list[Stamps]:
+    """Which files there are now."""
+    return [stamps(one) for one in files_of(run)]
+
+
+def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
+    """DataError where a file is not the one that it was before the snapshot was taken."""
+    if stamped(run) != seen:
+        raise DataError("data.path", "the files changed while they were read", "the same files",
+                        "restore them, or start a new run in another directory")  # fmt: skip
+
+
+def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
+    """The data's name under the secret; DataError where they are not those that the release began with."""
+    tables = files_of(run)
+    content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
+    tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
+    if run.manifest["snapshot"] not in (None, tag):
+        raise DataError("data.path", "the files changed since this release was begun", "the same files",
+                        "restore them, or start a new run in another directory")  # fmt: skip
+    run.update(snapshot=tag)
+    return tag
