@@ -127,14 +127,9 @@ class _Measuring:
 
     def _told(self, number: int, digest: str) -> None:
         """Rounds of all links come after their other pieces."""
-        first = len(self.run.tables) + 2 * len(self.run.job.link) + MOST_ROUNDS * self.number
-        content = [
-            self.run.manifest["snapshot"],
-            self.run.manifest["secret_tag"],
-            self.link.called,
-            self._tag(),
-            digest,
-        ]
+        first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
+        manifest, link = self.run.manifest, self.link.called
+        content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
         keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
@@ -240,10 +235,13 @@ class _Measuring:
         """What the numbers are: features of both sides, or rows by degree up to a bound."""
         if not late:
             return f"bound {self.link.bound}"
-        digest = hashlib.sha256(read_bytes(records_of(self.run, self.link).folder / "shares.json"))
-        for side in self.sides:
-            digest.update(b"".join(one.tobytes() for one in side.ones))
-        return digest.hexdigest()
+        shares = read_bytes(records_of(self.run, self.link).folder / "shares.json")
+        return hashlib.sha256(shares + self._ones().encode()).hexdigest()
+
+    def _ones(self) -> str:
+        """Of the shares of both sides' values, from which features and beliefs follow."""
+        parts = [one.tobytes() for side in self.sides for one in side.ones]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _tag(self) -> str:
         """Of the links as they were read, under the secret: files may change between their hash and their reading."""

@@ -1,7 +1,8 @@
 """The published loop on links as they are: what is chosen is kept and told to the ledger before its noise is drawn.
 
-A round's choice meets exact counts: distances in whole numbers, the exponential mechanism, a keyed stream. It stands in
-`round-NN.json`, and the ledger has its digest, so no copy of the directory can draw another.
+A round's choice meets exact counts: distances in whole numbers, the exponential mechanism, a keyed stream. What it is
+made on, the rounds before and the rows of both sides, is told to the ledger first; it stands in `round-NN.json`, and
+the ledger has its digest. So no copy of the directory can choose anew or draw another.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Loop:
     def _chosen(self, cross: Cross, number: int, believed: Array, left: Sequence[int], count: int) -> list[int]:
         path = self._kept(number)
         if not present(path):
+            self.told(2 * number, self._before(number))
             drawn = self._drawn(cross, number, believed, left, count)
             with writing(path) as file:
                 file.write(json.dumps(drawn).encode())
@@ -87,7 +89,7 @@ class Loop:
         draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
         found = self.records.measured(name)
         if found is None:
-            self.told(number, hashlib.sha256(read_bytes(self._kept(number))).hexdigest())
+            self.told(2 * number + 1, hashlib.sha256(read_bytes(self._kept(number))).hexdigest())
             exact = self.exact()
             entries = np.concatenate([exact[cross.entries(k)] for k in chosen])
             found = self.records.measure(name, json.dumps(list(chosen)), entries, draw, self.secret())
@@ -97,6 +99,12 @@ class Loop:
             out[own] = found[begun : begun + own.stop - own.start]
             begun += own.stop - own.start
         return out
+
+    def _before(self, number: int) -> str:
+        """Of all rounds so far: what is believed, and so what this one's choice is between, follows from them."""
+        earlier = [f"round-{one:02d}.{kind}" for one in range(number) for kind in ("json", "npy")]
+        files = [self.records.folder / name for name in earlier]
+        return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
 
     def _kept(self, number: int) -> Path:
         return self.records.folder / f"round-{number:02d}.json"

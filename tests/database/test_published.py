@@ -131,14 +131,14 @@ def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path)
     told: list[Any] = []
     one = loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), told)
     b = one.learnt(fit)
-    assert [n for n, _ in told] == [0, 1]
+    assert [n for n, _ in told] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
     assert sorted(k for n in (0, 1) for k in json.loads((tmp_path / f"0/round-{n:02d}.json").read_text())) == [
         *range(4)
     ]
     assert len(list(tmp_path.glob("0/*.npy"))) == 2
     again = loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), told)  # type: ignore[arg-type]
     assert (again.learnt(fit) == b).all()
-    assert len(told) == 2
+    assert len(told) == 4
     assert (
         np.abs(cross.marginals(b * fit.cap) - exact).sum()
         < 0.35 * np.abs(cross.marginals(fit.begin() * fit.cap) - exact).sum()
@@ -205,6 +205,27 @@ def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None
     kept.write_text(json.dumps([k + 1 for k in json.loads(kept.read_text())]))
     with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
         dp.run(path, tmp_path / "run")
+
+
+def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
+    """A directory without its choice, and with other synthetic rows: beliefs would be others, the stream the same."""
+    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published())
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = LinkRecords.measure
+        patch.setattr(LinkRecords, "measure", lambda self, name, *more: (
+            stopped() if name.startswith("round") else original(self, name, *more)))  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
+    told = tmp_path / "run/tables/persons/synthetic/_rows.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
 
 def test_both_sides_protected(tmp_path: Path) -> None:
