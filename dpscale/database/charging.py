@@ -16,6 +16,7 @@ from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.stages.spending import opened_ledger
+from dpscale.storage.files import flush_names
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
 
@@ -85,6 +86,8 @@ def publish(run: DatabaseRun, state: str) -> None:
     with opened_ledger(run) as ledger:
         if state == "reserved":
             ledger.commit(release)
+        for folder in (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path):
+            flush_names(folder)  # a power cut must not take what cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
         if state != "released":

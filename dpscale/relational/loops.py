@@ -72,6 +72,22 @@ def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any
     return k
 
 
+@compiled("boolean(float64[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64, int64)")
+def nearer(off: Any, first: Any, second: Any, a: Any, b: Any, c: Any, d: Any) -> bool:
+    """Whether a link from cell (a, b) to (c, d) lowers the squares of `off` together; if so it is moved there."""
+    change = 0.0
+    for k in range(first.shape[1]):
+        i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
+        if i != j:
+            change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
+    if change >= 0:
+        return False
+    for k in range(first.shape[1]):
+        off[first[a, k] + second[b, k]] -= 1.0
+        off[first[c, k] + second[d, k]] += 1.0
+    return True
+
+
 @compiled(
     "int64(float64[::1], float64[::1], float64[::1], int64[:, ::1], int64[:, ::1], float64[::1], int64[::1],"
     " int64[::1])"
@@ -88,18 +104,10 @@ def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any
         if s == e or links[s] <= floors[s] or links[e] >= min(floors[e] + 1, caps[e]):
             continue
         a, b, c, d = s // width, s % width, e // width, e % width
-        change = 0.0
-        for k in range(first.shape[1]):
-            i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
-            if i != j:
-                change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
-        if change < 0:
+        if nearer(off, first, second, a, b, c, d):
             moved += 1
             links[s] -= 1
             links[e] += 1
-            for k in range(first.shape[1]):
-                off[first[a, k] + second[b, k]] -= 1.0
-                off[first[c, k] + second[d, k]] += 1.0
     return moved
 
 
@@ -120,18 +128,10 @@ def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any,
         if s == e or links[s] <= floors[s] or links[e] > floors[e] or totals[c] >= rooms[c]:
             continue
         b, d = s % width, e % width
-        change = 0.0
-        for k in range(first.shape[1]):
-            i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
-            if i != j:
-                change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
-        if change < 0:
+        if nearer(off, first, second, a, b, c, d):
             moved += 1
             links[s] -= 1
             links[e] += 1
             totals[a] -= 1
             totals[c] += 1
-            for k in range(first.shape[1]):
-                off[first[a, k] + second[b, k]] -= 1.0
-                off[first[c, k] + second[d, k]] += 1.0
     return moved

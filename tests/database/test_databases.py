@@ -424,3 +424,15 @@ def test_the_end_of_a_table_tells_what_all_of_it_cost(shop: Path, tmp_path: Path
     shutil.copytree(shop, tmp_path / "shop")
     done = CliRunner().invoke(main, ["end", str(shop / "run/tables/persons"), "--json"])
     assert json.loads(done.stdout)["charged"]["state"] == "released"
+
+
+def test_the_secret_goes_when_all_names_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power cut takes of measured links after that cannot be drawn again."""
+    from dpscale.database import charging
+
+    done: list[str] = []
+    flushed, destroyed = charging.flush_names, charging.destroy_secret
+    monkeypatch.setattr(charging, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
+    monkeypatch.setattr(charging, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
+    dp.run(write(tmp_path), tmp_path / "run")
+    assert done == ["homes", "orders", "ratings", "links", "run", "secret"]

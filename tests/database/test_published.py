@@ -189,18 +189,24 @@ def test_a_run_that_was_killed_in_a_round_goes_on(tmp_path: Path) -> None:
     assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
 
 
-def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, link=published())
+def stopped_before_noise(path: Path, run: Path) -> None:
+    """A run that is stopped where the first round has chosen and draws nothing yet."""
+    original = LinkRecords.measure
 
-    def stopped(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
+    def measure(self: LinkRecords, name: str, *more: Any) -> Any:
+        if name.startswith("round"):
+            raise KeyboardInterrupt
+        return original(self, name, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        original = LinkRecords.measure
-        patch.setattr(LinkRecords, "measure", lambda self, name, *more: (
-            stopped() if name.startswith("round") else original(self, name, *more)))  # fmt: skip
+        patch.setattr(LinkRecords, "measure", measure)
         with pytest.raises(KeyboardInterrupt):
-            dp.run(path, tmp_path / "run")
+            dp.run(path, run)
+
+
+def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, link=published())
+    stopped_before_noise(path, tmp_path / "run")
     kept = next((tmp_path / "run").glob("links/*/round-00.json"))
     kept.write_text(json.dumps([k + 1 for k in json.loads(kept.read_text())]))
     with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
@@ -210,16 +216,7 @@ def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None
 def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
     """A directory without its choice, and with other synthetic rows: beliefs would be others, the stream the same."""
     path = write(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published())
-
-    def stopped(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        original = LinkRecords.measure
-        patch.setattr(LinkRecords, "measure", lambda self, name, *more: (
-            stopped() if name.startswith("round") else original(self, name, *more)))  # fmt: skip
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(path, tmp_path / "run")
+    stopped_before_noise(path, tmp_path / "run")
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
     told = tmp_path / "run/tables/persons/synthetic/_rows.json"
     told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
