@@ -24,6 +24,7 @@ from dpscale.workload import Workload
 
 MECHANISMS = {
     "query-smasher": "dpscale.mechanisms.query_smasher",
+    "weighted-residuals": "dpscale.mechanisms.weighted_residuals",
     "residual-planner": "dpscale.mechanisms.residual_planner",
     "residual-planner-plus": "dpscale.mechanisms.residual_planner_plus",
     "weighted-fourier": "dpscale.mechanisms.weighted_fourier",

@@ -7,7 +7,7 @@ one problem: to the optimum (`query_smasher`) or within a restricted form (`weig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
+from dpscale.residual import Weights
 from dpscale.solve.convex import Optimum
 from dpscale.solve.product_form import solve_product
 from dpscale.solve.residual_problems import Problem, Rounded, assembled, bits_of, problems_of, rounded_optimum
@@ -23,12 +24,20 @@ from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, Workload, decompose
 
 
-def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
+def plan_residuals(
+    question: Question,
+    tools: Tools,
+    name: str,
+    solve: Solve,
+    based: bool = True,
+    weights: Mapping[str, Weights] | None = None,
+) -> Plan:
     """The plan of a mechanism that solves every subworkload by `solve`.
 
     `based`: whether its strategies stay in the span of the queries, so that an integer basis of that span can be used.
+    `weights`: of the attributes that are not averaged by the plain mean.
     """
-    subs = decompose(question.workload)
+    subs = decompose(question.workload, weights)
     signatures = [sub.signature() for sub in subs]
     distinct = dict(zip(signatures, subs, strict=True))
     single: dict[str, Problem] = {}

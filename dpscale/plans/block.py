@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.factor import Factor
+from dpscale.residual import Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,14 @@ class Block:
     def commutes(self) -> bool:
         """Whether its estimates of different residuals are independent."""
         return all(factor.commutes for factor in self.factors)
+
+    @property
+    def weights(self) -> Iterator[tuple[str, Weights]]:
+        """The attributes whose totals are spread by weights, with those."""
+        for axes, factor in zip([self.attributes] if self.joint else zip(self.attributes), self.factors, strict=True):
+            for name, own in zip(axes, factor.weights or (), strict=False):
+                if own is not None:
+                    yield name, own
 
     @cached_property
     def digest(self) -> str:

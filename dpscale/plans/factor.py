@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.plans.allocation import LAPLACE
+from dpscale.residual import Weights, profile_of
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,12 +31,14 @@ class Factor:
 
     kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
     exactly along every axis of `shape`; "full", K given with linearly independent columns, for measurements of a
-    marginal itself.
+    marginal itself. `weights`: those of every axis by which the rows of a "matrix" are centred; None for the plain mean.
+    They are no part of what is measured, only of how it is read, and of no digest.
     """
 
     kind: str
     shape: tuple[int, ...]
     matrix: Integers | None = None
+    weights: tuple[Weights | None, ...] | None = None
 
     def __post_init__(self) -> None:
         """Sensitivities are read off the matrix, and what is applied goes by the kind: so the two must agree."""
@@ -49,6 +52,10 @@ class Factor:
             and int(self.matrix.max(initial=0)) < LARGEST_ENTRY
         ):
             raise ValueError("a factor whose matrix is not of int64, of its cells, or too large")
+        if self.weights is not None and (
+            self.kind != "matrix" or [len(own) for own in self.weights if own] != self._weighted_sizes
+        ):
+            raise ValueError("a factor whose weights are not those of its axes")
 
     @property
     def cells(self) -> int:
@@ -110,7 +117,14 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Array:
-        """K⁺, (cells, rows): measurement to residual, or to marginal where K is full."""
+        """K⁺, (cells, rows): measurement to residual, or to marginal where K is full.
+
+        Where axes have weights it is ⊗(I − u1ᵀ) K⁺: what is left of a table when its totals are spread by u sums to
+        zero along every axis, and answers queries centred by u as K⁺ does.
+        """
+        return self._spread_by_weights(self._pseudo_inverse())
+
+    def _pseudo_inverse(self) -> Array:
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
@@ -126,6 +140,21 @@ class Factor:
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
+
+    @property
+    def _weighted_sizes(self) -> list[int]:
+        return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
+
+    def _spread_by_weights(self, values: Array) -> Array:
+        """⊗(I − u1ᵀ) of arrays of (cells, …)."""
+        if self.weights is None:
+            return values
+        cells = values.reshape(*self.shape, -1)
+        for axis, (own, size) in enumerate(zip(self.weights, self.shape, strict=True)):
+            if own is not None:
+                profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
+                cells = cells - profile * cells.sum(axis=axis, keepdims=True)
+        return np.asarray(cells.reshape(values.shape))
 
     def spans(self, pieces: Array, tolerance: float = SPAN_TOLERANCE) -> bool:
         """Whether pieces of queries, (m, cells), lie in the span of the rows."""

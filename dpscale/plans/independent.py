@@ -20,7 +20,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.residual_estimator import ResidualEstimator
 from dpscale.plans.told import Accuracy, SpannedQuery
-from dpscale.residual import kron, piece, subsets
+from dpscale.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
 
 Array = NDArray[np.float64]
@@ -69,17 +69,21 @@ class IndependentResiduals(Accuracy):
         total = np.zeros(len(queries))
         for estimator in self._inside(attributes):
             axes = [attributes.index(name) for name in estimator.attributes]
-            total += estimator.variances(piece(queries, axes, lead=1))
+            total += estimator.variances(piece(queries, axes, lead=1, profiles=self.axis_profiles(attributes)))
         return total
 
     def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Array:
         """What one residual adds for every product query: an outer product unless the strategy is joint."""
-        means = {name: family.means(self.domain[name].size) ** 2 for name, family in families.items()}
+        means = {name: self._means(name, family) ** 2 for name, family in families.items()}
         if estimator.joint:
             return self._joint_variances(families, means, estimator)
         pairs = zip(estimator.attributes, estimator.factors, strict=True)
         vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in pairs}
         return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
+
+    def _means(self, name: str, family: Family) -> Array:
+        """What is left of every query where an attribute is averaged away."""
+        return _means(family, self.domain[name].size, self.weights.get(name))
 
     def _joint_variances(
         self, families: dict[str, Family], means: dict[str, Array], estimator: ResidualEstimator
@@ -101,9 +105,8 @@ class IndependentResiduals(Accuracy):
     def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
         """What one residual adds to the sum over all product queries: traces of Grams times covariances."""
         kept = estimator.attributes
-        outside = [
-            _mean_square(family, self.domain[name].size) for name, family in families.items() if name not in kept
-        ]
+        pairs = [(family, name) for name, family in families.items() if name not in kept]
+        outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]
         return estimator.scale * math.prod(outside) * _trace(tuple(families[name] for name in kept), estimator)
 
 
@@ -121,6 +124,11 @@ def _axis_trace(family: Family, factor: Factor) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _mean_square(family: Family, size: int) -> float:
-    """|W1|² / n²: what is left of a family's queries where the axis is averaged away."""
-    return float((family.means(size) ** 2).sum())
+def _means(family: Family, size: int, weights: Weights | None) -> Array:
+    """W1/n, or Wu: what is left of a family's queries where the axis is averaged away."""
+    return family.means(size) if weights is None else family.answers(profile_of(weights, size), 0)
+
+
+@lru_cache(maxsize=4096)
+def _mean_square(family: Family, size: int, weights: Weights | None) -> float:
+    return float((_means(family, size, weights) ** 2).sum())

@@ -34,7 +34,9 @@ class Plan:
     """What is going to be measured. Immutable; made by `dpscale.plan`.
 
     `error`: weighted sum of the queries' variances at privacy cost 1; `bound`: what no plan of the family that the
-    method optimises over can go below (0 where none is known); `notes`: remarks for the reader.
+    method optimises over can go below (0 where none is known); `notes`: remarks for the reader; `stationary`: where the
+    plan chose weights of the axes, how far the error is from flat in them (relative, to first order, a thousandth of
+    an axis' weight moved).
     """
 
     workload: Workload
@@ -43,6 +45,7 @@ class Plan:
     error: float
     bound: float
     notes: tuple[str, ...] = ()
+    stationary: float | None = None
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

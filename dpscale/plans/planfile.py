@@ -25,7 +25,8 @@ OLDER = "rho"  # what plans of adaptive mechanisms were charged by before Gaussi
 def content_of(plan: Plan) -> dict[str, Any]:
     """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
     factors = _numbered(plan)
-    return {
+    flat = {} if plan.stationary is None else {"stationary": plan.stationary}
+    return flat | {
         "mechanism": plan.mechanism,
         "workload": plan.workload.digest,
         "error": plan.error,
@@ -108,7 +109,8 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
     if not all(0 < block.share <= 1 for block in blocks):
         raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
                        "start a new run")  # fmt: skip
-    return Plan(workload, content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"]))
+    told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
+    return Plan(workload, *told, content.get("stationary"))
 
 
 def _fits(block: Block, workload: Workload) -> bool:
@@ -129,11 +131,15 @@ def _describe(factor: Factor) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
     if factor.matrix is not None:
         described["sha256"] = factor.digest
+    if factor.weights is not None:
+        described["weights"] = [None if own is None else list(own) for own in factor.weights]
     return described
 
 
 def _factor(described: dict[str, Any], matrix: Any) -> Factor:
-    factor = Factor(described["kind"], tuple(described["shape"]), matrix)
+    weights = described.get("weights")
+    own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
+    factor = Factor(described["kind"], tuple(described["shape"]), matrix, own)
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor

@@ -22,7 +22,7 @@ from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.residual_estimator import ResidualEstimator, estimators
-from dpscale.residual import piece, subsets
+from dpscale.residual import Weights, piece, profile_of, subsets
 from dpscale.workload import Part, Workload
 
 Array = NDArray[np.float64]
@@ -54,10 +54,15 @@ class Accuracy(ABC):
         """The estimator of every residual that the blocks tell of."""
         return estimators(self.blocks, self.variances, self._spread, self._factors)
 
-    @property
+    @cached_property
+    def weights(self) -> dict[str, Weights]:
+        """The weights of the attributes whose residuals are not centred by the plain mean."""
+        return dict(pair for block in self.blocks for pair in block.weights)
+
+    @cached_property
     def profiles(self) -> Mapping[str, Array]:
         """How the total of an attribute is spread over its cells, where it is not evenly."""
-        return {}
+        return {name: profile_of(own, len(own)) for name, own in self.weights.items()}
 
     def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Array]:
         """The profiles of the axes of an array over some attributes."""

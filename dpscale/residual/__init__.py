@@ -8,5 +8,6 @@ Every function takes an array and axes, and never builds a Kronecker product.
 """
 
 from dpscale.residual.axes import Profiles, center, kron, piece, residual_of, smear, subsets
+from dpscale.residual.weights import Weights, profile_of
 
-__all__ = ["Profiles", "center", "kron", "piece", "residual_of", "smear", "subsets"]
+__all__ = ["Profiles", "Weights", "center", "kron", "piece", "profile_of", "residual_of", "smear", "subsets"]

@@ -3,12 +3,13 @@
 The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
 rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
 at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
-space, K is a whole combination of integer rows that span the same. Sensitivity and covariance are those of K itself.
+space, K is a whole combination of integer rows that span the same. An axis with weights U has K centred by those (see
+`residual.weights`), at the price of their bits. Sensitivity and covariance are those of K itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,18 @@ from numpy.typing import NDArray
 from dpscale.errors import PlanError
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.factor import Factor
+from dpscale.residual import Weights
+from dpscale.residual.weights import centred
 
 Array = NDArray[np.float64]
 
-TOTAL_BITS = 75
-LARGEST_BITS = 25
+TOTAL_BITS, MOST_BITS = 75, 93
+LARGEST_BITS, FEWEST_BITS = 25, 8
+ENTRY_BITS, WEIGHT_BITS = 56, 14  # of a whole entry; of an axis' weights where there is room
 TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
+AxisWeights = tuple[Weights | None, ...]
 LOST = 1e-3  # of a query: no rounding error, but another span
 
 
@@ -35,14 +40,22 @@ def worth(factor: Factor, rows: Array, noise: str = GAUSSIAN) -> float:
         return np.inf
 
 
-def round_strategy(rows: Array, root: Array, shape: tuple[int, ...], bits: int, basis: Array | None = None) -> Factor:
+def round_strategy(
+    rows: Array,
+    root: Array,
+    shape: tuple[int, ...],
+    bits: int,
+    basis: Array | None = None,
+    weights: Sequence[Weights | None] | None = None,
+) -> Factor:
     """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
 
     With an integer `basis` of the span, K is made of whole multiples of its rows, so that it spans the same space.
+    `weights`: of the axes, by which rows are centred.
     """
-    tries = TRIES if root.shape[1] <= TRIED_CELLS else 1
+    tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
     scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
-    make = _centred(shape) if basis is None else _combined(basis, shape, len(root))
+    make = _centred(shape, own) if basis is None else _combined(basis, shape, len(root), own)
     best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
     if not worth(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
@@ -53,30 +66,35 @@ def round_strategy(rows: Array, root: Array, shape: tuple[int, ...], bits: int, 
     return best
 
 
-def _centred(shape: tuple[int, ...]) -> Callable[[Array], Factor]:
+def _centred(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array], Factor]:
     """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
+    named = None if weights == (None,) * len(shape) else weights
 
     def rounded(scaled: Array) -> Factor:
         integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
-        for axis in range(1, integers.ndim):
+        for axis, own in enumerate(weights, start=1):
+            if own is not None:
+                integers = np.moveaxis(centred(np.moveaxis(integers, axis, -1), own), -1, axis)
+                continue
             rest = integers.take(range(1, integers.shape[axis]), axis)
             integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
-        return Factor("matrix", shape, integers.reshape(len(scaled), -1))
+        return Factor("matrix", shape, integers.reshape(len(scaled), -1), named)
 
     return rounded
 
 
-def _combined(basis: Array, shape: tuple[int, ...], rank: int) -> Callable[[Array], Factor]:
+def _combined(basis: Array, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Array], Factor]:
     """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
     from scipy.linalg import qr
 
     _, _, order = qr(basis.T, mode="economic", pivoting=True)
     chosen = basis[np.sort(order[:rank])]
     inverse = np.linalg.pinv(chosen)
+    named = None if weights == (None,) * len(shape) else weights
 
     def rounded(scaled: Array) -> Factor:
         mixed = np.rint(scaled @ inverse).astype(np.int64)
-        return Factor("matrix", shape, mixed @ chosen.astype(np.int64))
+        return Factor("matrix", shape, mixed @ chosen.astype(np.int64), named)
 
     return rounded
 
@@ -87,6 +105,22 @@ def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
-def bits_for(matrices: int) -> int:
-    """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range."""
+def bits_for(matrices: int, wider: int = 0) -> int:
+    """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range.
+
+    `wider`: bits that centring by weights adds to each.
+    """
+    if wider:
+        return max(FEWEST_BITS, min(LARGEST_BITS, ENTRY_BITS - wider, MOST_BITS // max(matrices, 1) - wider))
     return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1))
+
+
+def weight_bits(weights: AxisWeights) -> int:
+    """The bits that centring by weights adds to every entry."""
+    return sum(sum(own).bit_length() - 1 for own in weights if own is not None)
+
+
+def bits_of_weights(size: int, axes: int) -> int:
+    """Bits of the weights of an axis of `size` cells, in strategies of up to `axes` rounded axes: an error of u counts
+    squared, so that these lose less than 10^-7; fewer where many axes leave no room."""
+    return min(max(WEIGHT_BITS, size.bit_length() + 9), 2 * MOST_BITS // (5 * max(axes, 1)))

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from dpscale.plans.allocation import variance_factor
 from dpscale.plans.factor import Factor, center_factor
-from dpscale.residual import kron
+from dpscale.residual import Weights, kron, profile_of
 from dpscale.solve.convex import Optimum
-from dpscale.solve.lattice import BASIS_BITS, bits_for, round_strategy, worth
+from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, bits_for, round_strategy, weight_bits, worth
 from dpscale.solve.solution import Solution
 from dpscale.workload import GramFactor, Subworkload, root_of
-from dpscale.workload.factors import compressed
+from dpscale.workload.factors import AxisWeights, compressed
 
 Array = NDArray[np.float64]
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
@@ -32,18 +32,22 @@ RIDGE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span."""
+    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span.
+
+    `weights`: of every axis, by which the rows are centred.
+    """
 
     key: str
     shape: tuple[int, ...]
     rows: Array
     basis: Array | None
+    weights: tuple[Weights | None, ...]
 
     @cached_property
     def is_center(self) -> bool:
         """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
         n = self.rows.shape[1]
-        if len(self.shape) != 1 or len(self.rows) != n - 1:
+        if len(self.shape) != 1 or len(self.rows) != n - 1 or self.weights != (None,):
             return False
         gram = self.rows.T @ self.rows
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
@@ -56,24 +60,26 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, Problem]) -> tup
     """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     if only and not sub.is_joint(only):
-        pairs = zip(only, sub.sizes, strict=True)
-        return tuple(_problem_of(sub.factors[key], (n,), based, known) for key, n in pairs)
+        triples = zip(only, sub.sizes, sub.weights, strict=True)
+        return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)
     if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
         return ()
     if only:
-        return (_problem_of(sub.factors[only[0]], sub.sizes, based, known),)
-    rows = sub.rows() / math.sqrt(sub.scale)
-    known[sub.signature()] = _problem(sub.signature(), sub.sizes, rows, _common_basis(sub) if based else None)
+        return (_problem_of(sub.factors[only[0]], sub.sizes, sub.weights, based, known),)
+    rows, basis = sub.rows() / math.sqrt(sub.scale), _common_basis(sub) if based else None
+    known[sub.signature()] = _problem(sub.signature(), sub.sizes, rows, basis, sub.weights)
     return (known[sub.signature()],)
 
 
-def _problem_of(factor: GramFactor, shape: tuple[int, ...], based: bool, known: dict[str, Problem]) -> Problem:
+def _problem_of(
+    factor: GramFactor, shape: tuple[int, ...], weights: AxisWeights, based: bool, known: dict[str, Problem]
+) -> Problem:
     if factor.key not in known:
-        known[factor.key] = _problem(factor.key, shape, factor.rows, factor.basis if based else None)
+        known[factor.key] = _problem(factor.key, shape, factor.rows, factor.basis if based else None, weights)
     return known[factor.key]
 
 
-def _problem(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None) -> Problem:
+def _problem(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights) -> Problem:
     """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added.
 
     The addition is a trace, so that rounding the strategy cannot leave the span of the queries.
@@ -81,12 +87,18 @@ def _problem(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None)
     rows = compressed(rows)
     full = math.prod(n - 1 for n in shape)
     if basis is not None and len(rows) < full:
-        return Problem(key, shape, rows, basis)
+        return Problem(key, shape, rows, basis, weights)
     if len(rows) < full:
         gram = rows.T @ rows
-        centring = kron([np.eye(n) - 1 / n for n in shape])
+        centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
-    return Problem(key, shape, rows, None)
+    return Problem(key, shape, rows, None, weights)
+
+
+def _orthogonal(weights: Weights | None, size: int) -> Array:
+    """The projector on what is orthogonal to u."""
+    profile = profile_of(weights, size)
+    return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)
 
 
 def _common_basis(sub: Subworkload) -> Array | None:
@@ -97,7 +109,10 @@ def _common_basis(sub: Subworkload) -> Array | None:
 
 
 def bits_of(problems: tuple[Problem, ...]) -> int:
-    return bits_for(sum(not problem.is_center for problem in problems))
+    """Bits to which a product's factors are rounded, before weighted centring adds those of the weights."""
+    rounded = [problem for problem in problems if not problem.is_center]
+    wider = max((weight_bits(problem.weights) for problem in rounded), default=0)
+    return bits_for(len(rounded), wider)
 
 
 def assembled(problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: Rounded, noise: str) -> Solution:
@@ -118,5 +133,6 @@ def _factor(problem: Problem, optimum: Optimum, bits: int) -> Factor:
     if problem.is_center:
         return center_factor(problem.shape[0])
     if problem.basis is not None:
-        return round_strategy(problem.rows, optimum.root, problem.shape, BASIS_BITS, problem.basis)
-    return round_strategy(problem.rows, optimum.root, problem.shape, bits)
+        finer = min(BASIS_BITS + weight_bits(problem.weights), ENTRY_BITS)
+        return round_strategy(problem.rows, optimum.root, problem.shape, finer, problem.basis, problem.weights)
+    return round_strategy(problem.rows, optimum.root, problem.shape, bits, weights=problem.weights)

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from dpscale.names import AttributeSet
-from dpscale.residual import piece
+from dpscale.residual import Weights, piece, profile_of
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.parts import ExplicitPart, JointPart
 
@@ -22,7 +22,7 @@ class GramFactor:
     """A Gram of trace 1 as rows F, (r, cells), on the cells of some axes; equal keys mean equal factors.
 
     `basis`: integer rows, exactly centred along every axis, that span the same space; None where there are none with
-    fewer rows than the centred space has dimensions.
+    fewer rows than the centred space has dimensions. "Centred" is by the weights of the axes, where they have some.
     """
 
     key: str
@@ -39,7 +39,8 @@ class Axis:
     """What a Kronecker term needs of a one-way family on n cells.
 
     `factor`: of C WᵀW C, scaled to trace 1 so that families that differ by a factor only (all of them at n = 2) are
-    equal; `weight` is that trace; `mean_square` is |W1|²/n², the weight left when the axis is averaged away.
+    equal; `weight` is that trace; `mean_square` is |W1|²/n², the weight left when the axis is averaged away. Where the
+    axis has weights, C is I − u1ᵀ on the right (and its transpose on the left), and the rest is |Wu|².
     """
 
     factor: GramFactor
@@ -48,13 +49,28 @@ class Axis:
 
 
 @lru_cache(maxsize=4096)
-def axis_of(family: str, size: int) -> Axis:
+def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     """The axis of a family at a size, made once."""
     gram = FAMILIES[family].gram(size)
-    centered = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
+    if weights is None:
+        centered, square = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean(), float(gram.sum()) / size**2
+    else:
+        centered, square = weighted_piece(gram, profile_of(weights, size))
     weight = float(np.trace(centered))
-    key = f"two/{size}" if size == 2 else f"{family}/{size}"
-    return Axis(GramFactor(key, root_of((centered + centered.T) / (2 * weight))), weight, float(gram.sum()) / size**2)
+    key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
+    return Axis(GramFactor(key, root_of((centered + centered.T) / (2 * weight))), weight, square)
+
+
+def weighted_piece(gram: Array, profile: Array) -> tuple[Array, float]:
+    """(I − 1uᵀ) G (I − u1ᵀ), what the pieces q − (q·u)1 of an axis' queries leave, and uᵀGu, what their means do."""
+    mean = gram @ profile
+    square = float(profile @ mean)
+    return np.asarray(gram - mean - mean[:, None] + square), square
+
+
+def named(weights: Weights | None) -> str:
+    """What a key says of an axis' weights."""
+    return "" if weights is None else f"~{hashlib.sha256(repr(weights).encode()).hexdigest()[:32]}"
 
 
 def root_of(gram: Array) -> Array:
@@ -73,34 +89,44 @@ def compressed(rows: Array) -> Array:
     return np.asarray(vectors[:, kept].T @ rows)
 
 
-_PIECES: dict[tuple[str, tuple[int, ...]], tuple[GramFactor | None, float]] = {}
+AxisWeights = tuple[Weights | None, ...]
+_PIECES: dict[tuple[str, tuple[int, ...], AxisWeights], tuple[GramFactor | None, float]] = {}
 
 
 def piece_factor(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | None, float]:
-    """The factor of the pieces that the queries of a set leave on the axes `keep`, and its weight; None where zero."""
-    key = (part.key(attributes), keep)
+    """The factor of the pieces that the queries of a set leave on the axes `keep`, and its weight; None where zero.
+
+    `weights`: of every axis of the set.
+    """
+    key = (part.key(attributes), keep, weights)
     if key not in _PIECES:
         if len(_PIECES) > 512:
             _PIECES.clear()
-        _PIECES[key] = _make_piece(part, attributes, keep)
+        _PIECES[key] = _make_piece(part, attributes, keep, weights)
     return _PIECES[key]
 
 
+def weighted_queries(part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
+    """A set's queries, (m, sizes…), each times the root of its weight."""
+    return part.queries(attributes) * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))
+
+
 def _make_piece(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...]
+    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | None, float]:
-    queries = part.queries(attributes)
-    weighted = queries * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))
-    pieces = piece(weighted, keep, lead=1).reshape(len(queries), -1)
+    weighted = weighted_queries(part, attributes)
+    queries, pairs = weighted, enumerate(zip(weights, weighted.shape[1:], strict=True))
+    profiles = {axis: profile_of(own, size) for axis, (own, size) in pairs if own is not None}
+    pieces = piece(weighted, keep, lead=1, profiles=profiles).reshape(len(queries), -1)
     weight = float((pieces**2).sum())
     if weight <= NEGLIGIBLE * float((weighted**2).sum()) or not len(queries):
         return None, 0.0
     rows = compressed(pieces / np.sqrt(weight))
-    name = f"{part.key(attributes)}@{','.join(map(str, keep))}"
-    basis = _integer_basis(part.basis(attributes), keep) if keep else None
-    return GramFactor(_content_key(rows) if len(keep) == 1 else name, rows, basis), weight
+    name = f"{part.key(attributes)}@{','.join(map(str, keep))}" + "".join(map(named, weights))
+    basis = _integer_basis(part.basis(attributes), keep, weights) if keep else None
+    return GramFactor(_content_key(rows) + named(weights[keep[0]]) if len(keep) == 1 else name, rows, basis), weight
 
 
 def _content_key(rows: Array) -> str:
@@ -109,11 +135,16 @@ def _content_key(rows: Array) -> str:
     return f"cells/{hashlib.sha256(gram.tobytes()).hexdigest()}"
 
 
-def _integer_basis(basis: Array | None, keep: tuple[int, ...]) -> Array | None:
+def _integer_basis(basis: Array | None, keep: tuple[int, ...], weights: AxisWeights) -> Array | None:
     """Pieces of integer arrays, times what makes them whole; only where they are fewer than the centred space."""
     if basis is None:
         return None
-    pieces = np.rint(piece(basis, keep, lead=1) * np.prod(basis.shape[1:]))
+    pairs = list(zip(weights, basis.shape[1:], strict=True))
+    profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}
+    whole = np.prod([float(size if own is None else sum(own)) for own, size in pairs])
+    pieces = np.rint(piece(basis, keep, lead=1, profiles=profiles) * whole)  # by powers of two: exact
     flat = pieces.reshape(len(pieces), -1)
+    if profiles:
+        flat = flat // np.maximum(np.gcd.reduce(flat.astype(np.int64), axis=1, keepdims=True), 1)
     dimensions = int(np.prod([basis.shape[1 + axis] - 1 for axis in keep]))
     return flat if len(flat) < dimensions else None

@@ -3,13 +3,15 @@
 For A' ⊆ A the queries of a product family over A leave, on A', the Gram
     weight · Π over A∖A' of |W1|²/n² · ⊗ over A' of C WᵀW C,
 and those of a joint family or an array a Gram of low rank or dense; so every subworkload is a weighted sum of Kronecker
-terms and joint terms, merged where the factors are equal (QuerySmasher, section 5).
+terms and joint terms, merged where the factors are equal (QuerySmasher, section 5). An axis may have weights u: then Wu
+stands for W1/n and I − u1ᵀ for C, and nothing else is otherwise (weighted residuals, docs/mechanisms.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
-from dpscale.residual import kron, subsets
+from dpscale.residual import Weights, kron, subsets
 from dpscale.workload.factors import Axis, GramFactor, axis_of, piece_factor
 from dpscale.workload.families import Array
 from dpscale.workload.parts import ExplicitPart, JointPart, ProductPart
@@ -30,12 +32,14 @@ DENSE_CELLS = 10_000
 class Subworkload:
     """The Gram of one residual space: Σ weight · ⊗ factors.
 
-    `attributes` in domain order with their `sizes`; `terms` maps the keys of the factors to a weight that holds their
-    traces; a key of one factor over several axes is a joint term. `factors` holds what is behind the keys.
+    `attributes` in domain order with their `sizes` and, where they have some, `weights`; `terms` maps the keys of the
+    factors to a weight that holds their traces; a key of one factor over several axes is a joint term. `factors` holds
+    what is behind the keys.
     """
 
     attributes: AttributeSet
     sizes: tuple[int, ...]
+    weights: tuple[Weights | None, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
     factors: dict[str, GramFactor] = field(default_factory=dict)
 
@@ -82,53 +86,62 @@ class Subworkload:
         return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
 
 
-def decompose(workload: Workload) -> list[Subworkload]:
-    """The subworkloads that the workload asks something of, smaller attribute sets first."""
-    by_set: dict[AttributeSet, Subworkload] = {}
+def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> list[Subworkload]:
+    """The subworkloads that the workload asks something of, smaller attribute sets first.
+
+    `weights`: of the attributes that are not averaged by the plain mean.
+    """
+    split = _Split(workload.domain, weights or {})
     for part in workload.parts:
         for attributes, weight in zip(part.sets, part.weights, strict=True):
             if isinstance(part, ProductPart):
-                _add_products(part, attributes, weight, by_set)
+                split.add_products(part, attributes, weight)
             else:
-                _add_joint(part, attributes, weight, by_set)
+                split.add_joint(part, attributes, weight)
     order = {name: i for i, name in enumerate(workload.domain.names)}
-    asked = [sub for sub in by_set.values() if sub.scale > 0]
+    asked = [sub for sub in split.by_set.values() if sub.scale > 0]
     return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
 
 
-def _at(by_set: dict[AttributeSet, Subworkload], domain: Domain, attributes: AttributeSet) -> Subworkload:
-    if attributes not in by_set:
-        by_set[attributes] = Subworkload(attributes, domain.shape(attributes))
-    return by_set[attributes]
+@dataclass
+class _Split:
+    """The subworkloads so far."""
 
+    domain: Domain
+    weights: Mapping[str, Weights]
+    by_set: dict[AttributeSet, Subworkload] = field(default_factory=dict)
 
-def _add_products(
-    part: ProductPart, attributes: AttributeSet, weight: float, by_set: dict[AttributeSet, Subworkload]
-) -> None:
-    sizes = part.domain.shape(attributes)
-    axes = [axis_of(family.name, n) for family, n in zip(part.families(attributes), sizes, strict=True)]
-    for kept in subsets(tuple(range(len(axes)))):
-        total = weight
-        for i, axis in enumerate(axes):
-            total *= axis.weight if i in kept else axis.mean_square
-        mine: list[Axis] = [axes[i] for i in kept]
-        sub = _at(by_set, part.domain, tuple(attributes[i] for i in kept))
-        sub.add([axis.factor for axis in mine], total)
+    def at(self, attributes: AttributeSet) -> Subworkload:
+        if attributes not in self.by_set:
+            own = self.weights_of(attributes)
+            self.by_set[attributes] = Subworkload(attributes, self.domain.shape(attributes), own)
+        return self.by_set[attributes]
 
+    def weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:
+        return tuple([self.weights.get(name) for name in attributes])
 
-def _add_joint(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float, by_set: dict[AttributeSet, Subworkload]
-) -> None:
-    cells = part.domain.cells(attributes)
-    if cells > DENSE_CELLS:
-        raise PlanError(
-            "workload",
-            f"family {part.name} over {cells} cells ({', '.join(attributes)})",
-            f"at most {DENSE_CELLS} cells",
-            "coarsen the attributes, or ask a product family",
-        )
-    for kept in subsets(tuple(range(len(attributes)))):
-        factor, piece_weight = piece_factor(part, attributes, kept)
-        sub = _at(by_set, part.domain, tuple(attributes[i] for i in kept))
-        if factor is not None:
-            sub.add([factor] if kept else [], weight * piece_weight)
+    def add_products(self, part: ProductPart, attributes: AttributeSet, weight: float) -> None:
+        triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
+        axes = [axis_of(family.name, n, self.weights.get(name)) for family, n, name in triples]
+        for kept in subsets(tuple(range(len(axes)))):
+            total = weight
+            for i, axis in enumerate(axes):
+                total *= axis.weight if i in kept else axis.mean_square
+            mine: list[Axis] = [axes[i] for i in kept]
+            self.at(tuple(attributes[i] for i in kept)).add([axis.factor for axis in mine], total)
+
+    def add_joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float) -> None:
+        cells = part.domain.cells(attributes)
+        if cells > DENSE_CELLS:
+            raise PlanError(
+                "workload",
+                f"family {part.name} over {cells} cells ({', '.join(attributes)})",
+                f"at most {DENSE_CELLS} cells",
+                "coarsen the attributes, or ask a product family",
+            )
+        own = self.weights_of(attributes)
+        for kept in subsets(tuple(range(len(attributes)))):
+            factor, piece_weight = piece_factor(part, attributes, kept, own)
+            sub = self.at(tuple(attributes[i] for i in kept))
+            if factor is not None:
+                sub.add([factor] if kept else [], weight * piece_weight)

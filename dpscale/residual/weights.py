@@ -1,0 +1,43 @@
+"""Weights of an axis: whole numbers U, one a cell, whose sum M is a power of two; u = U/M is how a query is averaged.
+
+For any whole row r the row M·r − (r·U)·1 is whole and orthogonal to U, exactly: so strategies on the lattice can be
+centred by u as they can by the plain mean, which is M = n, U = 1 and is written None here. All strategies that touch an
+attribute share its weights, for pieces on different residuals add up to the query only then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Weights = tuple[int, ...]
+
+
+def profile_of(weights: Weights | None, size: int) -> Array:
+    """u, of shape (size,): sums to 1; plain where there are no weights."""
+    return np.full(size, 1 / size) if weights is None else np.array(weights, dtype=np.float64) / sum(weights)
+
+
+def whole_weights(profile: Array, bits: int) -> Weights:
+    """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest."""
+    numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
+    numbers[int(np.argmax(profile))] += (1 << bits) - sum(numbers)
+    return tuple(numbers)
+
+
+def centred(rows: Integers, weights: Weights) -> Integers:
+    """M·r − (r·U)·1 of rows along their last axis: whole, and orthogonal to U."""
+    numbers = np.array(weights, dtype=np.int64)
+    return np.asarray(rows * numbers.sum() - (rows @ numbers)[..., None])
+
+
+def is_centred(rows: Integers, weights: Weights | None) -> bool:
+    """Whether all rows are orthogonal to U along their last axis, exactly: a sum that wraps round is not small."""
+    numbers = np.ones(rows.shape[-1], dtype=np.int64) if weights is None else np.array(weights, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        wrapped = rows @ numbers
+    size = np.abs(rows.astype(np.float64)) @ np.abs(numbers.astype(np.float64))
+    near = rows.astype(np.float64) @ numbers.astype(np.float64)
+    return bool((wrapped == 0).all() and (np.abs(near) <= 1e-9 * size).all())

@@ -1,0 +1,154 @@
+"""The weights by which a plan averages each axis, searched for the least error of the best plan (papers' notes, 6).
+
+One product family on every axis: all optima are products of s(u) and l(u), so only their Pareto curve matters. It has
+one parameter t: min over u of √(t + s) + √l is the problem of the rows [W; √t·1], and u = X⁻¹1/(1ᵀX⁻¹1) of its optimum.
+J is stationary where the curve's slope is J's: √(t + s)/√l = (∂J/∂l)/(∂J/∂s), a fixed point that takes a few steps.
+Several families on one axis, or joint ones: from the end of that a descent on u itself (L-BFGS, `weighed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.solve.convex import optimise
+from dpscale.solve.demands import Demands, Joint, Products
+from dpscale.solve.weighed import Point, Profiles, Weighed, gram_of
+from dpscale.workload import root_of
+
+Array = NDArray[np.float64]
+STEPS, FLAT = 12, 1e-10
+TOLERANCE, ROUGHLY = 1e-8, 1e-5
+SOLVED_WHOLE, FEW_CELLS, TWO_STARTS = 2600, 200, 64
+MOVED = 1e-3
+
+
+@dataclass(frozen=True)
+class Searched:
+    """u by kind, J there and at the plain mean, the ends of all starts, and how flat J is (see `stationary`)."""
+
+    profiles: list[Array]
+    value: float
+    plain: float
+    ends: tuple[float, ...]
+    stationary: float
+
+
+def search(demands: Demands, noise: str) -> Searched:
+    """The best weights that are found, never worse than the plain mean."""
+    even = [np.full(size, 1 / size) for size in demands.sizes]
+    if len(demands.even) == len(even):
+        return Searched(even, 1.0, 1.0, (), 0.0)
+    largest = max((math.prod(demands.shape(demand)) for demand in _sums(demands)), default=0)
+    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if largest <= FEW_CELLS else ROUGHLY)
+    start = _along_curve(Weighed(demands, noise, 0, TOLERANCE), even)
+    plain = whole(even)
+    if largest == 0:  # products alone
+        ends = [whole(start)]
+    else:
+        starts = [start, even] if largest <= TWO_STARTS else [start]
+        ends = [descend(whole, profiles, _evaluations(largest)) for profiles in starts]
+    best = min([plain, *ends], key=lambda point: point.value)
+    return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
+
+
+def stationary(point: Point) -> float:
+    """How flat the error is in u: what it changes by, to first order and relatively, when a thousandth of an axis'
+    weight moves from one cell to another."""
+    even = point.weighed.demands.even
+    slopes = [float(np.ptp(slope)) for kind, slope in enumerate(point.gradient()) if kind not in even]
+    power = 2 if point.weighed.noise == "gaussian" else 3
+    return power * MOVED * max(slopes, default=0.0) / point.value
+
+
+def _sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
+    """The demands that are no Kronecker product."""
+    return [demand for demand in demands.counts if len({_form(term) for term, _ in demand}) > 1 or _joint(demand)]
+
+
+def _form(term: Products | Joint) -> object:
+    return term.kept if isinstance(term, Products) else term
+
+
+def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
+    return any(isinstance(term, Joint) for term, _ in demand)
+
+
+def _evaluations(cells: int) -> int:
+    """How often J may be had where its largest problem has so many cells."""
+    return 30 if cells <= FEW_CELLS else 10 if cells <= 900 else 6
+
+
+def _along_curve(weighed: Weighed, profiles: Profiles) -> list[Array]:
+    """The fixed point of t, all kinds at once; the best that was met."""
+    best = point = weighed(profiles)
+    for _ in range(STEPS):
+        before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(profiles))])
+        best = min(best, point, key=lambda one: one.value)
+        if abs(point.value - before) <= FLAT * before:
+            break
+    return list(best.profiles)
+
+
+def _on_curve(point: Point, kind: int) -> Array:
+    """The weights at which the curve of a kind's main family has the slope that J has."""
+    profile = point.profiles[kind]
+    tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
+    if not tokens or kind in point.weighed.demands.even:
+        return profile
+    main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
+    averaged, gram = point.tokens[main], gram_of(main[1], len(profile))
+    added = averaged.value * (point.by_value[main] / point.by_square[main]) ** 2 - averaged.square
+    gram = gram + max(added, 0.0)
+    root = optimise(root_of(gram / np.trace(gram)), gram.shape[:1], TOLERANCE).root
+    inverse = np.linalg.solve(root.T @ root, np.ones(len(profile)))
+    return np.asarray(inverse / inverse.sum())
+
+
+def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
+    """L-BFGS on the weights of all kinds that are not even, from some; the best point met."""
+    from scipy.optimize import minimize
+
+    free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
+    met: list[Point] = []
+
+    def objective(moves: Array) -> tuple[float, Array]:
+        point = weighed(moved(profiles, free, moves))
+        met.append(point)
+        slopes = point.gradient()
+        parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
+        return math.log(point.value), np.concatenate(parts) / point.value
+
+    start = np.zeros(sum(len(profiles[kind]) for kind in free))
+    options = {"maxfun": evaluations, "ftol": 1e-9, "gtol": 1e-7}
+    minimize(_stopped(objective, evaluations), start, jac=True, method="L-BFGS-B", options=options)
+    return min(met, key=lambda point: point.value)
+
+
+def moved(profiles: Profiles, free: Sequence[int], moves: Array) -> list[Array]:
+    """Profiles with those of the free kinds moved, in units of 1/n; the sums stay 1."""
+    new, start = list(profiles), 0
+    for kind in free:
+        move = moves[start : start + len(new[kind])]
+        start += len(move)
+        new[kind] = new[kind] + (move - move.mean()) / len(move)
+    return new
+
+
+def _stopped(
+    objective: Callable[[Array], tuple[float, Array]], evaluations: int
+) -> Callable[[Array], tuple[float, Array]]:
+    """The objective, flat once it was had so often: L-BFGS ends its line searches late otherwise."""
+    last: list[tuple[float, Array]] = []
+
+    def limited(moves: Array) -> tuple[float, Array]:
+        if len(last) >= evaluations:
+            return last[-1][0], np.zeros_like(moves)
+        last.append(objective(moves))
+        return last[-1]
+
+    return limited

@@ -1,0 +1,165 @@
+"""What a workload asks of its residual spaces before the axes have weights, alike ones counted and not repeated.
+
+A product query over A leaves on A' ⊆ A the Gram weight · Π over A∖A' of s(u) · ⊗ over A' of its pieces' Grams: so a
+space is known by what is kept and what is averaged away, each a *token* (kind of attribute, one-way family). Attributes
+of one kind share their weights u: those of one size that the workload asks the same of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+from dpscale.residual import subsets
+from dpscale.workload import Part, ProductPart, Workload
+from dpscale.workload.factors import weighted_queries
+from dpscale.workload.joint import JOINT
+
+Array = NDArray[np.float64]
+Token = tuple[int, str]
+EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
+MOST_KINDS = 32
+
+
+@dataclass(frozen=True)
+class Products:
+    """The pieces of product queries: what is kept, in the order of the axes, and what is averaged away."""
+
+    kept: tuple[Token, ...]
+    outside: tuple[Token, ...]
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        return tuple(kind for kind, _ in self.kept)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The pieces of other queries, known by `key`, on the axes `kept` of `over`, the kinds of all their axes."""
+
+    key: str
+    over: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        return tuple(self.over[axis] for axis in self.kept)
+
+
+Term = Products | Joint
+Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: terms with their weights
+
+
+@dataclass(frozen=True)
+class Demands:
+    """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key; `even`:
+    kinds whose best weights are those of the plain mean."""
+
+    kind_of: Mapping[str, int]
+    sizes: tuple[int, ...]
+    counts: Mapping[Demand, int]
+    queries: Mapping[str, Array]
+    even: frozenset[int]
+
+    def shape(self, demand: Demand) -> tuple[int, ...]:
+        """Sizes of the axes of a demand's space."""
+        return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
+
+
+def demands_of(workload: Workload) -> Demands:
+    """The demands of a workload."""
+    kinds = _kinds(workload)
+    of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
+    kind_of = {name: of[role] for name, role in kinds.items()}
+    sizes = tuple(role[0] for role in of)
+    even = frozenset(number for role, number in of.items() if role[0] == 1 or {family for family, *_ in role[1]} <= EVEN)
+    by_set, queries = _by_set(workload, kind_of)
+    counts = Counter(_demand(terms) for terms in by_set.values() if any(terms.values()))
+    return Demands(kind_of, sizes, counts, queries, even)
+
+
+Role = tuple[int, frozenset[tuple[str, ...]]]
+
+
+def _kinds(workload: Workload) -> dict[str, Role]:
+    """What makes attributes alike: their size, the families asked of them, and how much of each by degree.
+
+    Where that makes very many kinds, how much is left out.
+    """
+    much: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            for name, family in _families(part, names):
+                much[name][family, str(len(names))] += weight
+    finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
+    if len(set(finely.values())) <= MOST_KINDS:
+        return finely
+    return {name: _role(workload, name, counted, False) for name, counted in much.items()}
+
+
+def _families(part: Part, names: AttributeSet) -> Iterator[tuple[str, str]]:
+    if isinstance(part, ProductPart):
+        yield from ((name, family.name) for name, family in zip(names, part.families(names), strict=True))
+    else:
+        own = part.name in JOINT  # the axes of other arrays are not alike
+        yield from ((name, part.name if own else f"{part.key(names)}/{axis}") for axis, name in enumerate(names))
+
+
+def _role(workload: Workload, name: str, counted: Counter[tuple[str, ...]], finely: bool) -> Role:
+    asked = [(*key, f"{weight:.6g}") if finely else key for key, weight in counted.items() if weight > 0]
+    return workload.domain[name].size, frozenset(asked)
+
+
+def _by_set(
+    workload: Workload, kind_of: Mapping[str, int]
+) -> tuple[dict[AttributeSet, dict[Term, float]], dict[str, Array]]:
+    by_set: dict[AttributeSet, dict[Term, float]] = defaultdict(lambda: defaultdict(float))
+    queries: dict[str, Array] = {}
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            kinds = tuple([kind_of[name] for name in names])
+            if not isinstance(part, ProductPart) and part.key(names) not in queries:
+                queries[part.key(names)] = weighted_queries(part, names)
+            alike = _is_symmetric(part, names, kinds)
+            for kept, term in _terms(part, names, kinds, alike):
+                by_set[tuple([names[axis] for axis in kept])][term] += weight
+    return by_set, queries
+
+
+def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:
+    """Whether every query of a pair stays what it is when its axes are swapped."""
+    return part.name in ("affine", "abs") and len(set(kinds)) == 1
+
+
+def _terms(
+    part: Part, names: AttributeSet, kinds: tuple[int, ...], alike: bool
+) -> Iterator[tuple[tuple[int, ...], Term]]:
+    """The axes that are kept, and the term that the queries of a set leave on them; of alike axes the first stands."""
+    axes = tuple(range(len(names)))
+    if not isinstance(part, ProductPart):
+        yield from ((kept, Joint(part.key(names), kinds, (0,) if alike and kept == (1,) else kept))
+                    for kept in subsets(axes))  # fmt: skip
+        return
+    tokens = [(kind, family.name) for kind, family in zip(kinds, part.families(names), strict=True)]
+    for kept in subsets(axes):
+        outside = sorted([tokens[axis] for axis in axes if axis not in kept])
+        yield kept, Products(tuple([tokens[axis] for axis in kept]), tuple(outside))
+
+
+def _demand(terms: Mapping[Term, float]) -> Demand:
+    """A space's terms; where all keep the same product, the order of the axes tells nothing."""
+    asked = {term: weight for term, weight in terms.items() if weight > 0}
+    if is_product(asked):
+        asked = {Products(tuple(sorted(term.kept)), term.outside): weight  # type: ignore[union-attr]
+                 for term, weight in asked.items()}  # fmt: skip
+    return frozenset(asked.items())
+
+
+def is_product(terms: Mapping[Term, float]) -> bool:
+    """Whether a demand's Gram is one Kronecker product."""
+    return all(isinstance(term, Products) for term in terms) and len({term.kept for term in terms}) <= 1
