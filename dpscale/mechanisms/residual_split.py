@@ -13,6 +13,7 @@ from typing import Any
 
 from dpscale.blas import one_thread
 from dpscale.mechanisms.contract import Question, Tools
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
@@ -21,20 +22,25 @@ from dpscale.solve.convex import Optimum
 from dpscale.solve.product_form import solve_product
 from dpscale.solve.residual_problems import Problem, Rounded, assembled, bits_of, problems_of, rounded_optimum
 from dpscale.solve.solution import Solution, Solve
-from dpscale.workload import Subworkload, Workload, decompose
+from dpscale.workload import Subworkload, decompose
 
 
-def plan_residuals(
-    question: Question,
-    tools: Tools,
-    name: str,
-    solve: Solve,
-    based: bool = True,
-    weights: Mapping[str, Weights] | None = None,
-) -> Plan:
+Solved = dict[AttributeSet, Solution]  # in the order in which blocks are measured
+
+
+def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
     """The plan of a mechanism that solves every subworkload by `solve`.
 
     `based`: whether its strategies stay in the span of the queries, so that an integer basis of that span can be used.
+    """
+    return assembled_plan(question, name, *solved_residuals(question, tools, solve, based))
+
+
+def solved_residuals(
+    question: Question, tools: Tools, solve: Solve, based: bool = True, weights: Mapping[str, Weights] | None = None
+) -> tuple[Solved, tuple[str, ...]]:
+    """Every subworkload's solution, and what the reader should know of the solves.
+
     `weights`: of the attributes that are not averaged by the plain mean.
     """
     subs = decompose(question.workload, weights)
@@ -53,7 +59,8 @@ def plan_residuals(
         if key not in solved:
             solved[key] = assembled(parts, optima, rounded, question.noise)
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs, strict=True)]
-    return _plan(question.workload, name, question.noise, subs, solutions, _remarks(list(optima.values())))
+    by_set = {sub.attributes: solution for sub, solution in zip(subs, solutions, strict=True)}
+    return by_set, _remarks(list(optima.values()))
 
 
 def _run(task: Callable[[], Any]) -> Any:
@@ -69,21 +76,16 @@ def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
     return solve_product(sub, solve, noise)
 
 
-def _plan(
-    workload: Workload,
-    name: str,
-    noise: str,
-    subs: list[Subworkload],
-    solutions: list[Solution],
-    notes: tuple[str, ...],
-) -> Plan:
+def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[str, ...] = ()) -> Plan:
+    """The plan that measures each set by its solution, with the shares that are best."""
+    noise, solutions = question.noise, list(solved.values())
     shares, error = allocate([solution.coefficient for solution in solutions], noise)
     blocks = tuple(
-        Block(sub.attributes, solution.factors, share, noise=noise)
-        for sub, solution, share in zip(subs, solutions, shares, strict=True)
+        Block(names, solution.factors, share, noise=noise)
+        for (names, solution), share in zip(solved.items(), shares, strict=True)
     )
     bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2 if noise == GAUSSIAN else 0.0
-    return Plan(workload, name, blocks, error, bound, notes)
+    return Plan(question.workload, name, blocks, error, bound, notes)
 
 
 def _remarks(optima: list[Optimum]) -> tuple[str, ...]:

@@ -7,23 +7,30 @@ least error of that plan (`solve.axis_weights`), and the plain mean stays where 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
-from dpscale.mechanisms.residual_split import plan_residuals
+from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
+from dpscale.names import AttributeSet
 from dpscale.plans.allocation import LAPLACE
 from dpscale.plans.plan import Plan
 from dpscale.residual.weights import Weights, whole_weights
-from dpscale.solve.axis_weights import Searched, search
+from dpscale.solve.axis_weights import Searched, search, sums
 from dpscale.solve.demands import Demands, demands_of
+from dpscale.solve.floor import exact_floor, floor
 from dpscale.solve.lattice import bits_of_weights
+from dpscale.solve.solution import Solution, Solve
+from dpscale.solve.unsplit import candidates, unsplit
+from dpscale.solve.weighed import Point
 from dpscale.workload import Workload
 
 NAME = "weighted-residuals"
 GAINS = 1e-6  # of J: what rounding could cost is less
+FEW_CELLS, MOST_DEMANDS = 300, 3000
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:
@@ -32,20 +39,49 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     demands = demands_of(question.workload)
     searched = search(demands, question.noise)
     weights = _weights(question.workload, demands, searched)
-    weighed = plan_residuals(question, tools, NAME, solve, weights=weights)
-    if not weights:
-        return replace(weighed, stationary=searched.stationary)
-    if question.noise == LAPLACE or weighed.error > searched.plain**2:
-        plain = plan_residuals(question, tools, NAME, solve)
-        weighed = min(weighed, plain, key=lambda made: made.error)
-    return replace(weighed, stationary=searched.stationary, notes=(*weighed.notes, *_remarks(searched)))
+    sets = candidates(question.workload, bool(sums(demands)))
+    made = _planned(question, tools, solve, weights, sets)
+    if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
+        made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
+    notes = (*made.notes, *_remarks(searched)) if weights else made.notes
+    least = min(_floor(question, demands, searched.curve), made.error)
+    return replace(made, stationary=searched.stationary, floor=least, notes=notes)
+
+
+def _floor(question: Question, demands: Demands, curve: Point) -> float:
+    """What no matrix mechanism can go below: exact on few cells, else by products of the axes; 0 where unknown."""
+    if question.noise == LAPLACE or len(demands.counts) > MOST_DEMANDS:
+        return 0.0
+    asked = question.workload.domain.cells(list(demands.kind_of))
+    return exact_floor(question.workload, FEW_CELLS) if asked <= FEW_CELLS else floor(question.workload, curve)
+
+
+def _planned(
+    question: Question, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
+) -> Plan:
+    """The plan for given weights, with those of some sets unsplit where that gains."""
+    solved, notes = solved_residuals(question, tools, solve, weights=weights)
+    for names in sets:
+        joined = unsplit(question.workload, names, list(solved), weights)
+        whole = joined.solved(solve, question.noise) if len(joined.spaces) > 1 else None
+        apart = sum(_rooted(solved[kept], question.noise) for kept in joined.tells)
+        if whole is not None and _rooted(whole, question.noise) < apart * (1 - GAINS):
+            solved = {kept: one for kept, one in solved.items() if kept not in joined.tells} | {names: whole}
+            notes += (f"measured unsplit: {', '.join(names)}",)
+    return assembled_plan(question, NAME, solved, notes)
+
+
+def _rooted(solution: Solution, noise: str) -> float:
+    """What a solution adds to the root of the error."""
+    return float(solution.coefficient ** (1 / 3 if noise == LAPLACE else 1 / 2))
 
 
 def _weights(workload: Workload, demands: Demands, searched: Searched) -> dict[str, Weights]:
     """Whole weights of the attributes whose best are not the plain mean; none where they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
-    axes = max(len(names) for part in workload.parts for names in part.sets)
+    weighted = {name for name, kind in demands.kind_of.items() if kind not in demands.even}
+    axes = max(len(weighted.intersection(names)) for part in workload.parts for names in part.sets)
     whole = {
         kind: whole_weights(profile, bits_of_weights(len(profile), axes))
         for kind, profile in enumerate(searched.profiles)

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.plans.factor import Factor
+from dpscale.residual import Weights
+from dpscale.residual import profile_of as profile_of_weights
 from dpscale.workload import Family
 
 Array = NDArray[np.float64]
+Averaging = Factor | Weights | None
 
 
 def whole_covariance(factor: Factor) -> Array:
@@ -44,9 +47,9 @@ def centred_variance(factor: Factor, profiled: bool) -> float:
 
 
 @lru_cache(maxsize=4096)
-def gram_table(factor: Factor | None, shared: Factor | None, size: int, family: Family) -> Array:
+def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Array:
     """The sum of the tables of all one-way queries: (2, 2, 1); of an axis that the block lacks the average is left."""
-    gram, profile = family.gram(size), _averaging(shared, size)
+    gram, profile = family.gram(size), averaging_profile(averaging, size)
     if factor is None:
         return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
     covariance = whole_covariance(factor)
@@ -56,9 +59,9 @@ def gram_table(factor: Factor | None, shared: Factor | None, size: int, family: 
 
 
 @lru_cache(maxsize=4096)
-def query_table(factor: Factor | None, shared: Factor | None, size: int, family: Family) -> Array:
+def query_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Array:
     """The table of every one-way query: (2, 2, m); of an axis that the block lacks only the average is left."""
-    profile = _averaging(shared, size)
+    profile = averaging_profile(averaging, size)
     means = family.answers(profile, 0)
     zero = np.zeros_like(means)
     if factor is None:
@@ -94,5 +97,7 @@ def joint_spreads(factor: Factor) -> Array:
     return np.asarray(form)
 
 
-def _averaging(shared: Factor | None, size: int) -> Array:
-    return np.full(size, 1 / size) if shared is None else profile_of(shared)
+@lru_cache(maxsize=4096)
+def averaging_profile(averaging: Averaging, size: int) -> Array:
+    """u of an axis: of the factor that all blocks share, or of its weights."""
+    return profile_of(averaging) if isinstance(averaging, Factor) else profile_of_weights(averaging, size)

@@ -15,7 +15,7 @@ from functools import cached_property
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.factor import Factor
-from dpscale.residual import Weights
+from dpscale.residual import Weights, subsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Block:
 
     `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
     of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
-    the others see only the residual of exactly `attributes`. `noise`: "gaussian", or "laplace" for pure ε.
+    the others see only the residual of exactly `attributes`, or those of a joint factor's `spaces`. `noise`: "gaussian", or "laplace" for pure ε.
     """
 
     attributes: AttributeSet
@@ -51,6 +51,15 @@ class Block:
     def commutes(self) -> bool:
         """Whether its estimates of different residuals are independent."""
         return all(factor.commutes for factor in self.factors)
+
+    @property
+    def tells(self) -> list[AttributeSet]:
+        """The residuals that it tells of."""
+        if self.whole:
+            return subsets(self.attributes)
+        if self.joint and self.factors[0].spaces is not None:
+            return [tuple(self.attributes[axis] for axis in kept) for kept in self.factors[0].spaces]
+        return [self.attributes]
 
     @property
     def weights(self) -> Iterator[tuple[str, Weights]]:

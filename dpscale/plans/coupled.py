@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.plans.axis_tables import (
+    Averaging,
+    averaging_profile,
     centred_variance,
     combined,
     gram_table,
     joint_spreads,
-    profile_of,
     query_table,
     total_variance,
 )
@@ -40,7 +41,7 @@ from dpscale.residual import Profiles, kron, piece
 from dpscale.workload import Family, Part, ProductPart
 
 Array = NDArray[np.float64]
-Table = Callable[[Factor | None, Factor | None, int, Family], Array]
+Table = Callable[[Factor | None, Averaging, int, Family], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,13 @@ class CoupledResiduals(Accuracy):
         return {name: factor for name, factor in alike.items() if not factor.commutes}
 
     @cached_property
+    def averagings(self) -> dict[str, Averaging]:
+        """What says how an attribute is averaged, where it is not evenly."""
+        return {**self.weights, **self.shared_factors}
+
+    @cached_property
     def profiles(self) -> Mapping[str, Array]:
-        return {name: profile_of(factor) for name, factor in self.shared_factors.items()}
+        return {name: averaging_profile(one, self.domain[name].size) for name, one in self.averagings.items()}
 
     def variance_of(self, query: SpannedQuery) -> float:
         return float(self._variances(query.attributes, query.values)[0])
@@ -124,8 +130,7 @@ class CoupledResiduals(Accuracy):
         """What one block adds for every product query, at unit noise variance."""
         names = tuple(families)
         if block.joint:
-            covariance = _marginal_covariance(block, names)
-            return joint_quadratic(tuple(families.values()), covariance, self.domain.shape(names))
+            return self._joint_variances(block, families)
         tables, scale = self._tables(query_table, block, families), _summed(block, names)
         return scale * combined(tables, _with_outside(weights, block, names))
 
@@ -133,16 +138,35 @@ class CoupledResiduals(Accuracy):
         """What one block adds to the sum over all product queries, at unit noise variance."""
         names = tuple(families)
         if block.joint:
-            grams = kron([family.gram(self.domain[name].size) for name, family in families.items()])
-            return float((grams * _marginal_covariance(block, names)).sum())
+            return self._joint_error(block, families)
         tables, scale = self._tables(gram_table, block, families), _summed(block, names)
         return scale * float(combined(tables, _with_outside(weights, block, names)).sum())
 
+    def _joint_variances(self, block: Block, families: dict[str, Family]) -> Array:
+        mine = tuple(name for name in families if name in block.attributes)
+        covariance, asked = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
+        total = joint_quadratic(asked, covariance, self.domain.shape(mine))
+        for axis, (name, family) in enumerate(families.items()):
+            if name not in mine:
+                means = np.square(family.answers(self._profile(name), 0))
+                total = np.expand_dims(total, axis) * means.reshape([-1, *[1] * (total.ndim - axis)])
+        return total
+
+    def _joint_error(self, block: Block, families: dict[str, Family]) -> float:
+        mine = tuple(name for name in families if name in block.attributes)
+        grams = {name: family.gram(self.domain[name].size) for name, family in families.items()}
+        outside = [self._profile(name) @ gram @ self._profile(name) for name, gram in grams.items() if name not in mine]
+        inside = (kron([grams[name] for name in mine]) * _marginal_covariance(block, mine)).sum()
+        return float(np.prod(outside) * inside)
+
+    def _profile(self, name: str) -> Array:
+        return averaging_profile(self.averagings.get(name), self.domain[name].size)
+
     def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Array]:
         """The table of every attribute asked: of the block's factor on it, and the factor that its profile is of."""
-        by_name, shared = dict(zip(block.attributes, block.factors, strict=True)), self.shared_factors
+        by_name = dict(zip(block.attributes, block.factors, strict=True))
         return [
-            table(by_name.get(name), shared.get(name), self.domain[name].size, family)
+            table(by_name.get(name), self.averagings.get(name), self.domain[name].size, family)
             for name, family in families.items()
         ]
 

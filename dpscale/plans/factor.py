@@ -32,13 +32,15 @@ class Factor:
     kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
     exactly along every axis of `shape`; "full", K given with linearly independent columns, for measurements of a
     marginal itself. `weights`: those of every axis by which the rows of a "matrix" are centred; None for the plain mean.
-    They are no part of what is measured, only of how it is read, and of no digest.
+    `spaces`: the residual spaces that the rows of a joint "matrix" lie in, each by the axes that it keeps; None where
+    they are centred along all. Both are no part of what is measured, only of how it is read, and of no digest.
     """
 
     kind: str
     shape: tuple[int, ...]
     matrix: Integers | None = None
     weights: tuple[Weights | None, ...] | None = None
+    spaces: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         """Sensitivities are read off the matrix, and what is applied goes by the kind: so the two must agree."""
@@ -74,12 +76,12 @@ class Factor:
     @property
     def spans_all(self) -> bool:
         """Whether the strategy tells of the whole centred space."""
-        return self.kind != "matrix" or self.rows == math.prod(n - 1 for n in self.shape)
+        return self.kind != "matrix" or self.spaces is not None or self.rows == math.prod(n - 1 for n in self.shape)
 
     @property
     def commutes(self) -> bool:
         """Whether its estimates of a cell's mean and of its centred part are independent."""
-        return self.kind != "full"
+        return self.kind != "full" and self.spaces is None
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
@@ -120,9 +122,13 @@ class Factor:
         """K⁺, (cells, rows): measurement to residual, or to marginal where K is full.
 
         Where axes have weights it is ⊗(I − u1ᵀ) K⁺: what is left of a table when its totals are spread by u sums to
-        zero along every axis, and answers queries centred by u as K⁺ does.
+        zero along every axis, and answers queries centred by u as K⁺ does. For several spaces it is the sum over them,
+        with u1ᵀ for the axes that a space does not keep.
         """
-        return self._spread_by_weights(self._pseudo_inverse())
+        inverse = self._pseudo_inverse()
+        if self.weights is None and self.spaces is None:
+            return inverse
+        return sum((self._spread(inverse, kept) for kept in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
 
     def _pseudo_inverse(self) -> Array:
         n = self.cells
@@ -145,20 +151,20 @@ class Factor:
     def _weighted_sizes(self) -> list[int]:
         return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
 
-    def _spread_by_weights(self, values: Array) -> Array:
-        """⊗(I − u1ᵀ) of arrays of (cells, …)."""
-        if self.weights is None:
-            return values
+    def _spread(self, values: Array, kept: tuple[int, ...]) -> Array:
+        """⊗(I − u1ᵀ) over the axes kept, ⊗ u1ᵀ over the others, of arrays of (cells, …)."""
         cells = values.reshape(*self.shape, -1)
-        for axis, (own, size) in enumerate(zip(self.weights, self.shape, strict=True)):
-            if own is not None:
-                profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
-                cells = cells - profile * cells.sum(axis=axis, keepdims=True)
+        for axis, (own, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
+            profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
+            total = profile * cells.sum(axis=axis, keepdims=True)
+            cells = cells - total if axis in kept else total
         return np.asarray(cells.reshape(values.shape))
 
     def spans(self, pieces: Array, tolerance: float = SPAN_TOLERANCE) -> bool:
         """Whether pieces of queries, (m, cells), lie in the span of the rows."""
         if self.spans_all or self.matrix is None:
+            return True
+        if self.spaces is not None:
             return True
         back = (pieces @ self.inverse) @ self.matrix.astype(np.float64)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))

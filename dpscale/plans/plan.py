@@ -36,7 +36,7 @@ class Plan:
     `error`: weighted sum of the queries' variances at privacy cost 1; `bound`: what no plan of the family that the
     method optimises over can go below (0 where none is known); `notes`: remarks for the reader; `stationary`: where the
     plan chose weights of the axes, how far the error is from flat in them (relative, to first order, a thousandth of
-    an axis' weight moved).
+    an axis' weight moved); `floor`: what no matrix mechanism at all can go below, 0 where it is not known.
     """
 
     workload: Workload
@@ -46,6 +46,7 @@ class Plan:
     bound: float
     notes: tuple[str, ...] = ()
     stationary: float | None = None
+    floor: float = 0.0
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

@@ -25,7 +25,7 @@ OLDER = "rho"  # what plans of adaptive mechanisms were charged by before Gaussi
 def content_of(plan: Plan) -> dict[str, Any]:
     """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
     factors = _numbered(plan)
-    flat = {} if plan.stationary is None else {"stationary": plan.stationary}
+    flat = {} if plan.stationary is None else {"stationary": plan.stationary, "floor": plan.floor}
     return flat | {
         "mechanism": plan.mechanism,
         "workload": plan.workload.digest,
@@ -110,7 +110,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
         raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
                        "start a new run")  # fmt: skip
     told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
-    return Plan(workload, *told, content.get("stationary"))
+    return Plan(workload, *told, content.get("stationary"), content.get("floor", 0.0))
 
 
 def _fits(block: Block, workload: Workload) -> bool:
@@ -133,13 +133,17 @@ def _describe(factor: Factor) -> dict[str, Any]:
         described["sha256"] = factor.digest
     if factor.weights is not None:
         described["weights"] = [None if own is None else list(own) for own in factor.weights]
+    if factor.spaces is not None:
+        described["spaces"] = [list(kept) for kept in factor.spaces]
     return described
 
 
 def _factor(described: dict[str, Any], matrix: Any) -> Factor:
     weights = described.get("weights")
     own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
-    factor = Factor(described["kind"], tuple(described["shape"]), matrix, own)
+    spaces = described.get("spaces")
+    told = None if spaces is None else tuple(tuple(kept) for kept in spaces)
+    factor = Factor(described["kind"], tuple(described["shape"]), matrix, own, told)
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
-from dpscale.residual import subsets
 
 Array = NDArray[np.float64]
 Spread = Callable[[Block, AttributeSet], float]
@@ -88,7 +87,7 @@ def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads
     """The residuals that are told of, and by which blocks."""
     by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
-        for kept in subsets(block.attributes) if block.whole else [block.attributes]:
+        for kept in block.tells:
             by_residual.setdefault(kept, {})[index] = spread(block, kept)
     return by_residual
 

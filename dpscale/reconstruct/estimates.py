@@ -96,7 +96,7 @@ class LeastSquaresEstimates:
     def _told(self, index: int, kept: AttributeSet) -> Array:
         """What one block says of a residual."""
         block = self.plan.blocks[index]
-        if block.whole:
+        if block.whole or block.tells != [kept]:
             axes = [block.attributes.index(name) for name in kept]
             return residual_of(self._whole(index, block), axes, self.accuracy.axis_profiles(block.attributes))
         values = self._read(index)

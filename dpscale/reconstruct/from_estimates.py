@@ -2,7 +2,9 @@
 
 Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
 measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased, and for
-marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
+marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells. `low_order`
+takes what is left of a table by the plain mean: where axes are averaged by weights it is taken from the whole table,
+and smaller residuals have a share in its noise.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
-from dpscale.residual import center
+from dpscale.residual import Weights, center, profile_of, subsets
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
 
 Array = NDArray[np.float64]
@@ -58,8 +60,9 @@ def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
 
 
 def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
-    size = estimates.plan.domain[name].size
-    variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) / size**2
+    size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
+    spread = float((profile_of(weights, size) ** 2).mean())
+    variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) * spread
     return NoisyCounts(estimates.marginal((name,)), variance)
 
 
@@ -68,15 +71,35 @@ def _groups(
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
         return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
-    deviation = math.sqrt(float(np.median([_variance(estimates, kept, {}) for kept in sets])))
+    deviation = math.sqrt(float(np.median([_whole_variance(estimates, kept, {}) for kept in sets])))
     least = math.sqrt(grain * deviation * total)
     return {name: by_mass(one_way, least) for name, one_way in ones.items()}
 
 
 def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
-    groupings = [groups[name] for name in kept]
-    values = center(coarsened(estimates.residual(kept), groupings), range(len(kept)))
-    return NoisyResidual(values, math.sqrt(_variance(estimates, kept, groups)))
+    groupings, weighed = [groups[name] for name in kept], any(name in estimates.accuracy.weights for name in kept)
+    table = estimates.marginal(kept) if weighed else estimates.residual(kept)
+    values = center(coarsened(table, groupings), range(len(kept)))
+    return NoisyResidual(values, math.sqrt(_whole_variance(estimates, kept, groups)))
+
+
+def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+    """The mean variance of what is left of a table by the plain mean: of its residual and, by the weights u of its
+    axes, of smaller ones, whose totals are spread by u and not evenly."""
+    accuracy, own, total = estimates.accuracy, estimates.accuracy.weights, 0.0
+    for inside in subsets(kept):
+        outside = [name for name in kept if name not in inside]
+        if inside in accuracy.residuals and all(name in own for name in outside):
+            uneven = math.prod(_uneven(own[name], groups.get(name)) for name in outside)
+            total += uneven * _variance(estimates, inside, groups)
+    return total
+
+
+def _uneven(weights: Weights, groups: Groups | None) -> float:
+    """The mean square of what is left of u by the plain mean, over groups where such are given."""
+    profile = profile_of(weights, len(weights))
+    values = profile if groups is None else coarsened(profile, [groups])
+    return float((center(values, (0,)) ** 2).mean())
 
 
 def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:

@@ -15,45 +15,64 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.plans.allocation import GAUSSIAN
 from dpscale.solve.convex import optimise
-from dpscale.solve.demands import Demands, Joint, Products
+from dpscale.solve.demands import Demands, Joint, Products, Token
 from dpscale.solve.weighed import Point, Profiles, Weighed, gram_of
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
-STEPS, FLAT = 12, 1e-10
+STEPS, FLAT = 12, 1e-8
 TOLERANCE, ROUGHLY = 1e-8, 1e-5
-SOLVED_WHOLE, FEW_CELLS, TWO_STARTS = 2600, 200, 64
+SOLVED_WHOLE, FEW_CELLS, SEVERAL_STARTS = 2600, 200, 64
+TILT = 0.4
 MOVED = 1e-3
 
 
 @dataclass(frozen=True)
 class Searched:
-    """u by kind, J there and at the plain mean, the ends of all starts, and how flat J is (see `stationary`)."""
+    """u by kind, J there and at the plain mean, the ends of all starts, and how flat J is (see `stationary`); `curve`:
+    where the search along the curve ended."""
 
     profiles: list[Array]
     value: float
     plain: float
     ends: tuple[float, ...]
     stationary: float
+    curve: Point
 
 
 def search(demands: Demands, noise: str) -> Searched:
     """The best weights that are found, never worse than the plain mean."""
     even = [np.full(size, 1 / size) for size in demands.sizes]
+    curve = along_curve(demands, noise)
     if len(demands.even) == len(even):
-        return Searched(even, 1.0, 1.0, (), 0.0)
-    largest = max((math.prod(demands.shape(demand)) for demand in _sums(demands)), default=0)
+        return Searched(even, curve.value, curve.value, (), 0.0, curve)
+    largest = max((math.prod(demands.shape(demand)) for demand in sums(demands)), default=0)
     whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if largest <= FEW_CELLS else ROUGHLY)
-    start = _along_curve(Weighed(demands, noise, 0, TOLERANCE), even)
     plain = whole(even)
     if largest == 0:  # products alone
-        ends = [whole(start)]
+        ends = [curve]
     else:
-        starts = [start, even] if largest <= TWO_STARTS else [start]
+        tilts = (0.0, TILT, -TILT) if largest <= SEVERAL_STARTS else ()
+        starts = [_off_kinks(demands, curve.profiles), *(_tilted(demands, tilt) for tilt in tilts)]
         ends = [descend(whole, profiles, _evaluations(largest)) for profiles in starts]
     best = min([plain, *ends], key=lambda point: point.value)
-    return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
+    values = tuple(end.value for end in ends)
+    return Searched(list(best.profiles), best.value, plain.value, values, stationary(best), curve)
+
+
+def _tilted(demands: Demands, tilt: float) -> list[Array]:
+    """Weights that fall or rise along every axis that is not even."""
+    slope = [np.linspace(1, -1, size) if size > 1 else np.zeros(1) for size in demands.sizes]
+    return [(1 + tilt * (kind not in demands.even) * line) / len(line) for kind, line in enumerate(slope)]
+
+
+def _off_kinks(demands: Demands, profiles: Profiles) -> list[Array]:
+    """On two cells J has a kink at ½, ½, where the larger cell changes: no place to start from."""
+    even = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
+    return [tilted if at else given
+            for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]  # fmt: skip
 
 
 def stationary(point: Point) -> float:
@@ -65,7 +84,7 @@ def stationary(point: Point) -> float:
     return power * MOVED * max(slopes, default=0.0) / point.value
 
 
-def _sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
+def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
     """The demands that are no Kronecker product."""
     return [demand for demand in demands.counts if len({_form(term) for term, _ in demand}) > 1 or _joint(demand)]
 
@@ -83,15 +102,16 @@ def _evaluations(cells: int) -> int:
     return 30 if cells <= FEW_CELLS else 10 if cells <= 900 else 6
 
 
-def _along_curve(weighed: Weighed, profiles: Profiles) -> list[Array]:
-    """The fixed point of t, all kinds at once; the best that was met."""
-    best = point = weighed(profiles)
+def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
+    """The fixed point of t, all kinds at once; the best point that was met. Sums of terms count by their products."""
+    weighed = Weighed(demands, noise, 0, TOLERANCE)
+    best = point = weighed([np.full(size, 1 / size) for size in demands.sizes])
     for _ in range(STEPS):
-        before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(profiles))])
+        before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
         best = min(best, point, key=lambda one: one.value)
         if abs(point.value - before) <= FLAT * before:
             break
-    return list(best.profiles)
+    return best
 
 
 def _on_curve(point: Point, kind: int) -> Array:
@@ -101,12 +121,18 @@ def _on_curve(point: Point, kind: int) -> Array:
     if not tokens or kind in point.weighed.demands.even:
         return profile
     main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
-    averaged, gram = point.tokens[main], gram_of(main[1], len(profile))
-    added = averaged.value * (point.by_value[main] / point.by_square[main]) ** 2 - averaged.square
-    gram = gram + max(added, 0.0)
+    gram = gram_of(main[1], len(profile)) + added_total(point, main)
     root = optimise(root_of(gram / np.trace(gram)), gram.shape[:1], TOLERANCE).root
     inverse = np.linalg.solve(root.T @ root, np.ones(len(profile)))
     return np.asarray(inverse / inverse.sum())
+
+
+def added_total(point: Point, token: Token) -> float:
+    """t at which the curve of a token has the slope that J has: √(t + s)/√l = (∂J/∂l)/(∂J/∂s)."""
+    averaged = point.tokens[token]
+    if not point.by_square[token]:
+        return 0.0
+    return max(averaged.value * (point.by_value[token] / point.by_square[token]) ** 2 - averaged.square, 0.0)
 
 
 def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:

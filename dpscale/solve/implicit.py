@@ -117,7 +117,7 @@ def explicit_gram(
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
             shape = tuple(n if name in attributes else 1 for name, n in zip(names, sizes, strict=True))
-            total += weight * _set_gram(part, attributes, relative, cells).reshape(shape * 2)
+            total += weight * set_gram(part, attributes, relative, cells).reshape(shape * 2)
     return names, total.reshape(cells, cells)
 
 
@@ -145,8 +145,8 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet
     )
 
 
-def _set_gram(
-    part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool, cells: int
+def set_gram(
+    part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool = False, cells: int = 1
 ) -> Array:
     """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
     if isinstance(part, ProductPart):

@@ -23,7 +23,7 @@ from dpscale.residual.weights import centred
 Array = NDArray[np.float64]
 
 TOTAL_BITS, MOST_BITS = 75, 93
-LARGEST_BITS, FEWEST_BITS = 25, 8
+LARGEST_BITS, FEWEST_BITS = 25, 9
 ENTRY_BITS, WEIGHT_BITS = 56, 14  # of a whole entry; of an axis' weights where there is room
 TRIES = 8
 TRIED_CELLS = 200
@@ -121,6 +121,7 @@ def weight_bits(weights: AxisWeights) -> int:
 
 
 def bits_of_weights(size: int, axes: int) -> int:
-    """Bits of the weights of an axis of `size` cells, in strategies of up to `axes` rounded axes: an error of u counts
-    squared, so that these lose less than 10^-7; fewer where many axes leave no room."""
-    return min(max(WEIGHT_BITS, size.bit_length() + 9), 2 * MOST_BITS // (5 * max(axes, 1)))
+    """Bits of the weights of an axis of `size` cells, in strategies of up to `axes` weighted axes: an error of u counts
+    squared, so that these lose less than 10^-7; fewer where many axes leave little room, and 10^-4 is lost at most."""
+    fewest, wanted = size.bit_length() + 6, max(WEIGHT_BITS, size.bit_length() + 9)
+    return max(fewest, min(wanted, 2 * MOST_BITS // (5 * max(axes, 1))))

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,19 @@ SECONDS = 60.0
 
 @dataclass
 class Averaged:
-    """A token under given weights: s, the Gram of its pieces, and once solved its L and ∂L/∂G."""
+    """A token under given weights: s, the Gram of its pieces, and once solved its L with the optimum that it is of."""
 
     square: float
     gram: Array
+    rows: Array = field(default_factory=lambda: np.zeros(0))
     value: float = 0.0
-    slope: Array | None = None
+    optimum: Optimum | None = None
+
+    @cached_property
+    def slope(self) -> Array:
+        """∂L/∂G."""
+        assert self.optimum is not None
+        return slope(self.rows, self.gram.shape[:1], self.optimum)
 
 
 @dataclass
@@ -50,6 +57,7 @@ class Weighed:
     most: int
     tolerance: float
     starts: dict[Demand | Token, Array] = field(default_factory=dict)
+    known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
 
     def __call__(self, profiles: Profiles) -> Point:
         """J(u) and what it moves by."""
@@ -57,6 +65,14 @@ class Weighed:
         for demand, number in self.demands.counts.items():
             point.add(demand, number)
         return point
+
+    def averaged(self, token: Token, profile: Array) -> Averaged:
+        """A token under a profile, as it was left where it was had before."""
+        key = (token, profile.tobytes())
+        if key not in self.known:
+            gram, square = weighted_piece(gram_of(token[1], len(profile)), profile)
+            self.known[key] = Averaged(square, gram)
+        return self.known[key]
 
     def solve(self, key: Demand | Token, rows: Array, shape: tuple[int, ...]) -> Optimum:
         optimum = optimise(rows, shape, self.tolerance, SECONDS, self.starts.get(key))
@@ -96,7 +112,7 @@ class Point:
             profile, gram = self.profiles[token[0]], gram_of(token[1], len(self.profiles[token[0]]))
             total[token[0]] += self.by_square[token] * 2 * (gram @ profile)
             form = self._by_gram.get(token, 0.0)
-            if averaged.slope is not None:
+            if averaged.optimum is not None:
                 form = form + self.by_value[token] * averaged.slope
             if isinstance(form, np.ndarray):
                 sums = form.sum(axis=1)
@@ -106,20 +122,17 @@ class Point:
     def averaged(self, token: Token) -> Averaged:
         """A token's s and Gram under these weights."""
         if token not in self.tokens:
-            profile = self.profiles[token[0]]
-            gram, square = weighted_piece(gram_of(token[1], len(profile)), profile)
-            self.tokens[token] = Averaged(square, gram)
+            self.tokens[token] = self.weighed.averaged(token, self.profiles[token[0]])
         return self.tokens[token]
 
     def solved(self, token: Token) -> Averaged:
         """A token with its optimum."""
         averaged = self.averaged(token)
-        if averaged.slope is None:
-            rows, shape = _rows(averaged.gram), averaged.gram.shape[:1]
-            scale = float((rows**2).sum())
-            optimum = self.weighed.solve(token, rows / math.sqrt(scale), shape)
-            averaged.value = optimum.dual * scale
-            averaged.slope = slope(rows / math.sqrt(scale), shape, optimum)
+        if averaged.optimum is None:
+            scale = float(np.trace(averaged.gram))
+            averaged.rows = _rows(averaged.gram / scale)
+            averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
+            averaged.value = averaged.optimum.dual * scale
         return averaged
 
     def _count(self, value: float, number: int) -> float:
