@@ -171,7 +171,7 @@ class Named(Settings):
 class MechanismTable(Named):
     """The mechanism and its options."""
 
-    name: str = "query-smasher"
+    name: str = "weighted-residuals"
 
 
 class ReconstructTable(Named):

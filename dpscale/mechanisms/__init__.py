@@ -23,8 +23,8 @@ from dpscale.solve.store import user_store
 from dpscale.workload import Workload
 
 MECHANISMS = {
-    "query-smasher": "dpscale.mechanisms.query_smasher",
     "weighted-residuals": "dpscale.mechanisms.weighted_residuals",
+    "query-smasher": "dpscale.mechanisms.query_smasher",
     "residual-planner": "dpscale.mechanisms.residual_planner",
     "residual-planner-plus": "dpscale.mechanisms.residual_planner_plus",
     "weighted-fourier": "dpscale.mechanisms.weighted_fourier",
@@ -51,7 +51,7 @@ def mechanism(name: str) -> Mechanism:
 
 def plan(
     workload: Workload,
-    mechanism: str = "query-smasher",
+    mechanism: str = "weighted-residuals",
     each: Each = plainly,
     noise: str = GAUSSIAN,
     most_cells: int = MOST_CELLS,

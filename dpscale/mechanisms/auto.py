@@ -9,14 +9,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dpscale.errors import PlanError
-from dpscale.mechanisms import eigen_design, hdmm, identity, query_smasher, residual_planner, residual_planner_plus
+from dpscale.mechanisms import (
+    eigen_design,
+    hdmm,
+    identity,
+    query_smasher,
+    residual_planner,
+    residual_planner_plus,
+    weighted_residuals,
+)
 from dpscale.mechanisms import weighted_fourier as fourier
 from dpscale.mechanisms.contract import Mechanism, NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import Settled, matrix_mechanism
 from dpscale.plans.plan import Plan
 
 NAME = "auto"
-TRIED = (query_smasher, residual_planner, residual_planner_plus, fourier, hdmm, eigen_design, identity)
+TRIED = (
+    weighted_residuals,
+    query_smasher,
+    residual_planner,
+    residual_planner_plus,
+    fourier,
+    hdmm,
+    eigen_design,
+    identity,
+)
 
 
 def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:

@@ -24,7 +24,6 @@ from dpscale.solve.residual_problems import Problem, Rounded, assembled, bits_of
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, decompose
 
-
 Solved = dict[AttributeSet, Solution]  # in the order in which blocks are measured
 
 

@@ -18,12 +18,14 @@ from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import LAPLACE
 from dpscale.plans.plan import Plan
+from dpscale.residual import subsets
 from dpscale.residual.weights import Weights, whole_weights
-from dpscale.solve.axis_weights import Searched, search, sums
+from dpscale.solve.axis_weights import Searched, along_curve, search, sums, unpacked
 from dpscale.solve.demands import Demands, demands_of
 from dpscale.solve.floor import exact_floor, floor
 from dpscale.solve.lattice import bits_of_weights
 from dpscale.solve.solution import Solution, Solve
+from dpscale.solve.store import Store
 from dpscale.solve.unsplit import candidates, unsplit
 from dpscale.solve.weighed import Point
 from dpscale.workload import Workload
@@ -37,15 +39,28 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan with the weights that were found, or with the plain mean where that is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(question.workload)
-    searched = search(demands, question.noise)
+    searched = _searched(question, demands, tools.store)
     weights = _weights(question.workload, demands, searched)
     sets = candidates(question.workload, bool(sums(demands)))
     made = _planned(question, tools, solve, weights, sets)
     if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
         made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if weights else made.notes
-    least = min(_floor(question, demands, searched.curve), made.error)
-    return replace(made, stationary=searched.stationary, floor=least, notes=notes)
+    return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+
+
+def _searched(question: Question, demands: Demands, store: Store | None) -> Searched:
+    """The search, from the store where it was made before."""
+    key = (NAME, demands.digest, question.noise)
+    kept = store.get(*key) if store else None
+    known = None if kept is None else unpacked(kept, demands.sizes)
+    if known is not None:
+        return known
+    curve = along_curve(demands, question.noise)
+    searched = replace(search(demands, question.noise, curve), floor=_floor(question, demands, curve))
+    if store:
+        store.put(searched.packed(), *key)
+    return searched
 
 
 def _floor(question: Question, demands: Demands, curve: Point) -> float:
@@ -61,13 +76,17 @@ def _planned(
 ) -> Plan:
     """The plan for given weights, with those of some sets unsplit where that gains."""
     solved, notes = solved_residuals(question, tools, solve, weights=weights)
+    taken: set[AttributeSet] = set()
     for names in sets:
-        joined = unsplit(question.workload, names, list(solved), weights)
-        whole = joined.solved(solve, question.noise) if len(joined.spaces) > 1 else None
-        apart = sum(_rooted(solved[kept], question.noise) for kept in joined.tells)
-        if whole is not None and _rooted(whole, question.noise) < apart * (1 - GAINS):
+        apart = [solved[kept] for kept in subsets(names) if kept in solved and kept not in taken]
+        if len(apart) < 2:
+            continue
+        joined = unsplit(question.workload, names, taken, weights)
+        whole = joined.solved(solve, question.noise)
+        split = sum(_rooted(one, question.noise) for one in apart)
+        if whole is not None and _rooted(whole, question.noise) < split * (1 - GAINS):
             solved = {kept: one for kept, one in solved.items() if kept not in joined.tells} | {names: whole}
-            notes += (f"measured unsplit: {', '.join(names)}",)
+            taken, notes = taken | joined.tells, (*notes, f"measured unsplit: {', '.join(names)}")
     return assembled_plan(question, NAME, solved, notes)
 
 

@@ -24,7 +24,8 @@ class Block:
 
     `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
     of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
-    the others see only the residual of exactly `attributes`, or those of a joint factor's `spaces`. `noise`: "gaussian", or "laplace" for pure ε.
+    the others see only the residual of exactly `attributes`, or those of a joint factor's `spaces`.
+    `noise`: "gaussian", or "laplace" for pure ε.
     """
 
     attributes: AttributeSet

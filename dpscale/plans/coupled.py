@@ -36,11 +36,12 @@ from dpscale.plans.axis_tables import (
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.quadratic import joint_quadratic
-from dpscale.plans.told import Accuracy, SpannedQuery
+from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
 from dpscale.residual import Profiles, kron, piece
 from dpscale.workload import Family, Part, ProductPart
 
 Array = NDArray[np.float64]
+BEYOND = 3e4  # times the variance of what is told best; what only holds the rank is at 10^6
 Table = Callable[[Factor | None, Averaging, int, Family], Array]
 
 
@@ -110,6 +111,36 @@ class CoupledResiduals(Accuracy):
         """As if all coordinates were alike: the centred cells themselves."""
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
+    def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
+        """Of several spaces by one strategy: unless some direction of this one was left to what holds the rank."""
+        if not block.joint or block.factors[0].spaces is None or not kept:
+            return True
+        form, profiles = _marginal_covariance(block, kept), list(self.axis_profiles(kept).items())
+        sizes = self.domain.shape(kept)
+        centre = kron([np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n))
+                       for i, n in enumerate(sizes)])  # fmt: skip
+        return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
+
+    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
+        """What a strategy of several spaces tells need not be told of each: a query's pieces there are taken together.
+
+        Those of a space that is told whole add nothing that could be missing.
+        """
+        together: dict[int, Array] = {}
+        for kept, part in pieces:
+            if kept not in self.residuals:
+                raise out_of_span(kept)
+            if not self.residuals[kept].spans_all:
+                (source,) = self.residuals[kept].sources
+                names = self.blocks[source.block].attributes
+                lifted = part.reshape([self.domain[name].size if name in kept else 1 for name in names])
+                together[source.block] = together.get(source.block, 0.0) + lifted
+        for index, query in together.items():
+            block = self.blocks[index]
+            whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
+            if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
+                raise out_of_span(block.attributes)
+
     def _factors_by_name(self) -> dict[str, list[Factor]]:
         by_name: dict[str, list[Factor]] = {}
         for block in self.blocks:
@@ -145,7 +176,7 @@ class CoupledResiduals(Accuracy):
     def _joint_variances(self, block: Block, families: dict[str, Family]) -> Array:
         mine = tuple(name for name in families if name in block.attributes)
         covariance, asked = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
-        total = joint_quadratic(asked, covariance, self.domain.shape(mine))
+        total = joint_quadratic(asked, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
         for axis, (name, family) in enumerate(families.items()):
             if name not in mine:
                 means = np.square(family.answers(self._profile(name), 0))
@@ -188,6 +219,11 @@ class CoupledResiduals(Accuracy):
             if attributes[axis] not in block.attributes:
                 queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
         return queries
+
+
+def _limit(block: Block) -> float:
+    """The variance of a unit vector from which on it counts as not told."""
+    return BEYOND / float(np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)[0]) ** 2
 
 
 def _summed(block: Block, names: Sequence[str]) -> float:

@@ -31,7 +31,8 @@ class Factor:
 
     kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
     exactly along every axis of `shape`; "full", K given with linearly independent columns, for measurements of a
-    marginal itself. `weights`: those of every axis by which the rows of a "matrix" are centred; None for the plain mean.
+    marginal itself.
+    `weights`: those of every axis by which the rows of a "matrix" are centred; None for the plain mean.
     `spaces`: the residual spaces that the rows of a joint "matrix" lie in, each by the axes that it keeps; None where
     they are centred along all. Both are no part of what is measured, only of how it is read, and of no digest.
     """
@@ -126,7 +127,7 @@ class Factor:
         with u1ᵀ for the axes that a space does not keep.
         """
         inverse = self._pseudo_inverse()
-        if self.weights is None and self.spaces is None:
+        if (self.weights is None and self.spaces is None) or len(self.spaces or ()) == 1 << len(self.shape):
             return inverse
         return sum((self._spread(inverse, kept) for kept in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
 

@@ -73,6 +73,11 @@ class Plan:
         """Root of the sum of weight · variance over the number of queries; under Laplace noise the cost is ε²."""
         return math.sqrt(self.error / privacy_cost / self.query_count)
 
+    @property
+    def bound_all(self) -> float | None:
+        """What the root mean square error at privacy cost 1 of no matrix mechanism can go below; None if not known."""
+        return math.sqrt(self.floor / self.query_count) if self.floor > 0 else None
+
     @cached_property
     def accuracy(self) -> Accuracy:
         """The errors that the planned noise leaves at privacy cost 1."""

@@ -20,6 +20,7 @@ from dpscale.plans.factor import Factor
 Array = NDArray[np.float64]
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
+WholeIn = Callable[[Block, AttributeSet], bool]
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,20 @@ class BlockShare:
 
 @dataclass(frozen=True)
 class ResidualEstimator:
-    """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺."""
+    """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺.
+
+    `spans_all`: whether every piece can be told, and so every cell of the residual.
+    """
 
     attributes: AttributeSet
     sources: tuple[BlockShare, ...]
     scale: float
     factors: tuple[Factor, ...]
+    spans_all: bool
 
     @property
     def joint(self) -> bool:
         return len(self.factors) < len(self.attributes)
-
-    @property
-    def spans_all(self) -> bool:
-        """Whether every piece can be told, and so every cell of the residual."""
-        return all(factor.spans_all for factor in self.factors)
 
     def variance(self, query_piece: Array) -> float:
         """Variance of a query's piece on this residual."""
@@ -71,13 +71,16 @@ class ResidualEstimator:
 
 
 def estimators(
-    blocks: Sequence[Block], variances: Sequence[float], spread: Spread, factors_of: FactorsOf
+    blocks: Sequence[Block], variances: Sequence[float], spread: Spread, factors_of: FactorsOf, whole_in: WholeIn
 ) -> dict[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
-    return {
-        kept: _estimator(kept, _shares(blocks, spreads), variances, factors_of(blocks[next(iter(spreads))], kept))
-        for kept, spreads in _told(blocks, spread).items()
-    }
+    found = {}
+    for kept, spreads in _told(blocks, spread).items():
+        first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
+        scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
+        sources = tuple(source for source, _ in shares)
+        found[kept] = ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole_in(first, kept))
+    return found
 
 
 Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
@@ -97,10 +100,3 @@ def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockShare,
     inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in spreads.items()}
     precision = sum(inverse.values())
     return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
-
-
-def _estimator(
-    kept: AttributeSet, shares: list[tuple[BlockShare, float]], variances: Sequence[float], factors: tuple[Factor, ...]
-) -> ResidualEstimator:
-    scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
-    return ResidualEstimator(kept, tuple(source for source, _ in shares), scale, factors)

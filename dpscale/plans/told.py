@@ -52,7 +52,7 @@ class Accuracy(ABC):
     @cached_property
     def residuals(self) -> dict[AttributeSet, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
-        return estimators(self.blocks, self.variances, self._spread, self._factors)
+        return estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -113,6 +113,10 @@ class Accuracy(ABC):
     def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
         """The factors whose (KᵀK)⁺ give a residual's covariance its form."""
 
+    def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
+        """Whether a block tells of all of a residual."""
+        return all(factor.spans_all for factor in self._factors(block, kept))
+
     def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Array]:
         """The attributes in domain order and the query with its axes in that order, as a batch of one."""
         values = np.asarray(query, dtype=np.float64)
@@ -125,10 +129,10 @@ class Accuracy(ABC):
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
         for kept, part in pieces:
             if kept not in self.residuals or not self.residuals[kept].spans(part):
-                raise _out_of_span(kept)
+                raise out_of_span(kept)
 
 
-def _out_of_span(kept: AttributeSet) -> PlanError:
+def out_of_span(kept: AttributeSet) -> PlanError:
     names = ", ".join(kept) or "the total"
     return PlanError(
         "query",

@@ -2,9 +2,9 @@
 
 Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
 measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased, and for
-marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells. `low_order`
-takes what is left of a table by the plain mean: where axes are averaged by weights it is taken from the whole table,
-and smaller residuals have a share in its noise.
+marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
+`low_order` takes what is left of a table over groups by the plain mean: where groups are uneven or axes are averaged
+by weights, smaller residuals have a share in it and in its noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
-from dpscale.residual import Weights, center, profile_of, subsets
+from dpscale.residual import center, profile_of, subsets
 from dpscale.residual.groups import Groups, by_mass, coarsened, every_cell
 
 Array = NDArray[np.float64]
@@ -77,27 +77,25 @@ def _groups(
 
 
 def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
-    groupings, weighed = [groups[name] for name in kept], any(name in estimates.accuracy.weights for name in kept)
-    table = estimates.marginal(kept) if weighed else estimates.residual(kept)
-    values = center(coarsened(table, groupings), range(len(kept)))
+    groupings = [groups[name] for name in kept]
+    values = center(coarsened(estimates.marginal(kept), groupings), range(len(kept)))
     return NoisyResidual(values, math.sqrt(_whole_variance(estimates, kept, groups)))
 
 
 def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
-    """The mean variance of what is left of a table by the plain mean: of its residual and, by the weights u of its
-    axes, of smaller ones, whose totals are spread by u and not evenly."""
-    accuracy, own, total = estimates.accuracy, estimates.accuracy.weights, 0.0
+    """The mean variance of what is left of a table by the plain mean: of its residual and, as far as their totals are
+    spread unevenly, of smaller ones."""
+    domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
     for inside in subsets(kept):
         outside = [name for name in kept if name not in inside]
-        if inside in accuracy.residuals and all(name in own for name in outside):
-            uneven = math.prod(_uneven(own[name], groups.get(name)) for name in outside)
+        uneven = math.prod(_uneven(profile_of(own.get(n), domain[n].size), groups.get(n)) for n in outside)
+        if uneven > 0 and inside in estimates.accuracy.residuals:
             total += uneven * _variance(estimates, inside, groups)
     return total
 
 
-def _uneven(weights: Weights, groups: Groups | None) -> float:
+def _uneven(profile: Array, groups: Groups | None) -> float:
     """The mean square of what is left of u by the plain mean, over groups where such are given."""
-    profile = profile_of(weights, len(weights))
     values = profile if groups is None else coarsened(profile, [groups])
     return float((center(values, (0,)) ** 2).mean())
 

@@ -26,28 +26,44 @@ STEPS, FLAT = 12, 1e-8
 TOLERANCE, ROUGHLY = 1e-8, 1e-5
 SOLVED_WHOLE, FEW_CELLS, SEVERAL_STARTS = 2600, 200, 64
 TILT = 0.4
-MOVED = 1e-3
+MOVED, NEAR = 1e-3, 1e-9
 
 
 @dataclass(frozen=True)
 class Searched:
-    """u by kind, J there and at the plain mean, the ends of all starts, and how flat J is (see `stationary`); `curve`:
-    where the search along the curve ended."""
+    """u by kind, J there and at the plain mean, the ends of all starts, how flat J is (see `stationary`), and what no
+    matrix mechanism can go below, 0 where it is not known."""
 
     profiles: list[Array]
     value: float
     plain: float
     ends: tuple[float, ...]
     stationary: float
-    curve: Point
+    floor: float = 0.0
+
+    def packed(self) -> Array:
+        """All of it in one array, to be kept."""
+        head = [self.value, self.plain, self.stationary, self.floor, *self.ends]
+        return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
 
 
-def search(demands: Demands, noise: str) -> Searched:
-    """The best weights that are found, never worse than the plain mean."""
+def unpacked(kept: Array, sizes: Sequence[int]) -> Searched | None:
+    """What was packed; None where it is not for profiles of these sizes."""
+    start = len(kept) - sum(sizes) if kept.ndim == 1 else 0
+    if start < 5 or kept[0] != start:
+        return None
+    profiles = np.split(kept[start:], np.cumsum(sizes)[:-1])
+    if min(kept[1:3]) <= 0 or any(abs(float(profile.sum()) - 1) > NEAR for profile in profiles):
+        return None
+    value, plain, flat, floor, *ends = (float(number) for number in kept[1:start])
+    return Searched(list(profiles), value, plain, tuple(ends), flat, floor)
+
+
+def search(demands: Demands, noise: str, curve: Point) -> Searched:
+    """The best weights that are found, never worse than the plain mean; `curve`: where the fixed point ended."""
     even = [np.full(size, 1 / size) for size in demands.sizes]
-    curve = along_curve(demands, noise)
     if len(demands.even) == len(even):
-        return Searched(even, curve.value, curve.value, (), 0.0, curve)
+        return Searched(even, curve.value, curve.value, (), 0.0)
     largest = max((math.prod(demands.shape(demand)) for demand in sums(demands)), default=0)
     whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if largest <= FEW_CELLS else ROUGHLY)
     plain = whole(even)
@@ -58,8 +74,7 @@ def search(demands: Demands, noise: str) -> Searched:
         starts = [_off_kinks(demands, curve.profiles), *(_tilted(demands, tilt) for tilt in tilts)]
         ends = [descend(whole, profiles, _evaluations(largest)) for profiles in starts]
     best = min([plain, *ends], key=lambda point: point.value)
-    values = tuple(end.value for end in ends)
-    return Searched(list(best.profiles), best.value, plain.value, values, stationary(best), curve)
+    return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
 
 
 def _tilted(demands: Demands, tilt: float) -> list[Array]:

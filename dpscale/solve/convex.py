@@ -28,6 +28,7 @@ MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
 STEPS = 80
+NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not come back
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def fixed_point(
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
     for step in range(STEPS):
-        weights = np.exp(log_weights - log_weights.max())
+        weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
         point = Point(blocks, weights / weights.sum()) if step else best
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:

@@ -7,9 +7,11 @@ of one kind share their weights u: those of one size that the workload asks the 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,12 @@ class Demands:
     queries: Mapping[str, Array]
     even: frozenset[int]
 
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal demands."""
+        asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
+        return hashlib.sha256(repr((self.sizes, sorted(self.even), asked)).encode()).hexdigest()
+
     def shape(self, demand: Demand) -> tuple[int, ...]:
         """Sizes of the axes of a demand's space."""
         return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
@@ -77,7 +85,7 @@ def demands_of(workload: Workload) -> Demands:
     of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
     kind_of = {name: of[role] for name, role in kinds.items()}
     sizes = tuple(role[0] for role in of)
-    even = frozenset(number for role, number in of.items() if role[0] == 1 or {family for family, *_ in role[1]} <= EVEN)
+    even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
     by_set, queries = _by_set(workload, kind_of)
     counts = Counter(_demand(terms) for terms in by_set.values() if any(terms.values()))
     return Demands(kind_of, sizes, counts, queries, even)
@@ -91,7 +99,7 @@ def _kinds(workload: Workload) -> dict[str, Role]:
 
     Where that makes very many kinds, how much is left out.
     """
-    much: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    much: dict[str, dict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
             for name, family in _families(part, names):
@@ -110,7 +118,7 @@ def _families(part: Part, names: AttributeSet) -> Iterator[tuple[str, str]]:
         yield from ((name, part.name if own else f"{part.key(names)}/{axis}") for axis, name in enumerate(names))
 
 
-def _role(workload: Workload, name: str, counted: Counter[tuple[str, ...]], finely: bool) -> Role:
+def _role(workload: Workload, name: str, counted: Mapping[tuple[str, ...], float], finely: bool) -> Role:
     asked = [(*key, f"{weight:.6g}") if finely else key for key, weight in counted.items() if weight > 0]
     return workload.domain[name].size, frozenset(asked)
 
@@ -154,10 +162,10 @@ def _terms(
 def _demand(terms: Mapping[Term, float]) -> Demand:
     """A space's terms; where all keep the same product, the order of the axes tells nothing."""
     asked = {term: weight for term, weight in terms.items() if weight > 0}
-    if is_product(asked):
-        asked = {Products(tuple(sorted(term.kept)), term.outside): weight  # type: ignore[union-attr]
-                 for term, weight in asked.items()}  # fmt: skip
-    return frozenset(asked.items())
+    if not is_product(asked):
+        return frozenset(asked.items())
+    return frozenset((Products(tuple(sorted(term.kept)), term.outside), weight)
+                     for term, weight in asked.items() if isinstance(term, Products))  # fmt: skip
 
 
 def is_product(terms: Mapping[Term, float]) -> bool:

@@ -23,7 +23,7 @@ from dpscale.solve.axis_weights import added_total, along_curve
 from dpscale.solve.convex import optimise
 from dpscale.solve.demands import Demands, Products, Token, demands_of
 from dpscale.solve.implicit import explicit_gram
-from dpscale.solve.symmetry import split
+from dpscale.solve.slope import cell_weights
 from dpscale.solve.weighed import Point, gram_of
 from dpscale.workload import ProductPart, Workload, root_of
 
@@ -100,8 +100,7 @@ def _cell_weights(point: Point, token: Token) -> Array:
     if token[0] in point.weighed.demands.even:
         return np.full(size, 1 / size)
     rows = root_of(gram_of(token[1], size) + added_total(point, token))
-    optimum, orbit = optimise(rows / np.sqrt((rows**2).sum()), (size,)), split(rows, (size,)).orbit
-    return np.asarray((optimum.weights / np.bincount(orbit))[orbit])
+    return cell_weights(rows, (size,), optimise(rows / np.sqrt((rows**2).sum()), (size,)))
 
 
 def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpscale.solve.barrier import Point
 from dpscale.solve.convex import Optimum
-from dpscale.solve.symmetry import split
+from dpscale.solve.symmetry import SymmetryBlocks, split
 
 Array = NDArray[np.float64]
 LEAST = 1e-14
@@ -21,10 +21,24 @@ def slope(rows: Array, shape: tuple[int, ...], optimum: Optimum) -> Array:
     """Y of the problem of `rows` (r, cells) at its optimum: (cells, cells)."""
     blocks = split(rows, shape)
     point = Point(blocks, optimum.weights)
-    cells = (optimum.weights / np.bincount(blocks.orbit))[blocks.orbit]
+    cells = _on_cells(optimum, blocks)
     parts = [
         blocks.expand(block, np.maximum(values, values.max() * LEAST)[:, None] ** -0.75 * turned) * cells
         for block, values, turned in zip(blocks.blocks, point.values, point.turned, strict=True)
     ]
     stacked = np.concatenate(parts)
     return np.asarray(point.trace * stacked.T @ stacked)
+
+
+def cell_weights(rows: Array, shape: tuple[int, ...], optimum: Optimum) -> Array:
+    """μ on every cell, where the optimum has it on the orbits of the problem's symmetries."""
+    return _on_cells(optimum, split(rows, shape))
+
+
+def dual(rows: Array, weights: Array) -> float:
+    """(tr M^½)² at some weights of the cells: no strategy for the Gram of the rows goes below."""
+    return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
+
+
+def _on_cells(optimum: Optimum, blocks: SymmetryBlocks) -> Array:
+    return np.asarray((optimum.weights / np.bincount(blocks.orbit))[blocks.orbit])

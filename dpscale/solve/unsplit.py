@@ -7,8 +7,9 @@ the rows of WΠ, of all sets that reach into S, and their Gram's optimum on the 
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -21,42 +22,56 @@ from dpscale.plans.factor import Factor
 from dpscale.residual import Weights, profile_of, subsets
 from dpscale.solve.implicit import set_gram
 from dpscale.solve.lattice import ENTRY_BITS, LARGEST_BITS, worth
+from dpscale.solve.slope import cell_weights, dual
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Part, ProductPart, Workload, root_of
+from dpscale.workload.factors import compressed
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-MOST_CELLS, MOST_SETS, MOST_ENTRIES = 1024, 24, 1 << 25
-RIDGE = 1e-12
+MOST_CELLS, MOST_OF_ALL, MOST_SETS, MOST_ENTRIES = 1024, 300, 24, 1 << 25
+RIDGE, TOLERANCE = 1e-12, 1e-6
 
 
 @dataclass(frozen=True)
 class Unsplit:
-    """Spaces of one set, by the axes that each keeps, and the rows of what is asked of them: (r, cells)."""
+    """Spaces of one set, by the axes that each keeps, and the rows of what is asked of them: (r, cells).
+
+    `ridge`: rows of very little weight, by which a strategy tells a trace of all that the spaces hold.
+    """
 
     attributes: AttributeSet
     shape: tuple[int, ...]
     weights: tuple[Weights | None, ...]
     spaces: tuple[tuple[int, ...], ...]
     rows: Array
+    ridge: Array
 
     @property
     def tells(self) -> set[AttributeSet]:
         return {tuple(self.attributes[axis] for axis in kept) for kept in self.spaces}
 
+    @property
+    def key(self) -> str:
+        """Equal for equal problems: by the Gram of trace 1."""
+        gram = self.rows.T @ self.rows
+        return f"unsplit/{hashlib.sha256((np.round(gram / np.trace(gram), 12) + 0.0).tobytes()).hexdigest()}"
+
     def solved(self, solve: Solve, noise: str) -> Solution | None:
         """The integer strategy near the optimum, which tells of all the spaces; None where rounding loses some."""
         scale = float((self.rows**2).sum())
-        optimum = solve(None, self.rows / math.sqrt(scale), self.shape)
+        held = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
+        optimum = solve(self.key, held, self.shape, TOLERANCE)
         factor = self.rounded(optimum.root)
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
         coefficient = worth(factor, self.rows, noise) * variance_factor(noise)
-        return Solution((factor,), coefficient, min(optimum.dual * scale * variance_factor(noise), coefficient))
+        bound = dual(self.rows, cell_weights(held, self.shape, optimum)) * variance_factor(noise)
+        return Solution((factor,), coefficient, min(bound, coefficient))
 
     def rounded(self, root: Array) -> Factor:
         """R·Π·ΠM of whole numbers, R ≈ 2^bits · root: it lies in the spaces exactly."""
-        whole = _whole_projection(self.shape, self.weights, self.spaces)
+        whole, _ = _projection(self.shape, self.weights, self.spaces)
         bits = min(LARGEST_BITS, ENTRY_BITS - int(np.abs(whole).max()).bit_length())
         matrix = np.rint(np.ldexp(root, bits)).astype(np.int64) @ whole
         return Factor("matrix", self.shape, matrix, self.weights, self.spaces)
@@ -74,22 +89,25 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     if not mixed or len(sets) > MOST_SETS or sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
-    fitting = [names for names in joint | {everything} if workload.domain.cells(names) <= MOST_CELLS and len(names) > 1]
+    fitting = {names for names in joint if workload.domain.cells(names) <= MOST_CELLS and len(names) > 1}
+    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
+        fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))
 
 
 def unsplit(
-    workload: Workload, attributes: AttributeSet, asked: Sequence[AttributeSet], weights: Mapping[str, Weights]
+    workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
 ) -> Unsplit:
-    """Those of the `asked` residuals that lie in a set, taken together."""
+    """All residuals that lie in a set taken together, but those that are `taken`, measured with another set."""
     spaces = tuple(kept for kept in subsets(tuple(range(len(attributes))))
-                   if tuple(attributes[axis] for axis in kept) in asked)  # fmt: skip
+                   if tuple(attributes[axis] for axis in kept) not in taken)  # fmt: skip
     own, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
-    projection = _projection(shape, own, spaces)
+    whole, times = _projection(shape, own, spaces)
+    projection = whole / times
     gram = projection.T @ gram_on(workload, attributes, weights) @ projection
     space = np.linalg.svd(projection)[2][: _dimensions(shape, spaces)]
-    ridge = RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * (space.T @ space)
-    return Unsplit(attributes, shape, own, spaces, root_of((gram + gram.T) / 2 + ridge)[-len(space) :])
+    rows = root_of((gram + gram.T) / 2)
+    return Unsplit(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
 
 
 def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Array:
@@ -116,21 +134,16 @@ def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights
 
 def _projection(
     shape: tuple[int, ...], weights: Sequence[Weights | None], spaces: Sequence[tuple[int, ...]]
-) -> Array:
-    """Π, (cells, cells), from the right on queries: exact, for u is dyadic or 1/n."""
-    whole = _whole_projection(shape, weights, spaces).astype(np.float64)
-    return whole / math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
-
-
-def _whole_projection(
-    shape: tuple[int, ...], weights: Sequence[Weights | None], spaces: Sequence[tuple[int, ...]]
-) -> Integers:
-    """Π times the product of the axes' M; where the spaces are all there are, just Π = 1 times that."""
-    total = np.zeros((math.prod(shape),) * 2, dtype=np.int64)
+) -> tuple[Integers, int]:
+    """Π, (cells, cells), from the right on queries: as whole numbers, and what they are to be divided by."""
+    cells = math.prod(shape)
+    if len(spaces) == 1 << len(shape):
+        return np.eye(cells, dtype=np.int64), 1
+    total = np.zeros((cells, cells), dtype=np.int64)
     for kept in spaces:
         axes = [_axis(n, own, axis in kept) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]
         total += reduce(np.kron, axes)
-    return total
+    return total, math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
 
 
 def _axis(size: int, weights: Weights | None, kept: bool) -> Integers:

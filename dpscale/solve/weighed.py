@@ -27,7 +27,7 @@ from dpscale.workload.factors import weighted_piece
 
 Array = NDArray[np.float64]
 Profiles = Sequence[Array]  # u by kind
-SECONDS = 60.0
+SECONDS, LEAST_START = 60.0, 1e-9
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Weighed:
 
     def solve(self, key: Demand | Token, rows: Array, shape: tuple[int, ...]) -> Optimum:
         optimum = optimise(rows, shape, self.tolerance, SECONDS, self.starts.get(key))
-        self.starts[key] = optimum.weights
+        self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 
 

@@ -30,7 +30,7 @@ UNSEEDED = {"scheduler": "synchronous"}
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
 ROW = {"path": "data", "domain": "domain.toml"}
 GAUSSIAN, PURE = {"epsilon": 1.0, "delta": 1e-9, "dataset": "small"}, {"epsilon": 0.7, "dataset": "small"}
-MATRICES = ("query-smasher", "hdmm", "identity", "residual-planner")
+MATRICES = ("query-smasher", "weighted-residuals", "hdmm", "identity", "residual-planner")
 OTHERS = ("eigen-design", "aim-grem", "aim-pgm", "mst")
 KINDS = [
     *((name, privacy) for name in MATRICES for privacy in (GAUSSIAN, PURE)),

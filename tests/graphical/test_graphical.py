@@ -10,7 +10,15 @@ from dpscale.reconstruct.graphical import check_size, read_graphical, write_grap
 from tests.audit.small import SIZES, frame, write
 
 GRAPHICAL = {"method": "graphical"}
-MATRIX = ["query-smasher", "residual-planner", "residual-planner-plus", "hdmm", "identity", "eigen-design"]
+MATRIX = [
+    "query-smasher",
+    "weighted-residuals",
+    "residual-planner",
+    "residual-planner-plus",
+    "hdmm",
+    "identity",
+    "eigen-design",
+]
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 PLENTY = {"privacy_cost": 5e4, "dataset": "small", "careless": True}
 

@@ -14,10 +14,10 @@ def prefixes(size: int = 60) -> Workload:
 
 def test_a_requested_gap_and_a_time_limit_end_the_search(monkeypatch):
     monkeypatch.setenv("DPSCALE_STORE", "off")
-    fine, coarse = plan(prefixes(24)), plan(prefixes(24), gap=1e-2)
+    fine, coarse = (plan(prefixes(24), "query-smasher", gap=gap) for gap in (1e-9, 1e-2))
     assert fine.error <= coarse.error <= fine.error * 1.02
     assert not fine.notes
-    late = plan(prefixes(24), seconds=1e-9)
+    late = plan(prefixes(24), "query-smasher", seconds=1e-9)
     assert "ended by time" in late.notes[0]
     assert late.error > fine.error
     assert late.bound < fine.bound  # an early end is told, not hidden

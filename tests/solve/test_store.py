@@ -53,9 +53,9 @@ def test_what_was_solved_is_not_solved_again(place, searches):
 
 
 def test_a_changed_workload_costs_what_changed(place, searches):
-    plan(workload())
+    plan(workload(), "query-smasher")
     searches.clear()
-    plan(workload("range"))
+    plan(workload("range"), "query-smasher")
     assert {known for _, known in searches} == {True, False}
 
 

@@ -45,7 +45,7 @@ def one_run(folder, settled, seed) -> np.ndarray:
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("mechanism", ["query-smasher", "identity"])
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "identity"])
 @pytest.mark.parametrize("kind", ["families", "array"])
 def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
     """Whitened errors of 200 runs: mean 0 and variance 1. With at least 30 independent errors a run, a variance that

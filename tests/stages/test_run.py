@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.ledger import Ledger
 from tests.stages.small import job, table, write_job
 
-MECHANISMS = ["query-smasher", "weighted-fourier", "hdmm", "identity"]
+MECHANISMS = ["query-smasher", "weighted-residuals", "weighted-fourier", "hdmm", "identity"]
 MIXED = [
     {"family": "marginal", "degree": 2},
     {"family": "prefix", "degree": 1},

@@ -219,7 +219,7 @@ def test_rows_with_weights_stand_for_all_records(tmp_path: Path) -> None:
     assert rows["weight"].min() > 0
 
 
-@pytest.mark.parametrize("mechanism", ["query-smasher", "residual-planner"])
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "residual-planner"])
 def test_rows_of_other_mechanisms(tmp_path: Path, mechanism: str) -> None:
     release = dp.run(write(tmp_path, mechanism={"name": mechanism}), tmp_path / "run")
     assert len(release.synthetic()) == 900
