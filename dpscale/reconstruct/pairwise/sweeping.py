@@ -50,12 +50,16 @@ class Sweeper:
     def sweep(self, beta: float) -> None:
         """Draw every value anew, with feedback of strength β."""
         layout = self.layout
-        loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
-                    float(beta), self._weights, self._slopes)  # fmt: skip
+        self._weigh(beta)
         order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
         loops.sweep(self.rows, order, self._near, self._degrees, layout.starts, layout.sizes, self._alone,
                     layout.ones_at, self._weights, self._slopes, self._state, turn)  # fmt: skip
         self._count()
+
+    def _weigh(self, beta: float) -> None:
+        layout = self.layout
+        loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
+                    float(beta), self._weights, self._slopes)  # fmt: skip
 
     def _count(self) -> None:
         loops.count(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
