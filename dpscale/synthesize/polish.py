@@ -1,14 +1,16 @@
 """Polish: a drawn part held to three attributes at once, as the learnt model has them, and to its pairs as before.
 
 Rows that follow the model meet its counts over three attributes up to chance, which a table of as many rows as records
-feels. What is wanted of a set is the model's own table: the mean of many sweeps of prototypes, whose chance is far
-smaller than that of one table, fitted to the pairs that are wanted. Nothing is made up for it, so where rows were
-nearer to the truth than local maximum entropy they stay so. The energy gains Σ β₃/2 (C − T)² / (T + 1) over all cells.
+feels. What is wanted of a set is the model's own table, fitted to the pairs that are wanted: the mean of so many sweeps
+of prototypes that its chance is far smaller than the table's. It knows every pair, where local maximum entropy knows
+the three inside the set; so rows that were nearer to the truth than that stay so. The energy that `sweeping` has gains
+β₃/2 Σ (C − T)² / (T + 1) over the cells of all sets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,15 @@ from dpscale.reconstruct.pairwise.learn import BETAS as LEARNING
 from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.pairs import STEP
 from dpscale.reconstruct.pairwise.sweeping import FLOOR, Sweeper
+from dpscale.storage.files import reading, writing
 from dpscale.synthesize import three_loops
 from dpscale.synthesize.threes import Threes, sets_of
 
 Array = NDArray[np.float64]
+THREES = "threes.npz"
 BETAS = ((16.0, 4.0), (64.0, 16.0))  # of pairs, of threes
-SWEEPS, LEAST = 24, 1e-3
-FIT_ROUNDS, FIT_TOLERANCE = 12, 1e-5
+LEAST_SWEEPS, MOST_SWEEPS, SEEN = 8, 64, 10  # prototypes seen for each row that is released
+FIT_ROUNDS, FIT_TOLERANCE, LEAST = 12, 1e-5, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +41,19 @@ class Told:
     shares: Array
 
 
-def told(learnt: Learnt, release: str, memory: int) -> Told:
-    """The model's three-way tables, of the sets that fit the memory: the mean of SWEEPS sweeps of its prototypes."""
+def told(learnt: Learnt, total: float, release: str, memory: int) -> Told:
+    """The model's three-way tables, of sets that fit the memory. `total`: about how many records were released."""
     wanted, rows = learnt.wanted, learnt.rows.copy()
     layout = wanted.layout
-    threes = Threes(layout.sizes, sets_of(layout, memory))
+    threes = Threes(layout.sizes, sets_of(layout, learnt.rows, memory))
     sweeper = Sweeper(layout, wanted.ones, rows, wanted.shares * len(rows), learnt.theta, wanted.known,
                       Chance(release, "threes"))  # fmt: skip
     counts = np.zeros(threes.cells)
-    for _ in range(SWEEPS):
+    sweeps = min(max(round(SEEN * total / len(rows)), LEAST_SWEEPS), MOST_SWEEPS) if len(threes.sets) else 0
+    for _ in range(sweeps):
         sweeper.sweep(LEARNING[-1])
         three_loops.count_threes(rows, threes.sets, threes.ends, threes.sizes, counts)
-    shares = counts / (SWEEPS * len(rows))
+    shares = counts / max(sweeps * len(rows), 1)
     for number in range(len(threes.sets)):
         _fit(learnt, threes, shares, number)
     return Told(threes, np.asarray(np.rint(shares / STEP) * STEP))
@@ -61,7 +66,9 @@ def _fit(learnt: Learnt, threes: Threes, shares: Array, number: int) -> None:
     table = threes.of(shares, number)
     one, two, three = (layout.one(wanted.ones, own) for own in (i, j, k))
     np.maximum(table, LEAST * one[:, None, None] * two[:, None] * three, out=table)
-    pairs = {axes: layout.of(wanted.shares, *own) for axes, own in (((0, 1), (i, j)), ((0, 2), (i, k)), ((1, 2), (j, k)))}
+    pairs = {
+        axes: layout.of(wanted.shares, *own) for axes, own in (((0, 1), (i, j)), ((0, 2), (i, k)), ((1, 2), (j, k)))
+    }
     fit_in_place(table, list(pairs.items()), FIT_ROUNDS, FIT_TOLERANCE)
 
 
@@ -70,20 +77,26 @@ class Polisher(Sweeper):
 
     def __init__(self, threes: Threes, aims: Array, *of: Any) -> None:
         super().__init__(*of)
-        self._threes, self._aims = threes, aims
-        self._three_counts = np.zeros(threes.cells)
-        self._three_weights, self._three_slopes = (np.zeros(3 * threes.cells, np.float32) for _ in range(2))
+        self._sets, self._aims, self._own = threes, aims, np.zeros(threes.cells)
+        self._around, self._sets_of = threes.around, threes.degrees
+        self._threes = np.zeros(6 * threes.cells + 1, np.float32)
 
     def polish(self, beta: float, three_beta: float) -> None:
         """Draw every value anew, with feedback of both strengths."""
-        layout, threes = self.layout, self._threes
-        self._three_counts[:] = 0
-        three_loops.count_threes(self.rows, threes.sets, threes.ends, threes.sizes, self._three_counts)
-        three_loops.weigh_threes(threes.sets, threes.ends, threes.sizes, self._aims, self._three_counts, FLOOR,
-                                 three_beta, self._three_weights, self._three_slopes)  # fmt: skip
-        self._weigh(beta)
-        order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
-        three_loops.sweep_threes(self.rows, order, self._near, self._degrees, layout.starts, threes.around,
-                                 threes.degrees, layout.sizes, self._alone, layout.ones_at, self._weights,
-                                 self._slopes, self._three_weights, self._three_slopes, self._state, turn)  # fmt: skip
-        self._count()
+        sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
+        self._own[:] = 0
+        three_loops.count_threes(self.rows, sets, ends, sizes, self._own)
+        three_loops.weigh_threes(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
+        self.sweep(beta)
+
+
+def write_told(path: Path, kept: Told) -> None:
+    """One file, exact; not flushed, since it can be made again for free."""
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, sizes=kept.threes.sizes, sets=kept.threes.sets, shares=kept.shares)
+
+
+def read_told(path: Path) -> Told:
+    """The inverse of `write_told`."""
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return Told(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])

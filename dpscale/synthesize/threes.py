@@ -1,7 +1,8 @@
 """Sets of three attributes over groups, laid out flat for the loops that polish rows.
 
 Tables of a set i < j < k lie one after the other in vectors of `cells` entries, row-major. The loops keep every table
-three times as float32, once by each attribute with its values last, so that what one attribute needs lies together.
+three times as float32, once by each attribute with its values last and their slopes behind them, so that what one
+attribute needs lies together.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.pairs import Layout
+from dpscale.synthesize import three_loops
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 BYTES_A_CELL = 48  # of all vectors of a sweep together
-MOST_SETS = 2048
+MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 512, 200, 1 << 29
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +73,25 @@ class Threes:
         own = self.sets[number].tolist()
         one, other = (i for i in own if i != last)
         cells = int(self.ends[number + 1] - self.ends[number])
-        start = 3 * int(self.ends[number]) + own.index(last) * cells
-        size = int(self.sizes[last])
-        return {-1: start, one: int(self.sizes[other]) * size, other: size, last: 1}
+        start = 6 * int(self.ends[number]) + 2 * own.index(last) * cells
+        size = 2 * int(self.sizes[last])
+        return {-1: start, one: int(self.sizes[other]) * size, other: size}
 
 
-def sets_of(layout: Layout, memory: int) -> Whole:
-    """(t, 3): the sets of attributes whose pairs are all held that fit the memory, small before large; MOST_SETS."""
-    every = np.array(list(combinations(range(len(layout.sizes)), 3)), np.int64).reshape(-1, 3)
+def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Whole:
+    """(t, 3): of the sets whose pairs are all held, those that chance moves most, MOST_SETS that fit the memory.
+
+    `rows`: a table like those to come. Chance moves a count of C by about √C, which no polish mends where C is below 1.
+    """
+    every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T
     held = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
-    cells = layout.sizes[held].prod(axis=1)
-    order = np.argsort(cells, kind="stable")[:MOST_SETS]
-    kept = order[np.cumsum(cells[order]) * BYTES_A_CELL <= memory]
+    moved = three_loops.moved(rows[: max(1, MOST_COUNTED // max(1, len(held)))], held, layout.sizes)
+    order = np.argsort(-moved, kind="stable")[:MOST_SETS]
+    kept = order[np.cumsum(layout.sizes[held[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
     return held[np.sort(kept)]
+
+
+def _every(attributes: int) -> Whole:
+    """(t, 3): all sets of the first so many attributes."""
+    return np.array(list(combinations(range(attributes), 3)), np.int64).reshape(-1, 3)
