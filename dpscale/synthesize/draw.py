@@ -20,7 +20,7 @@ from dpscale.synthesize.polish import BETAS as POLISHING
 from dpscale.synthesize.polish import Polisher, Told
 
 Array = NDArray[np.float64]
-BETAS = (4.0, 16.0, 64.0)
+BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
 
 

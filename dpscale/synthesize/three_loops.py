@@ -1,4 +1,4 @@
-"""The compiled loops around polishing: sets of three attributes are counted, weighed, and asked how chance moves them."""
+"""The compiled loops around polishing: sets of three attributes counted, weighed, and how far chance moves them."""
 
 from __future__ import annotations
 
