@@ -151,6 +151,7 @@ def rows(found: Figures) -> str:
     )
     labels = {
         "synthetic rows, as many as records": "rows",
+        "the same, not polished": "unpolished",
         "the estimates that they are drawn from": "estimates",
     }
     lines = [[label, *(fine(found[f"{t}, {e}, {key}"]) for t, e in asked)] for label, key in labels.items()]

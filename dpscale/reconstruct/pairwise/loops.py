@@ -19,7 +19,7 @@ UNIT = np.float32(1 / 16777216)
 BLOCK = 2048  # rows whose values stay in the cache while pairs are counted
 
 
-@compiled("void(float32[::1], int64, float32[::1])")
+@compiled("void(float32[::1], int64, float32[::1])", inline="always")
 def exponentials(logits: Floats, count: int, out: Floats) -> None:
     """exp of each, which are ≤ 0."""
     for a in range(count):
@@ -29,7 +29,7 @@ def exponentials(logits: Floats, count: int, out: Floats) -> None:
         out[a] = x
 
 
-@compiled("float32(uint64[::1])")
+@compiled("float32(uint64[::1])", inline="always")
 def uniform(state: NDArray[np.uint64]) -> Any:
     """The next of a xorshift64* sequence, in [0, 1)."""
     x = state[0]
@@ -40,7 +40,7 @@ def uniform(state: NDArray[np.uint64]) -> Any:
     return np.float32((x * np.uint64(2685821657736338717)) >> np.uint64(40)) * UNIT
 
 
-@compiled("int64(float32[::1], int64, float32[::1], uint64[::1])")
+@compiled("int64(float32[::1], int64, float32[::1], uint64[::1])", inline="always")
 def chosen(logits: Floats, count: int, weights: Floats, state: NDArray[np.uint64]) -> int:
     """An index with probability proportional to exp(logit); `weights` is room for the exponentials."""
     top = logits[0]
