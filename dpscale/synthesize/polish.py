@@ -28,7 +28,7 @@ from dpscale.synthesize.threes import Threes, sets_of
 
 Array = NDArray[np.float64]
 THREES = "threes.npz"
-BETAS = ((16.0, 4.0), (64.0, 16.0))  # of pairs, of threes
+BETAS = ((16.0, 4.0), (256.0, 16.0))  # of pairs, of threes
 LEAST_SWEEPS, MOST_SWEEPS, SEEN = 8, 64, 10  # prototypes seen for each row that is released
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 12, 1e-5, 1e-3
 
