@@ -108,15 +108,16 @@ class Job(Settings):
         return options
 
     def check_way(self) -> None:
-        """JobError for rows of a junction tree where there is none, or with weights, which are the sampler's."""
+        """JobError for rows of a junction tree where there is none, or with what only the sampler does."""
         asked, named = self.synthesize, self.reconstruction
         if asked is None or asked.method != "ancestral":
             return
         if named.joint is None:
             raise JobError("synthesize.method", f"'ancestral' with {named.name} estimates", "auto or sampler",
                            'leave it out, or set reconstruct.method = "graphical"')  # fmt: skip
-        if asked.weights:
-            raise JobError("synthesize.method", "'ancestral' with weights", "auto or sampler", "leave one out")
+        if asked.weights or asked.polish is True:
+            other = "weights" if asked.weights else "polish"
+            raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
 
     def question(self, workload: Workload) -> Question:
         """What is asked, at what budget, for units of how many rows."""

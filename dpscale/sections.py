@@ -15,6 +15,7 @@ from dpscale.privacy.protection import Protection
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
+POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows a record, and rows, above which chance no longer shows
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
 NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
@@ -205,6 +206,7 @@ class SynthesizeTable(Settings):
 
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
     method: Literal["auto", "sampler", "ancestral"] = "auto"
+    polish: Literal["auto", True, False] = "auto"
     parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
     weights: bool = False
     types: Literal["own", "input"] = "own"
@@ -213,6 +215,12 @@ class SynthesizeTable(Settings):
     def parts_of(self, rows: int) -> int:
         """In how many files so many rows are."""
         return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
+
+    def polishes(self, total: float) -> bool:
+        """Whether rows are polished; `auto`: where chance still shows. `total`: the released number of records."""
+        if self.polish == "auto":
+            return not self.weights and (self.rows or total) <= min(POLISHED * total, MOST_POLISHED)
+        return self.polish
 
 
 class Output(Settings):

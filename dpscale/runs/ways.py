@@ -1,6 +1,7 @@
 """The ways that a run's rows may be drawn by: made once, kept beside its estimates, opened by the tasks that draw.
 
 model/<release>/pairwise.npz     the sampler's
+model/<release>/threes.npz       what it polishes rows by, beside the first
 model/<release>/ancestral.npz    a junction tree's, where the estimates are of one
 """
 
@@ -18,11 +19,11 @@ from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import present
 from dpscale.synthesize.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
 from dpscale.synthesize.draw import Part
+from dpscale.synthesize.polish import THREES, read_told, told, write_told
 from dpscale.synthesize.quality import apart, counted
 from dpscale.synthesize.sampler import Sampler, Way, sizes_of
 
 Apart = dict[str, float]
-FILES = {"sampler": LEARNT, "ancestral": ANCESTRAL}
 TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
 TRIED = Part(20_000, 1, 0)
 MOST_OPEN = 2
@@ -53,7 +54,7 @@ def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
         ways.append("ancestral")
     if asked.method != "ancestral":
         _learn(run, folder)
-        ways.append("sampler")
+        ways.append("polished" if _polish(run, asked, folder) else "sampler")
     return ways
 
 
@@ -65,9 +66,22 @@ def _learn(run: Run, folder: Path) -> None:
     write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
 
 
+def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
+    """Whether rows are polished; what by is made then."""
+    learnt, _, total = read_learnt(folder / LEARNT)
+    if not asked.polishes(total):
+        return False
+    if not present(folder / THREES):
+        release = run.manifest["release"]
+        write_told(folder / THREES, told(learnt, total, release, run.job.engine.bytes // TASKS))
+    return True
+
+
 def read_way(folder: Path, name: str) -> Way:
-    """What its file says."""
-    return Sampler(*read_learnt(folder / LEARNT)) if name == "sampler" else read_ancestral(folder / ANCESTRAL)
+    """What its files say."""
+    if name == "ancestral":
+        return read_ancestral(folder / ANCESTRAL)
+    return Sampler(*read_learnt(folder / LEARNT), read_told(folder / THREES) if name == "polished" else None)
 
 
 def opened_way(path: str, folder: str, name: str) -> tuple[Run, Way]:

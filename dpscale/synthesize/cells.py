@@ -1,8 +1,7 @@
 """Cells inside groups: each row's cell within its group, attribute by attribute, by the same feedback.
 
 Within a group cells share by their 1-way, whatever the other attributes: that is what the estimates say. Systematic
-rounding meets the 1-way; two sweeps hold (cell of i) × (group of j) to what it implies, so that no pair is off by
-chance.
+rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
+from dpscale.reconstruct.pairwise.sweeping import LOG_UNIT
 from dpscale.residual.groups import Groups
 from dpscale.synthesize import loops
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]
-BETAS, FLOOR, ALONE = (4.0, 32.0), 0.25, 4.0
+BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
 LEAST = 1e-12
 
 
@@ -47,15 +47,14 @@ class _Refined:
         cells = self._begun(chance)
         starts, targets = self._targets()
         alone = self.one * (len(self.rows) / self.one.sum())
-        inside = np.log(np.maximum(self._inside, LEAST)).astype(np.float32)
+        inside = (np.rint(np.log(np.maximum(self._inside, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
         bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), chance.state()
-        for beta in BETAS:
-            weights, slopes = _weighed(targets, self._counts(cells, starts, len(targets)), beta)
-            own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
-            held, held_slopes = _weighed(alone, own, ALONE * beta)
-            order = chance.permutation(len(self.rows))
-            loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, held,
-                              held_slopes, state)  # fmt: skip
+        weights, slopes = _weighed(targets, self._counts(cells, starts, len(targets)), BETA)
+        own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
+        held, held_slopes = _weighed(alone, own, ALONE * BETA)
+        order = chance.permutation(len(self.rows))
+        loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, held,
+                          held_slopes, state)  # fmt: skip
         return cells
 
     @property

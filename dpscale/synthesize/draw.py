@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
+from dpscale.synthesize.polish import BETAS as POLISHING
+from dpscale.synthesize.polish import Polisher, Told
 
 Array = NDArray[np.float64]
-BETAS = (4.0, 16.0, 64.0)
+BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
 
 
@@ -63,8 +65,8 @@ def parts_of(rows: int, files: int) -> list[Part]:
     return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
-def draw(learnt: Learnt, part: Part, release: str) -> NDArray[np.int32]:
-    """(count, d): the part's rows over groups."""
+def draw(learnt: Learnt, part: Part, release: str, told: Told | None = None) -> NDArray[np.int32]:
+    """(count, d): the part's rows over groups. `told`: what polished rows are held to beside pairs."""
     wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
     if not part.count:
         return np.empty((0, len(wanted.layout.sizes)), np.int32)
@@ -72,7 +74,14 @@ def draw(learnt: Learnt, part: Part, release: str) -> NDArray[np.int32]:
         return independent_rows(wanted.layout, wanted.ones, part.count, chance)
     targets = part.share(wanted.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
     rows = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
-    sweeper = Sweeper(wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance)
+    of = wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance
+    if told is not None:
+        aims = part.share(told.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))
+        polisher = Polisher(told.threes, aims, *of)
+        for betas in POLISHING:
+            polisher.polish(*betas)
+        return rows
+    sweeper = Sweeper(*of)
     for beta in BETAS:
         sweeper.sweep(beta)
     return rows

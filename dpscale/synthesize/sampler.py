@@ -13,6 +13,7 @@ from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.pairs import Spread
 from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
+from dpscale.synthesize.polish import Told
 from dpscale.synthesize.raking import raked
 
 Array = NDArray[np.float64]
@@ -43,11 +44,12 @@ def sizes_of(way: Way) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """`learnt`: of all pairs over groups; `cells`: what spreads groups over cells."""
+    """`learnt`: of all pairs over groups; `cells`: what spreads groups over cells; `told`: what polish holds to."""
 
     learnt: Learnt
     cells: Spread
     total: float
+    told: Told | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class Sampler:
         return len(self.learnt.wanted.layout.pairs)
 
     def rows(self, part: Part, release: str) -> Rows:
-        groups = draw(self.learnt, part, release)
+        groups = draw(self.learnt, part, release, self.told)
         chance = Chance(release, "cells", *part.key)
         return spread(self.learnt.wanted, self.cells, groups, chance)
 

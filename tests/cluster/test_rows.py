@@ -17,6 +17,7 @@ JOB = {
     "privacy": {"rho": 0.5, "dataset": "small"},
 }
 ASKED = {way: SynthesizeTable(rows=160_000, parts=3, method=way) for way in ("sampler", "ancestral")}
+ASKED["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", polish=True)
 
 
 @pytest.fixture(scope="module", params=ASKED)

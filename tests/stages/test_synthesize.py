@@ -18,6 +18,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import sections as dp_sections
 from dpscale.cli.commands import main
+from dpscale.runs.run import Run
+from dpscale.stages.running import run_stages
 
 DOMAIN = {
     "attributes": {
@@ -89,9 +91,26 @@ def test_rows_of_a_graphical_model_are_drawn_by_the_way_that_is_nearer(tmp_path:
     if method == "auto":
         off = {name: sum(apart.values()) for name, apart in told["tried"].items()}
         assert told["method"] == min(off, key=off.__getitem__)
-        assert set(off) == {"ancestral", "sampler"}
+        assert set(off) == {"ancestral", "polished"}
     else:
-        assert (told["method"], told["tried"]) == (method, {})
+        assert (told["method"], told["tried"]) == ("polished" if method == "sampler" else method, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [({}, "polished"), ({"polish": False}, "sampler"), ({"weights": True}, "sampler"), ({"rows": 9000}, "sampler"),
+     ({"rows": 9000, "polish": True}, "polished")],
+)  # fmt: skip
+def test_rows_are_polished_where_chance_shows_or_where_it_is_asked(
+    reference: Path, tmp_path: Path, asked: dict[str, Any], way: str
+) -> None:
+    shutil.copytree(reference / "run", tmp_path / "run")
+    run = Run(tmp_path / "run")
+    run.ask_rows(dp_sections.SynthesizeTable(**({"rows": 900} | asked)))
+    run_stages(run, only="synthesize")
+    told = json.loads((run.path / "synthetic/_rows.json").read_text())
+    assert told["method"] == way
+    assert told["apart"]["2"] < 0.05
 
 
 def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(reference: Path) -> None:
@@ -123,7 +142,7 @@ def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
 
     run, before = Run(reference / "run"), digests(reference / "run")
     [part] = parts_of(900, 3)
-    write_part(str(run.path), str(model_folder(run)), "sampler", run.synthesis, part)
+    write_part(str(run.path), str(model_folder(run)), "polished", run.synthesis, part)
     assert digests(reference / "run") == before
 
 
@@ -248,6 +267,9 @@ def test_tiny_and_one_valued_tables(tmp_path: Path) -> None:
         ({"synthesize": {"method": "ancestral"}}, 'set reconstruct.method = "graphical"'),
         ({"synthesize": {"method": "ancestral", "weights": True}, "reconstruct": {"method": "graphical"},
           "mechanism": {"name": "mst"}}, "'ancestral' with weights"),
+        ({"synthesize": {"polish": "often"}}, "synthesize.polish"),
+        ({"synthesize": {"method": "ancestral", "polish": True}, "reconstruct": {"method": "graphical"},
+          "mechanism": {"name": "mst"}}, "'ancestral' with polish"),
         ({"synthesize": {"row": 5}}, "did you mean 'rows'"),
         ({"mechanism": {"name": "query-smasher"}, "workload": ONE_QUERY}, "maxent for a plan"),
     ],

@@ -19,7 +19,7 @@ UNIT = np.float32(1 / 16777216)
 BLOCK = 2048  # rows whose values stay in the cache while pairs are counted
 
 
-@compiled("void(float32[::1], int64, float32[::1])")
+@compiled("void(float32[::1], int64, float32[::1])", inline="always")
 def exponentials(logits: Floats, count: int, out: Floats) -> None:
     """exp of each, which are ≤ 0."""
     for a in range(count):
@@ -29,7 +29,7 @@ def exponentials(logits: Floats, count: int, out: Floats) -> None:
         out[a] = x
 
 
-@compiled("float32(uint64[::1])")
+@compiled("float32(uint64[::1])", inline="always")
 def uniform(state: NDArray[np.uint64]) -> Any:
     """The next of a xorshift64* sequence, in [0, 1)."""
     x = state[0]
@@ -40,7 +40,7 @@ def uniform(state: NDArray[np.uint64]) -> Any:
     return np.float32((x * np.uint64(2685821657736338717)) >> np.uint64(40)) * UNIT
 
 
-@compiled("int64(float32[::1], int64, float32[::1], uint64[::1])")
+@compiled("int64(float32[::1], int64, float32[::1], uint64[::1])", inline="always")
 def chosen(logits: Floats, count: int, weights: Floats, state: NDArray[np.uint64]) -> int:
     """An index with probability proportional to exp(logit); `weights` is room for the exponentials."""
     top = logits[0]
@@ -100,17 +100,19 @@ def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
 
 
 @compiled(
-    "int64(int32[:, ::1], int64[::1], int64[:, ::1], int64[::1], int64[:, :, ::1], int64[::1], float32[::1],"
-    " int64[::1], float32[::1], float32[::1], uint64[::1], int64[::1])"
+    "int64(int32[:, ::1], int64[::1], int64[:, ::1], int64[::1], int64[:, :, ::1], int64[:, :, ::1], int64[::1],"
+    " int64[::1], float32[::1], int64[::1], float32[::1], float32[::1], float32[::1], uint64[::1], int64[::1])"
 )
 def sweep(
-    rows: Any, order: Any, near: Any, degrees: Any, starts: Any, sizes: Any, alone: Any, alone_at: Any, weights: Any,
-    slopes: Any, state: Any, turn: Any,
+    rows: Any, order: Any, near: Any, degrees: Any, starts: Any, around: Any, sets_of: Any, sizes: Any, alone: Any,
+    alone_at: Any, weights: Any, slopes: Any, threes: Any, state: Any, turn: Any,
 ) -> int:  # fmt: skip
     """Draw every value of every row anew, given the others and the counts of all rows; how many changed.
 
     `near[i, :degrees[i]]`: the attributes that i has pairs with; `alone`: the logarithms of the 1-ways. The row itself
     is not counted while its value is drawn; a value that changes moves two cells of each pair by one.
+    `around[i, :sets_of[i]]`: the sets of three that i is in, if rows are held to some (`synthesize.threes`); `threes`:
+    the weights of their cells, each line of them with its slopes behind.
     """
     most = 0
     for i in range(len(sizes)):
@@ -132,6 +134,13 @@ def sweep(
                 for a in range(size):
                     logits[a] += part[a]
                 own += slopes[base + old]
+            for t in range(sets_of[i]):
+                own_set = around[i, t]
+                base = own_set[2] + row[own_set[0]] * own_set[3] + row[own_set[1]] * own_set[4]
+                part = threes[base : base + size]
+                for a in range(size):
+                    logits[a] += part[a]
+                own += threes[base + size + old]
             logits[old] += own
             new = chosen(logits, size, room, state)
             if new == old:
@@ -147,4 +156,16 @@ def sweep(
                 weights[back + old * sizes[j]] += left
                 weights[base + new] -= joined
                 weights[back + new * sizes[j]] -= joined
+            for t in range(sets_of[i]):
+                own_set = around[i, t]
+                j, k = np.int64(row[own_set[0]]), np.int64(row[own_set[1]])
+                base = own_set[2] + j * own_set[3] + k * own_set[4]
+                by_j, by_k = own_set[5] + k * own_set[7] + j, own_set[8] + j * own_set[10] + k
+                left, joined = threes[base + size + old], threes[base + size + new]
+                threes[base + old] += left
+                threes[by_j + old * own_set[6]] += left
+                threes[by_k + old * own_set[9]] += left
+                threes[base + new] -= joined
+                threes[by_j + new * own_set[6]] -= joined
+                threes[by_k + new * own_set[9]] -= joined
     return changed

@@ -44,6 +44,8 @@ class Sweeper:
         for i in range(attributes):
             self._near[i, : self._degrees[i]] = np.flatnonzero(self.held[i])
         self._weights, self._slopes = (np.zeros(2 * self.layout.cells + 1, np.float32) for _ in range(2))
+        self._around, self._sets_of = np.zeros((attributes, 1, 11), np.int64), np.zeros(attributes, np.int64)
+        self._threes = np.zeros(1, np.float32)
         self._state = self.chance.state()
         self._count()
 
@@ -53,8 +55,9 @@ class Sweeper:
         loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
         order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
-        loops.sweep(self.rows, order, self._near, self._degrees, layout.starts, layout.sizes, self._alone,
-                    layout.ones_at, self._weights, self._slopes, self._state, turn)  # fmt: skip
+        loops.sweep(self.rows, order, self._near, self._degrees, layout.starts, self._around, self._sets_of,
+                    layout.sizes, self._alone, layout.ones_at, self._weights, self._slopes, self._threes, self._state,
+                    turn)  # fmt: skip
         self._count()
 
     def _count(self) -> None:
