@@ -60,6 +60,7 @@ class LinkSection(Settings):
     max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
+    counts: list[str] | None = None
     share: Share | None = None
     mechanism: Literal["maxent", "published"] = "maxent"
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
@@ -160,6 +161,10 @@ class DatabaseJob(Settings):
             return _columns(link.parent_key) or self.key(link.parent), _columns(link.child_key)
         return _columns(link.child_key), self.key(link.child)
 
+    def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
+        """The earlier links of a table's rows that a link counts as attributes of these."""
+        return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+
     def to_dict(self) -> dict[str, Any]:
         """The job as the content of a job file."""
         return self.model_dump(exclude_none=True)
@@ -178,7 +183,8 @@ class DatabaseJob(Settings):
         for name in self.tables:
             self._check_apart(f"tables.{name}.key", self.key(name), name)
         self._check_columns()
-        for link in self.link:
+        for at, link in enumerate(self.link):
+            self._check_counts(link, names[:at])
             for end in (link.parent, link.child):
                 if end not in self.tables:
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
@@ -206,6 +212,16 @@ class DatabaseJob(Settings):
                                "give the child a copy of it under another name")  # fmt: skip
             if link.via is None and link.child in used:
                 used[link.child] += first
+
+    def _check_counts(self, link: LinkSection, before: list[str]) -> None:
+        """What is counted are links that stand earlier, of a row that this link has."""
+        field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
+        if late := next((name for name in counts if name not in before), None):
+            raise JobError(f"{field}: counts", f"{late!r}", "names of links that stand before it",
+                           nearest(late, before))  # fmt: skip
+        if apart := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
+            raise JobError(f"{field}: counts", f"{apart!r}, links of {called[apart].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "leave it out")  # fmt: skip
 
     def _check_keys(self, link: LinkSection) -> None:
         needs = [link.parent, *([link.child] if link.via else [])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from dpscale.database.counted import with_counts
 from dpscale.database.linking import ExactLinks, keyed, read_links
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
@@ -19,7 +20,10 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     for name in run.whom.steps if run.whom.replaces else ():
         if run.job.key(name):
             keyed(engine, run.job, name)  # keys that two rows have, also of a table that no link reads
-    return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
+    found: dict[str, ExactLinks] = {}
+    for link in run.job.link:
+        found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.whom), found)
+    return found
 
 
 def files_of(run: DatabaseRun) -> list[Table]:
