@@ -1,4 +1,4 @@
-"""`run` and `plan` for jobs of several tables."""
+"""`run`, `plan`, `status` and `end` for jobs of several tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,32 @@ def plan_several(job: DatabaseJob, as_json: bool) -> None:
 
 def _line(piece: dict[str, Any]) -> str:
     moved = f", at most {piece['moved']} of which one neighbour moves" if piece["moved"] else ""
-    return f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+    head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+    expected = piece["expected"]
+    told = _table_error(expected) if "rmse" in expected else _link_error(expected)
+    return "\n".join([head, *(f"{'':>26}{one}" for one in told)])
+
+
+def _table_error(expected: dict[str, Any]) -> list[str]:
+    if expected["rmse"] is None:
+        return []
+    return [f"expected error of a query: {expected['rmse']:.4g} records, by {expected['by']}"]
+
+
+def _link_error(expected: dict[str, Any]) -> list[str]:
+    what = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
+    noise = [f"{label} {expected[name]:.3g}" for name, label in what.items() if expected[name] is not None]
+    left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
+    lines = [f"deviation of the noise: {', '.join(noise)}"] if noise else []
+    return lines + ([f"expected error beside random links, by how many there are: {', '.join(left)}"] if left else [])
+
+
+def end_several(run_dir: str) -> dict[str, Any]:
+    """How the run ended and what was spent."""
+    from dpscale.database.ending import end
+    from dpscale.database.run import DatabaseRun
+
+    return end(DatabaseRun(run_dir))
 
 
 def tell_several(run_dir: str, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import SIDES, MeasuredLinks, bounded
+from dpscale.database.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
@@ -66,7 +66,9 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            return (self.link.bound if self.link.kind == "one-to-one" or bounded(self.run, self.link) else None), 1
+            return (
+                self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
+            ), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpscale.database import charging
+from dpscale.database.ending import check_open
 from dpscale.database.linking import ExactLinks
 from dpscale.database.measuring import measure_link
-from dpscale.database.reading import check_unchanged, read_all, snapshot_of, stamped
+from dpscale.database.reading import check_repeat, check_unchanged, read_all, snapshot_of, stamped
 from dpscale.database.report import write_report
 from dpscale.database.run import DatabaseRun
 from dpscale.database.seen import Sides
@@ -28,6 +29,8 @@ def run_database(
     """All stages that are left."""
     check_ledger_place(run.job.privacy.ledger)
     with disk_errors(run.path), run.locked():
+        check_open(run)
+        check_repeat(run)
         stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
         for name in ("plan", "measure", "synthesize", "report"):
             if not run.done(name):
