@@ -84,10 +84,12 @@ def evidence(
     if folder is not None:
         _check(folder, public_key, as_json)
         return
+    from dpscale.cli.several import check_alone
     from dpscale.evidence.bundle import write_bundle
     from dpscale.evidence.signing import signer
     from dpscale.runs.run import Run
 
+    check_alone(run_dir or "")
     run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +81,21 @@ def end_several(run_dir: str) -> dict[str, Any]:
     from dpscale.database.run import DatabaseRun
 
     return end(DatabaseRun(run_dir))
+
+
+def check_alone(run_dir: str) -> None:
+    """JobError for a run of several tables, or for one of its tables: what is charged is charged for all of them."""
+    from dpscale.database.run import is_database_run
+    from dpscale.errors import JobError
+    from dpscale.runs.manifest import MANIFEST, read_manifest
+    from dpscale.storage.files import present
+
+    path = Path(run_dir)
+    one = present(path / MANIFEST) and read_manifest(path).get("within")
+    if one or is_database_run(path):
+        got = f"{path} is {'one' if one else 'a run'} of several tables, which were charged together"
+        raise JobError("run directory", got, "a run of one table by itself",
+                       "see `dpscale ledger show` for the one charge, docs/privacy.md for its argument")  # fmt: skip
 
 
 def tell_several(run_dir: str, as_json: bool) -> None:

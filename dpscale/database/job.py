@@ -61,12 +61,13 @@ class LinkSection(Settings):
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
     counts: list[str] | None = None
+    loops: bool | None = None
     share: Share | None = None
     mechanism: Literal["maxent", "published"] = "maxent"
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    nulls: Literal["reject", "drop"] = "reject"
+    nulls: Literal["reject", "drop", "keep"] = "reject"
     dangling: Literal["reject", "drop"] = "reject"
 
     @model_validator(mode="after")
@@ -80,6 +81,10 @@ class LinkSection(Settings):
             raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
         if not many and self.links is not None:
             raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        if many and self.nulls == "keep":
+            raise ValueError('nulls = "keep" goes with children, which may have no parent: reject or drop pairs')
+        if self.loops is not None and self.parent != self.child:
+            raise ValueError("loops goes with links within one table, whose rows may be linked to themselves")
         if self.kind == "one-to-one" and self.bound > 1:
             raise ValueError("max_degree of a one-to-one link is 1: leave it out, or make it one-to-many")
         if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
@@ -96,6 +101,11 @@ class LinkSection(Settings):
     def bound(self) -> int:
         """How many links a protected row has at most."""
         return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+
+    @property
+    def read_nulls(self) -> str:
+        """What reading does about a null at an end: a child that may have no parent has no link, either."""
+        return "drop" if self.nulls == "keep" else self.nulls
 
     @property
     def loop(self) -> Rounds:

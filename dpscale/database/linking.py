@@ -98,6 +98,8 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) 
         child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
         stays = np.ones(len(keys), np.bool_)
     there = _found(at, link) & stays
+    if link.loops is False:
+        there &= (keys != (own if link.via is None else other)).any(axis=1)
     if link.via is not None:
         there[there] = _once(at[there])
     if link.parent in whom.above:
@@ -121,11 +123,11 @@ def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -
     """Of a child's rows the keys of their parents, words of their own, their codes, which count for this link, and
     their own keys where an earlier link's are counted: rows alike in all else are told apart by them then."""
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
-    wanted, counts = [(first, link.nulls)], bool(job.counted(link, link.child))
+    wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
     if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
         kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return _alike(words[kept], codes[kept], [keys[kept]] if counts else [])
+        return replace(_alike(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
     named = [(own, section.nulls)] if counts else []
     if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
         above = whom.above[name]

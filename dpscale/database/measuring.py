@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -144,7 +145,8 @@ class _Measuring:
         if not self.piece.counted:
             return float(self.link.links or max(self.sides[1].rows, 1))
         found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)], np.int64))
-        return float(max(found[0], LEAST_LINKS))
+        most = self.sides[1].rows if self.piece.known else math.inf
+        return float(max(min(found[0], most), LEAST_LINKS))
 
     def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""

@@ -83,19 +83,16 @@ def test_a_run_that_is_measured_is_finished_by_its_end(tmp_path: Path) -> None:
     assert dp.run(path, run).path == run
 
 
-@pytest.mark.parametrize("command", [["submit", "JOB", "--scheduler", "tcp://nowhere:1"], ["evidence", "RUN"],
-                                     ["wait", "RUN"], ["cancel", "RUN"]])  # fmt: skip
+COMMANDS = [["submit", "JOB", "--scheduler", "tcp://nowhere:1"], ["evidence", "RUN"], ["evidence", "TABLE"],
+            ["wait", "RUN"], ["cancel", "RUN"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_of_one_table_alone_says_so(tmp_path: Path, command: list[str]) -> None:
     path = write(tmp_path)
     dp.run(path, tmp_path / "run")
-    words = [{"JOB": str(path), "RUN": str(tmp_path / "run")}.get(word, word) for word in command]
+    places = {"JOB": path, "RUN": tmp_path / "run", "TABLE": tmp_path / "run" / "tables" / "persons"}
+    words = [str(places.get(word, word)) for word in command]
     done = CliRunner().invoke(main, words)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     assert "several tables" in done.stderr
-
-
-def test_evidence_of_one_of_the_tables_says_what_stands_for_the_whole(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    dp.run(path, tmp_path / "run")
-    done = CliRunner().invoke(main, ["evidence", str(tmp_path / "run" / "tables" / "persons")])
-    print(done.output, done.exception)
