@@ -91,7 +91,8 @@ class Released:
                  for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
         return {"name": self.link.called, "kind": self.link.kind, "parent": self.link.parent, "child": self.link.child,
                 "links": int(self.parents.notna().sum()), "without": int(self.parents.isna().sum()), "degrees": sides,
-                "bound": self.bounds[0], "whole": self.whole, "expected": self.expected}  # fmt: skip
+                "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
+                "counts": self.link.counts or []}  # fmt: skip
 
 
 def files_of(run: DatabaseRun, name: str) -> list[Path]:
