@@ -92,6 +92,7 @@ def furthest(folder: Path, seed: int, links: list[dict[str, Any]]) -> None:
             sides = [evenly(own) for own in sizes_of(before[name])]
             bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in sides]
             far = moved(tuple(sums(before[name])), tuple(sums(after[name])))
+            assert abs(len(before[name].rows) - len(after[name].rows)) <= most, (name, person)
             claimed = most**2 * squared_distance("add/remove", *bounds, [Fraction(1)] * 3)
             assert sum(far) <= float(claimed) * (1 + 1e-9), (name, person)
         tables = Tables(sizes_of(before["accounts"])[1])
@@ -106,6 +107,22 @@ def test_what_is_counted_moves_nothing_further(tmp_path: Path, seed: int) -> Non
     found = read(job, tmp_path / "all")
     assert [found[name].parents.shape[1] for name in COUNTED] == [2 + len(own) for own, _ in COUNTED.values()]
     assert [found[name].children.shape[1] for name in COUNTED] == [2 + len(own) for _, own in COUNTED.values()]
+
+
+def test_children_without_a_parent_and_rows_without_loops_move_nothing_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, data = np.random.default_rng(5), database(2)
+    data["persons"]["boss"] = np.where(rng.random(PERSONS) < 0.3, data["persons"].id, data["persons"].boss)
+    for name, key in (("persons", "boss"), ("payments", "kind")):
+        frame = data[name]
+        data[name] = frame.assign(**{key: frame[key].where(rng.random(len(frame)) < 0.7).astype("Int64")})
+    monkeypatch.setitem(globals(), "database", lambda _: data)
+    loose = [PAYMENTS, ACCOUNTS, TAGS, KINDS | {"nulls": "keep"}, BOSSES | {"nulls": "keep", "loops": False}]
+    furthest(tmp_path, 2, loose)
+    found = read(DatabaseRun(tmp_path / "all" / "run").job, tmp_path / "all")
+    assert 0 < len(found["kinds"].rows) < len(data["payments"])
+    assert 0 < len(found["bosses"].rows) < int((data["persons"].boss.notna()).sum())
 
 
 def test_counting_what_hangs_on_others_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
