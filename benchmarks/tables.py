@@ -242,7 +242,7 @@ def _beyond(found: Figures) -> str:
         ("MovieLens 100K, both tables synthetic", "whole, 100K, ours"),
         ("the same apart, with random links", "whole, 100K, apart"),
     ]
-    head = ["`--more`: mean total variation, 3 seeds", *(f"ε = {e}" for e in MORE_EPSILONS)]
+    head = ["`benchmarks/relational.py --more 3`: mean total variation, 3 seeds", *(f"ε = {e}" for e in MORE_EPSILONS)]
     return table(head, *([label, *(f"{found[f'{key}, {e}']:.4f}" for e in MORE_EPSILONS)] for label, key in rows))
 
 
