@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-MOST = 10
+MOST, DIRECTORS = 10, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,29 @@ def _large() -> Linked:
     two = np.c_[film.year - film.year.min(), _code(film.isEnglish), _code(film.country), length]
     links = np.c_[_rows(user.user_id, rating.user_id), _rows(film.movie_id, rating.movie_id)]
     return Linked("1M", one, two, ((7, 2, 5), (4, 2, 4, 4)), _both(links), MOST, False)
+
+
+def chained() -> tuple[Linked, Linked]:
+    """The extract's films with users who rated them, and with their directors; a film's first links of each."""
+    folder, data = DATA / "movielens/ml-1m-ctu", _large()
+    film, user, director, rating, credit = (
+        pd.read_csv(folder / f"{name}.csv") for name in ("movie", "user", "director", "rating_10pct", "movie2director")
+    )
+    rated = np.c_[_rows(film.movie_id, rating.movie_id), _rows(user.user_id, rating.user_id)]
+    made = np.c_[_rows(film.movie_id, credit.movie_id), _rows(director.director_id, credit.director_id)]
+    of = np.c_[director.d_quality - director.d_quality.min(), director.avg_revenue - director.avg_revenue.min()]
+    sizes = tuple((of.max(axis=0) + 1).tolist())
+    return (
+        Linked("ratings", data.two, data.one, data.sizes[::-1], _first(rated, MOST), MOST, False),
+        Linked("credits", data.two, of, (data.sizes[1], sizes), _first(made, DIRECTORS), DIRECTORS, False),
+    )
+
+
+def _first(links: np.ndarray, most: int) -> np.ndarray:
+    """Of links whose rows are there the first of every row of the first table."""
+    links = np.unique(links[(links >= 0).all(axis=1)], axis=0)
+    rows = pd.Series(links[:, 0])
+    return links[rows.groupby(rows).cumcount().to_numpy() < most]
 
 
 def _order() -> Linked:

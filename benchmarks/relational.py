@@ -7,6 +7,7 @@ MovieLens: links cut to 10 a row on both sides. Berka: accounts of at most 5 ord
 replaced, or (`add/remove`) an account with its children added.
 
     python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.25 1] [--seeds 10] [--published 10]
+        [--more 3]             seeds of siblings, chains and whole databases (linked_more.py); 0 for none
         --save                 keep the figures in results/
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import results
+from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
 from dpscale.blas import one_thread
@@ -41,6 +43,7 @@ from dpscale.relational.measured import degrees_squared, in_steps, split, sums_c
 from dpscale.relational.published import Fit, Rounds, drawn_children, drawn_pairs
 from dpscale.relational.rounding import settled, settled_children
 from dpscale.relational.shares import Question, Shares, planned
+from dpscale.relational.siblings import Tables, believed_sums, sibling_sums, swapped
 from dpscale.relational.sides import Side
 
 DELTA = 1e-5
@@ -67,9 +70,9 @@ class Trial:
         found = self.measured("links", np.array([len(self.data.links)]), draw)[0]
         return float(np.clip(round(found), 2, self.data.bound * min(self.u.rows, self.v.rows)))
 
-    def ours(self) -> np.ndarray:
+    def ours(self, siblings: bool = False) -> np.ndarray:
         data, u, v, chance = self.data, self.u, self.v, self.chance
-        parts = split(self.amount, not data.known, True)
+        parts = split(self.amount, not data.known, True, siblings)
         links = self.links(parts.links)
         amount = float(parts.sums) / data.bound**2
         shares = planned(Question(u, v, links, self.relation, amount, data.known))
@@ -79,7 +82,16 @@ class Trial:
         else:
             whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
             whole = within_bounds(whole, u, v, data.bound, data.bound, chance)
-        return assigned(whole, u, v, *self.degrees(whole, parts.degrees), chance)
+        drawn = assigned(whole, u, v, *self.degrees(whole, parts.degrees), chance)
+        return self.with_siblings(drawn, expected, parts.siblings) if siblings else drawn
+
+    def with_siblings(self, links: np.ndarray, expected: np.ndarray, cost: Fraction) -> np.ndarray:
+        rows, tables = self.data.two, Tables(self.data.sizes[1])
+        draw = gaussian_draw(tables.squared(self.data.bound, 1), cost, 1, "")
+        noisy = self.measured("siblings", self.exact.siblings(tables), draw) * STEP
+        now = sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP
+        target = believed_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
+        return swapped(links, rows, self.u, self.v, expected, target, tables, self.chance)
 
     def sums(self, shares: Shares, amount: Fraction) -> Sums:
         draws = [precise(one, "") if one else None for one in in_steps(shares)]
@@ -181,14 +193,48 @@ def compared(data: Linked, relation: str, epsilons: Sequence[float], seeds: int,
     return found
 
 
+def siblings(epsilon: float, seeds: int) -> dict[str, float]:
+    """Of Berka's orders: errors of pairs of siblings and of cross marginals, without and with what is measured."""
+    data = linked("order")
+    error, found = variation(data), {}
+    for what in (False, True):
+        each = []
+        for seed in range(seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                each.append(Trial(data, ADD_REMOVE, epsilon, 100 + seed, Path(folder)).ours(what))
+        kind = "with" if what else "without"
+        found[kind] = float(np.mean([siblings_apart(data, links) for links in each]))
+        found[f"{kind}, cross"] = float(np.mean([error(links) for links in each]))
+    return found
+
+
+def more(seeds: int) -> dict[str, float]:
+    """Siblings, chains and whole databases."""
+    kinds = {
+        "siblings": lambda epsilon: siblings(epsilon, seeds),
+        "chain": lambda epsilon: chain(epsilon, seeds),
+        "whole, order": lambda epsilon: whole(linked("order"), epsilon, seeds),
+        "whole, 100K": lambda epsilon: whole(linked("100K"), epsilon, seeds),
+    }
+    found: dict[str, float] = {}
+    for name, errors in kinds.items():
+        for epsilon in MORE_EPSILONS:
+            start, each = time.perf_counter(), errors(epsilon)
+            found |= {f"{name}, {kind}, {epsilon:g}": error for kind, error in each.items()}
+            told = ", ".join(f"{kind} {error:.4f}" for kind, error in each.items())
+            print(f"{name}, ε = {epsilon:g}: {told} ({time.perf_counter() - start:.0f} s)", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=DATA_SETS, choices=DATA_SETS)
+    parser.add_argument("--data", nargs="*", default=DATA_SETS, choices=DATA_SETS)
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--relations", nargs="+", choices=[REPLACE, ADD_REMOVE], default=[REPLACE, ADD_REMOVE])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--published", type=int, default=10, help="seeds of the published loop on MovieLens")
     parser.add_argument("--slow", type=int, default=0, help="on Berka, where a run takes it a minute and more")
+    parser.add_argument("--more", type=int, default=3, help="seeds of siblings, chains and whole databases; 0: none")
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
     if not DATA.exists():
@@ -200,6 +246,7 @@ def main() -> None:
             for relation in asked.relations if data.known else [REPLACE]:
                 times = asked.slow if data.known else asked.published
                 found |= compared(data, relation, asked.epsilons, asked.seeds, times)
+        found |= more(asked.more) if asked.more else {}
     if asked.save:
         results.save("relational", {key: value for key, value in found.items() if shown(key)})
 

@@ -227,7 +227,28 @@ def relational(found: Figures) -> str:
         for kind in ("ours", "published"):
             if f"{name}, {kind}, seconds" in found:
                 lines.append(_links(found, f"{name}, {kind}", f"{label}, {kind}", found[f"{name}, random"]))
-    return table(head, *lines)
+    return f"{table(head, *lines)}\n\n{_beyond(found)}"
+
+
+def _beyond(found: Figures) -> str:
+    """Siblings, chains and whole databases."""
+    rows = [
+        ("pairs of siblings, Berka's orders, not measured", "siblings, without"),
+        ("the same, measured", "siblings, with"),
+        ("3-way cross marginals of those links, siblings not measured", "siblings, without, cross"),
+        ("the same, measured", "siblings, with, cross"),
+        ("user × director over synthetic films", "chain, without"),
+        ("the same, a film's ratings counted (`counts`)", "chain, with"),
+        ("Berka's accounts and orders, both synthetic", "whole, order, ours"),
+        ("the same apart, with random links", "whole, order, apart"),
+        ("MovieLens 100K, both tables synthetic", "whole, 100K, ours"),
+        ("the same apart, with random links", "whole, 100K, apart"),
+    ]
+    head = ["`benchmarks/relational.py --more 3`: mean total variation, 3 seeds", *(f"ε = {e}" for e in MORE_EPSILONS)]
+    return table(head, *([label, *(f"{found[f'{key}, {e}']:.4f}" for e in MORE_EPSILONS)] for label, key in rows))
+
+
+MORE_EPSILONS = ("1", "2", "4")
 
 
 LINK_EPSILONS = ("0.25", "0.5", "1", "2", "4")

@@ -20,14 +20,22 @@ from dpscale.storage.files import read_text
 def end(run_dir: str, as_json: bool) -> None:
     """Finish a run that is measured, or abandon it: its secret is destroyed, and nothing is measured any more."""
     from dpscale.cli import signs
+    from dpscale.cli.several import end_several
+    from dpscale.database.run import is_database_run
     from dpscale.runs.run import Run
     from dpscale.stages import ending
 
+    if is_database_run(run_dir):
+        _tell_end(end_several(run_dir), as_json)
+        return
     run = Run(run_dir)
     if signs.at_work(signs.told(run.path)):
         raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run that nobody is at",
                              f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
-    told = ending.end(run)
+    _tell_end(ending.end(run), as_json)
+
+
+def _tell_end(told: dict[str, Any], as_json: bool) -> None:
     click.echo(json.dumps(told) if as_json else f"{told['how']}: {_spent(told)}")
 
 
@@ -76,10 +84,12 @@ def evidence(
     if folder is not None:
         _check(folder, public_key, as_json)
         return
+    from dpscale.cli.several import check_alone
     from dpscale.evidence.bundle import write_bundle
     from dpscale.evidence.signing import signer
     from dpscale.runs.run import Run
 
+    check_alone(run_dir or "")
     run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)

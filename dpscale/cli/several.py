@@ -1,8 +1,9 @@
-"""`run` and `plan` for jobs of several tables."""
+"""`run`, `plan`, `status` and `end` for jobs of several tables."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +55,47 @@ def plan_several(job: DatabaseJob, as_json: bool) -> None:
 
 def _line(piece: dict[str, Any]) -> str:
     moved = f", at most {piece['moved']} of which one neighbour moves" if piece["moved"] else ""
-    return f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+    head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+    expected = piece["expected"]
+    told = _table_error(expected) if "rmse" in expected else _link_error(expected)
+    return "\n".join([head, *(f"{'':>26}{one}" for one in told)])
+
+
+def _table_error(expected: dict[str, Any]) -> list[str]:
+    if expected["rmse"] is None:
+        return []
+    return [f"expected error of a query: {expected['rmse']:.4g} records, by {expected['by']}"]
+
+
+def _link_error(expected: dict[str, Any]) -> list[str]:
+    what = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
+    noise = [f"{label} {expected[name]:.3g}" for name, label in what.items() if expected[name] is not None]
+    left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
+    lines = [f"deviation of the noise: {', '.join(noise)}"] if noise else []
+    return lines + ([f"expected error beside random links, by how many there are: {', '.join(left)}"] if left else [])
+
+
+def end_several(run_dir: str) -> dict[str, Any]:
+    """How the run ended and what was spent."""
+    from dpscale.database.ending import end
+    from dpscale.database.run import DatabaseRun
+
+    return end(DatabaseRun(run_dir))
+
+
+def check_alone(run_dir: str) -> None:
+    """JobError for a run of several tables, or for one of its tables: what is charged is charged for all of them."""
+    from dpscale.database.run import is_database_run
+    from dpscale.errors import JobError
+    from dpscale.runs.manifest import MANIFEST, read_manifest
+    from dpscale.storage.files import present
+
+    path = Path(run_dir)
+    one = present(path / MANIFEST) and read_manifest(path).get("within")
+    if one or is_database_run(path):
+        got = f"{path} is {'one' if one else 'a run'} of several tables, which were charged together"
+        raise JobError("run directory", got, "a run of one table by itself",
+                       "see `dpscale ledger show` for the one charge, docs/privacy.md for its argument")  # fmt: skip
 
 
 def tell_several(run_dir: str, as_json: bool) -> None:

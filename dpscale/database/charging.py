@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from fractions import Fraction
 from typing import Any
 
+from dpscale.database.pieces import budget
 from dpscale.database.run import DatabaseRun
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.stages.spending import opened_ledger
 from dpscale.storage.files import flush_names
-
-ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
 
 
 def hold_secret(run: DatabaseRun) -> None:
@@ -28,15 +26,10 @@ def hold_secret(run: DatabaseRun) -> None:
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
-def budget(run: DatabaseRun, piece: str) -> Fraction:
-    """Squared μ that a piece may come to."""
-    return Fraction(run.job.privacy.budget.amount) * Fraction(run.job.shares[piece]) * ALMOST
-
-
 def whole_cost(run: DatabaseRun) -> Cost:
     """Of all pieces: what tables' plans come to for one unit of the job, and what links may."""
     tables = [table.planned.cost.scaled(run.whom.steps[name]) for name, table in run.tables.items()]
-    links = [Cost(gaussian=budget(run, f"links.{link.called}")) for link in run.job.link]
+    links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
     return Cost.total([*tables, *links]).coarsened()
 
 

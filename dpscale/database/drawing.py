@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import SIDES, MeasuredLinks, bounded
+from dpscale.database.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.database.run import DatabaseRun
 from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.relational.assign import assigned
+from dpscale.relational.assign import assigned, unlooped
 from dpscale.relational.believed import Sums, expected_links
+from dpscale.relational.cross import cross_words
 from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
 from dpscale.relational.many import are_many, grouped_links, row_degrees
 from dpscale.relational.published import drawn_children, drawn_pairs
@@ -30,6 +31,7 @@ from dpscale.synthesize.draw import parts_of
 
 Integers = NDArray[np.int64]
 Array = NDArray[np.float64]
+MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings keep: 1 GiB
 
 
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
@@ -42,7 +44,14 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
 
 def drawn_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """(links, 2): rows of the parent and of the child."""
-    return _Drawing(run, link, sides, measured).rows()
+    (u, v), chance = sides, Chance(run.manifest["release"], f"who has links {link.called}")
+    having = np.arange(v.rows)
+    if link.nulls == "keep":  # as many children as there are links, whoever they are
+        having = np.sort(chance.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
+        v = Side.made(v.profiles[v.of[having]], v.sizes)
+    pairs = _Drawing(run, link, (u, v), measured).rows()
+    pairs[:, 1] = having[pairs[:, 1]]
+    return unlooped(pairs, sides[1].of, chance) if link.loops is False else pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +75,9 @@ class _Drawing:
     def bounds(self) -> tuple[int | None, int | None]:
         """The most links of a row on either side; None: any number."""
         if self.known:
-            return (self.link.bound if self.link.kind == "one-to-one" or bounded(self.run, self.link) else None), 1
+            return (
+                self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
+            ), 1
         return self.link.bound, self.link.bound if self.run.whom.replaces else None
 
     def rows(self) -> Integers:
@@ -77,15 +88,16 @@ class _Drawing:
             pairs = drawn_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
             return cut(pairs, self.bounds, chance)
         if self.measured.chances is None and are_many(u, v):
-            return self._by_groups(Sums(*self.measured.sums), chance)
+            return self._with_siblings(self._by_groups(Sums(*self.measured.sums), chance), None, chance)
         whole, expected = self._whole(chance)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
 
-    def _with_siblings(self, links: Integers, expected: Array, chance: Chance) -> Integers:
-        """With children swapped until those of one parent have in common what was measured."""
+    def _with_siblings(self, links: Integers, expected: Array | None, chance: Chance) -> Integers:
+        """With children swapped until those of one parent have in common what was measured. `expected`: by profiles;
+        None for marginals that stay as they were drawn."""
         (u, v), noisy = self.sides, self.measured.siblings
-        if noisy is None or not len(links):
+        if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
             return links
         rows, tables = v.profiles[v.of], Tables(v.sizes)
         now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import LinkSection
-from dpscale.database.measuring import SIDES, places_of, records_of
+from dpscale.database.measuring import SIDES, piece_of, records_of
 from dpscale.database.run import DatabaseRun
 from dpscale.database.writing import INDEX
 from dpscale.storage.files import present, read_bytes, read_text
@@ -71,7 +71,7 @@ class Released:
         noisy = records_of(self.run, self.link).measured("degrees")
         if noisy is None:
             return []
-        places = places_of(self.run, self.link)
+        places = piece_of(self.run, self.link).places
         parts = np.split(noisy, np.cumsum([len(one) for one in places])[:-1])
         rows = [max(len(own), 1) for own in self.degrees]
         return [(at, part / count) for at, part, count in zip(places, parts, rows, strict=False)]
@@ -91,7 +91,8 @@ class Released:
                  for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
         return {"name": self.link.called, "kind": self.link.kind, "parent": self.link.parent, "child": self.link.child,
                 "links": int(self.parents.notna().sum()), "without": int(self.parents.isna().sum()), "degrees": sides,
-                "bound": self.bounds[0], "whole": self.whole, "expected": self.expected}  # fmt: skip
+                "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
+                "counts": self.link.counts or []}  # fmt: skip
 
 
 def files_of(run: DatabaseRun, name: str) -> list[Path]:

@@ -60,12 +60,14 @@ class LinkSection(Settings):
     max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
+    counts: list[str] | None = None
+    loops: bool | None = None
     share: Share | None = None
     mechanism: Literal["maxent", "published"] = "maxent"
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    nulls: Literal["reject", "drop"] = "reject"
+    nulls: Literal["reject", "drop", "keep"] = "reject"
     dangling: Literal["reject", "drop"] = "reject"
 
     @model_validator(mode="after")
@@ -79,6 +81,10 @@ class LinkSection(Settings):
             raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
         if not many and self.links is not None:
             raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        if many and self.nulls == "keep":
+            raise ValueError('nulls = "keep" goes with children, which may have no parent: reject or drop pairs')
+        if self.loops is not None and self.parent != self.child:
+            raise ValueError("loops goes with links within one table, whose rows may be linked to themselves")
         if self.kind == "one-to-one" and self.bound > 1:
             raise ValueError("max_degree of a one-to-one link is 1: leave it out, or make it one-to-many")
         if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
@@ -95,6 +101,11 @@ class LinkSection(Settings):
     def bound(self) -> int:
         """How many links a protected row has at most."""
         return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+
+    @property
+    def read_nulls(self) -> str:
+        """What reading does about a null at an end: a child that may have no parent has no link, either."""
+        return "drop" if self.nulls == "keep" else self.nulls
 
     @property
     def loop(self) -> Rounds:
@@ -160,6 +171,10 @@ class DatabaseJob(Settings):
             return _columns(link.parent_key) or self.key(link.parent), _columns(link.child_key)
         return _columns(link.child_key), self.key(link.child)
 
+    def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
+        """The earlier links of a table's rows that a link counts as attributes of these."""
+        return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+
     def to_dict(self) -> dict[str, Any]:
         """The job as the content of a job file."""
         return self.model_dump(exclude_none=True)
@@ -178,7 +193,8 @@ class DatabaseJob(Settings):
         for name in self.tables:
             self._check_apart(f"tables.{name}.key", self.key(name), name)
         self._check_columns()
-        for link in self.link:
+        for at, link in enumerate(self.link):
+            self._check_counts(link, names[:at])
             for end in (link.parent, link.child):
                 if end not in self.tables:
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
@@ -206,6 +222,16 @@ class DatabaseJob(Settings):
                                "give the child a copy of it under another name")  # fmt: skip
             if link.via is None and link.child in used:
                 used[link.child] += first
+
+    def _check_counts(self, link: LinkSection, before: list[str]) -> None:
+        """What is counted are links that stand earlier, of a row that this link has."""
+        field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
+        if late := next((name for name in counts if name not in before), None):
+            raise JobError(f"{field}: counts", f"{late!r}", "names of links that stand before it",
+                           nearest(late, before))  # fmt: skip
+        if apart := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
+            raise JobError(f"{field}: counts", f"{apart!r}, links of {called[apart].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "leave it out")  # fmt: skip
 
     def _check_keys(self, link: LinkSection) -> None:
         needs = [link.parent, *([link.child] if link.via else [])]

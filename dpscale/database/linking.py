@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,19 @@ from dpscale.tables.unit_ids import Words, one_family
 
 Integers = NDArray[np.int64]
 Columns = tuple[str, ...]
-Children = tuple[Words, Words, NDArray[np.int32], NDArray[np.bool_]]
 NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
+NO_KEYS = np.empty((0, 2), np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
-    """`rows`: (m, 2), the rows that each link is between; of the two tables all rows' codes. Never shown."""
+    """`rows`: (m, 2), the rows that each link is between; of the two tables all rows' codes, and their own keys where
+    those are known. Never shown."""
 
     rows: Integers = field(repr=False)
     parents: NDArray[np.int32] = field(repr=False)
     children: NDArray[np.int32] = field(repr=False)
+    words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
         """Rows of one side with at most so many links, for each of the thresholds."""
@@ -71,19 +73,33 @@ class ExactLinks:
         return cross, found
 
 
+@dataclass(frozen=True, eq=False)
+class _Children:
+    """Of rows that hold their parents' keys: these, words that tell rows apart, codes, which count, their own keys."""
+
+    parents: Words = field(repr=False)
+    words: Words = field(repr=False)
+    codes: NDArray[np.int32] = field(repr=False)
+    stays: NDArray[np.bool_] = field(repr=False)
+    keys: Words = field(repr=False)
+
+
 def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:
     """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
     parents = keyed(engine, job, link.parent)
     _check_families(engine, job, link)
     if link.via is None:
-        keys, other, child, stays = _children(engine, job, link, whom)
+        found = _children(engine, job, link, whom)
+        keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
         at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
     else:
         children = keyed(engine, job, link.child)
         keys, other = _pairs(engine, link, job.ends(link))
-        child, at = children.codes, np.stack([parents.find(keys), children.find(other)], axis=1)
+        child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
         stays = np.ones(len(keys), np.bool_)
     there = _found(at, link) & stays
+    if link.loops is False:
+        there &= (keys != (own if link.via is None else other)).any(axis=1)
     if link.via is not None:
         there[there] = _once(at[there])
     if link.parent in whom.above:
@@ -93,7 +109,7 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) 
     at, keys, other = at[there], keys[there], other[there]
     if link.parent in whom.rows or whom.replaces:  # else a child has one parent, who may have any number
         at = at[_bounded(at, keys, other, link, whom)]
-    return ExactLinks(at, parents.codes, child)
+    return ExactLinks(at, parents.codes, child, (parents.words, own))
 
 
 def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
@@ -103,23 +119,30 @@ def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
     return KeyedRows(words[kept], codes[kept])
 
 
-def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> Children:
-    """Of a child's rows the keys of their parents, words of their own, their codes, and which count for this link."""
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> _Children:
+    """Of a child's rows the keys of their parents, words of their own, their codes, which count for this link, and
+    their own keys where an earlier link's are counted: rows alike in all else are told apart by them then."""
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
-    wanted = [(first, link.nulls)]
+    wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
     if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
         kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return words[kept], row_words(codes[kept]), codes[kept], np.ones(len(kept), np.bool_)
+        return replace(_alike(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
+    named = [(own, section.nulls)] if counts else []
     if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
         above = whom.above[name]
-        [words, parents], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop")])
+        [words, parents, *keyed_], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop"), *named])
         units, missing = _roots(engine, job, above.parent, whom)(parents)
         stays = ~missing
-        stays[stays] = at_most(units[stays], row_words(codes, words)[stays], whom.rows[name])
-        return words, row_words(codes), codes, stays
-    [words], codes = _coded(engine, job, name, wanted)
-    return words, row_words(codes), codes, np.ones(len(words), np.bool_)
+        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], whom.rows[name])
+        return replace(_alike(words, codes, keyed_), stays=stays)
+    [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
+    return _alike(words, codes, keyed_)
+
+
+def _alike(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
+    own = keys[0] if keys else NO_KEYS
+    return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
 
 def _roots(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:

@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.database.charging import budget, charge, keep_piece
+from dpscale.database.charging import charge, keep_piece
 from dpscale.database.job import MOST_ROUNDS, LinkSection
 from dpscale.database.linking import ExactLinks
+from dpscale.database.pieces import Piece
 from dpscale.database.publishing import Loop
 from dpscale.database.run import DatabaseRun
 from dpscale.errors import BudgetError, JobError
 from dpscale.measure.linked import LinkRecords, precise
 from dpscale.measure.tags import snapshot_tag
-from dpscale.privacy.draws import gaussian_draw
 from dpscale.relational.features import BITS, Features
-from dpscale.relational.measured import MOST_SIBLINGS, Split, degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.measured import in_steps, sums_cost
 from dpscale.relational.published import Fit
-from dpscale.relational.shares import Question, Shares, at_random, planned
+from dpscale.relational.shares import Shares, at_random, planned
 from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
-from dpscale.relational.unbounded import thresholds
 from dpscale.storage.files import present, read_bytes, writing
 
-Integers = NDArray[np.int64]
 LEAST_LINKS = 2.0
 SIDES = ("parent", "child")
 SUMS = ("u", "v", "both")
@@ -64,20 +62,13 @@ def measure_link(
     return _Measuring(run, link, number, sides, exact).all()
 
 
-def bounded(run: DatabaseRun, link: LinkSection) -> bool:
-    """Whether rows of the parent have no more links than the job's bound."""
-    return run.whom.replaces or link.parent in run.whom.rows
-
-
 def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
     manifest = run.manifest
     return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
 
 
-def places_of(run: DatabaseRun, link: LinkSection) -> list[Integers]:
-    """Up to which degrees rows are counted: of the parents, and where each child has not one link, of these."""
-    children = [] if link.via is None else [thresholds(link.bound if run.whom.replaces else None)]
-    return [thresholds(link.bound), *children]
+def piece_of(run: DatabaseRun, link: LinkSection) -> Piece:
+    return Piece(run.job, run.whom, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,28 +84,28 @@ class _Measuring:
         links = self._links()
         if self.link.mechanism == "published":
             return self._published(links)
-        by_degree, sigma = self._degrees() if self.degrees else ({}, 0.0)
+        by_degree, sigma = self._degrees() if self.piece.degrees else ({}, 0.0)
         shares = self._shares(links)
         sums = self._sums(shares)
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
 
     def _siblings(self) -> tuple[np.ndarray | None, float]:
         """In natural units, with the deviation of their noise."""
-        if not self.of_siblings:
+        if not self.piece.siblings:
             return None, 0.0
         tables = Tables(self.sides[1].sizes)
-        squared = tables.squared(self.link.bound, self.run.whom.rows[self.link.parent])
-        draw = gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
+        draw = self.piece.siblings_draw(tables)
         found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
         return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
 
     def _published(self, links: float) -> MeasuredLinks:
         u, v = self.sides
-        fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.known)
+        fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
-        loop = Loop(records_of(self.run, self.link), self.link.loop, self.parts.sums, self.run.whom.protects.relation,
-                    self.moved, self._entries, self._told, self.run.secret)  # fmt: skip
+        piece, relation = self.piece, self.run.whom.protects.relation
+        loop = Loop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
+                    self._entries, self._told, self.run.secret)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
 
     def _entries(self) -> Any:
@@ -136,7 +127,7 @@ class _Measuring:
         """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
-            question = self._question(links)
+            question = self.piece.question(self.sides, links)
             made = planned(question)
             content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
                        "random": at_random(question)}  # fmt: skip
@@ -147,51 +138,19 @@ class _Measuring:
         return Shares(u, v, tuple(kept["precisions"]), kept["expected"])
 
     @property
-    def known(self) -> bool:
-        """Whether every row of the child has one link."""
-        return self.link.kind != "many-to-many"
-
-    @property
-    def moved(self) -> int:
-        return self.run.whom.moved[self.link.called]
-
-    @property
-    def degrees(self) -> bool:
-        """Whether rows by degree are measured: not of parents that may have any number of children, and not as
-        published."""
-        return self.link.mechanism != "published" and bounded(self.run, self.link)
-
-    @property
-    def parts(self) -> Split:
-        counted = not self.known and self.link.links is None
-        return split(budget(self.run, f"links.{self.link.called}"), counted, self.degrees, self.of_siblings)
-
-    @property
-    def of_siblings(self) -> bool:
-        """Whether what children of one parent have in common is measured."""
-        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
-        return several and self.degrees and self.link.parent != self.link.child
-
-    def _question(self, links: float) -> Question:
-        amount = float(self.parts.sums) / self.moved**2
-        return Question(*self.sides, links, self.run.whom.protects.relation, amount, self.known)
+    def piece(self) -> Piece:
+        return piece_of(self.run, self.link)
 
     def _links(self) -> float:
-        if self.known:
-            return float(max(self.sides[1].rows, 1))
-        if self.link.links is not None:
-            return float(self.link.links)
-        draw = gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
-        found = self._drawn("links", draw, lambda exact: np.array([len(exact.rows)], np.int64))
-        return float(max(found[0], LEAST_LINKS))
+        if not self.piece.counted:
+            return float(self.link.links or max(self.sides[1].rows, 1))
+        found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)], np.int64))
+        most = self.sides[1].rows if self.piece.known else math.inf
+        return float(max(min(found[0], most), LEAST_LINKS))
 
     def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
-        whom, bound = self.run.whom, self.link.bound
-        asked = places_of(self.run, self.link)
-        roles = 2 if self.link.parent == self.link.child else whom.rows.get(self.link.parent, 1)
-        squared = degrees_squared(whom.protects.relation, bound, roles, len(asked))
-        draw = gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
+        asked, draw = self.piece.places, self.piece.degrees_draw()
         found = self._drawn(
             "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
         )
@@ -203,7 +162,7 @@ class _Measuring:
         wanted = in_steps(shares)
         draws = [precise(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
         precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
-        if sums_cost(self.run.whom.protects.relation, shares, precisions, self.moved) > self.parts.sums:  # type: ignore[arg-type]
+        if sums_cost(self.run.whom.protects.relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
             raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
                               "what was charged", "tell the makers: nothing was drawn")  # fmt: skip
         units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)

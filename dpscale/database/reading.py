@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 
+from dpscale.database.counted import with_counts
 from dpscale.database.linking import ExactLinks, keyed, read_links
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
 from dpscale.tables import Table
+from dpscale.tables.layout import Layout, differing, layout
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 
 
@@ -19,7 +21,10 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     for name in run.whom.steps if run.whom.replaces else ():
         if run.job.key(name):
             keyed(engine, run.job, name)  # keys that two rows have, also of a table that no link reads
-    return {link.called: read_links(engine, run.job, link, run.whom) for link in run.job.link}
+    found: dict[str, ExactLinks] = {}
+    for link in run.job.link:
+        found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.whom), found)
+    return found
 
 
 def files_of(run: DatabaseRun) -> list[Table]:
@@ -48,5 +53,27 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
     if run.manifest["snapshot"] not in (None, tag):
         raise DataError("data.path", "the files changed since this release was begun", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
-    run.update(snapshot=tag)
+    run.update(snapshot=tag, data=_layouts(run))
     return tag
+
+
+def check_repeat(run: DatabaseRun) -> None:
+    """DataError where what was measured is of files that are others by now: of a run that goes on, or is asked again.
+
+    Of files that are gone nothing can be said, nor of a run that did not write down what they were.
+    """
+    known, now = run.manifest.get("data"), _layouts(run)
+    for name, before in (known or {}).items() if run.done("measure") else ():
+        found = now.get(name)
+        if before and found and (others := differing(before, found)):
+            raise DataError(f"{name}.{'via' if name.startswith('link') else 'path'}",
+                            f"measured from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); "
+                            "nothing read or spent", "the files as they were",
+                            "restore them, or start a new run in another directory")  # fmt: skip
+
+
+def _layouts(run: DatabaseRun) -> dict[str, Layout | None]:
+    """Of every table and table of pairs size, time and number of its files."""
+    paths = {f"tables.{name}": one.path for name, one in run.job.tables.items()}
+    paths |= {f"link {one.called}": one.via for one in run.job.link if one.via}
+    return {name: layout(path) for name, path in paths.items()}

@@ -18,10 +18,10 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.database.job import DatabaseJob, LinkSection
+from dpscale.database.job import DatabaseJob
+from dpscale.database.tablejobs import table_job
 from dpscale.database.whom import Whom, whom
 from dpscale.errors import JobError
-from dpscale.job import Job
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.making import make, making
@@ -31,7 +31,6 @@ from dpscale.storage.files import present
 from dpscale.storage.lock import free, locked
 
 KIND = "database"
-DEGREE = 3
 
 
 class DatabaseRun:
@@ -130,45 +129,10 @@ class DatabaseRun:
     def tables(self) -> dict[str, Run]:
         """The runs of the private tables."""
         private = [name for name, one in self.job.tables.items() if not one.public]
-        return {name: Run.create(self._table_job(name), self.path / "tables" / name) for name in private}
-
-    def _table_job(self, name: str) -> Job:
-        """The job of one table, at its share of the budget."""
-        one, job, steps = self.job.tables[name], self.job, self.whom.steps[name]
-        budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
-        degree = min(DEGREE, len(job.domains[name].names))
-        workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
-        content = {
-            "data": {"path": one.path, "domain": one.domain, **self._unit(name)},
-            "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
-            "workload": workload or [{"family": "marginal", "degree": degree}],
-            "mechanism": {"name": one.mechanism, **one.given},
-            "engine": job.engine.model_dump(exclude_none=True),
-            "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
+        return {
+            name: Run.create(table_job(self.job, self.whom, name, self.path), self.path / "tables" / name)
+            for name in private
         }
-        return Job.parse(content, self.path)
-
-    def _unit(self, name: str) -> dict[str, Any]:
-        """Whose rows are bounded in a table: a row's own key, or the row of the root that it comes with."""
-        whom, link = self.whom, self.whom.above.get(name)
-        columns, bound = (self.job.key(name), 1) if link is None else (self.job.ends(link)[0], whom.rows[name])
-        if len(columns) > 1:
-            raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
-                           "make one of them")  # fmt: skip
-        hops = self._hops(link)
-        drops = hops or "drop" in (self.job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
-        extra: dict[str, Any] = {"unit_through": hops} if hops else {}
-        extra |= {"unit_nulls": "drop"} if drops else {}
-        return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
-
-    def _hops(self, link: LinkSection | None) -> list[dict[str, str]]:
-        """The tables between a child and the root."""
-        hops = []
-        while link is not None and (above := self.whom.above.get(link.parent)) is not None:
-            key, unit = self.job.key(link.parent)[0], self.job.ends(above)[0][0]
-            hops.append({"path": self.job.tables[link.parent].path, "key": key, "unit": unit})
-            link = above
-        return hops
 
 
 def is_database_run(path: str | Path) -> bool:

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpscale.database import charging
-from dpscale.database.drawing import drawn_links, synthetic_codes
-from dpscale.database.job import LinkSection
+from dpscale.database.ending import check_open
 from dpscale.database.linking import ExactLinks
-from dpscale.database.measuring import MeasuredLinks, measure_link
-from dpscale.database.reading import check_unchanged, read_all, snapshot_of, stamped
+from dpscale.database.measuring import measure_link
+from dpscale.database.reading import check_repeat, check_unchanged, read_all, snapshot_of, stamped
 from dpscale.database.report import write_report
 from dpscale.database.run import DatabaseRun
-from dpscale.database.writing import check_public, public_table, write_tables
+from dpscale.database.seen import Sides
+from dpscale.database.writing import check_public, write_tables
 from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.ledger.place import check_ledger_place
-from dpscale.relational.sides import Side
 from dpscale.runs.hashes import disk_errors
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import present, remove_partial
@@ -30,6 +29,8 @@ def run_database(
     """All stages that are left."""
     check_ledger_place(run.job.privacy.ledger)
     with disk_errors(run.path), run.locked():
+        check_open(run)
+        check_repeat(run)
         stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
         for name in ("plan", "measure", "synthesize", "report"):
             if not run.done(name):
@@ -82,45 +83,17 @@ class _Stages:
         return found
 
     def _draw(self, exact: dict[str, ExactLinks]) -> None:
-        sides = _Sides(self.run)
+        sides = Sides(self.run)
         for number, link in enumerate(self.run.job.link):
-            measured(self.run, link, number, sides, exact.get(link.called))
+            sides.known(link, measure_link(self.run, link, number, sides.of(link), exact.get(link.called)))
 
     def synthesize(self) -> None:
         """Links between rows, then every table with its keys."""
-        sides, pairs = _Sides(self.run), {}
+        sides, pairs = Sides(self.run), {}
         for number, link in enumerate(self.run.job.link):
-            found = measured(self.run, link, number, sides, None)
-            pairs[link.called] = drawn_links(self.run, link, sides.of(link), found)
+            found = measure_link(self.run, link, number, sides.of(link), None)
+            pairs[link.called] = sides.known(link, found, True)
         write_tables(self.run, {name: one for name, (_, one) in sides.public.items()}, pairs)
 
     def report(self) -> None:
         write_report(self.run)
-
-
-def measured(
-    run: DatabaseRun, link: LinkSection, number: int, sides: _Sides, exact: ExactLinks | None
-) -> MeasuredLinks:
-    return measure_link(run, link, number, sides.of(link), exact)
-
-
-@dataclass(eq=False)
-class _Sides:
-    """The tables as links see them: public ones as they are, the others as they were synthesised."""
-
-    run: DatabaseRun
-
-    def __post_init__(self) -> None:
-        tables, job = self.run.tables, self.run.job
-        self.public = {
-            name: public_table(job.tables[name].path, one) for name, one in job.domains.items() if name not in tables
-        }
-        self.codes = {name: codes for name, (codes, _) in self.public.items()}
-        self.codes |= {name: synthetic_codes(table) for name, table in tables.items()}
-
-    def side(self, name: str) -> Side:
-        domain = self.run.job.domains[name]
-        return Side.made(self.codes[name], [domain[one].size for one in domain.names])
-
-    def of(self, link: LinkSection) -> tuple[Side, Side]:
-        return self.side(link.parent), self.side(link.child)

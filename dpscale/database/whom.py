@@ -55,6 +55,9 @@ def _replaced(job: DatabaseJob) -> Whom:
     if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
         raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
                        "leave it out: a key that two rows have is refused then")  # fmt: skip
+    if counting := next((link for link in job.link if link.counts), None):
+        raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
+                       "leave it out: a row that is replaced changes how many links other rows have")  # fmt: skip
     steps = {name: 2 for name, one in job.tables.items() if not one.public}
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
     return Whom(Protection(relation=REPLACE), None, steps, moved)
@@ -72,6 +75,10 @@ def _rooted(job: DatabaseJob) -> Whom:
                        'add the link, or set protects = "both"')  # fmt: skip
     for link in job.link:
         _check(job, link, rows, root)
+        _check_counts(job, link, rows)
+    if nobody := next((link for link in above.values() if link.nulls == "keep"), None):
+        raise JobError(f"link {nobody.called}: nulls", f'"keep", where rows of {nobody.child} come with their parent',
+                       '"reject" or "drop"', "set one of them: a row without a parent would be nobody's")  # fmt: skip
     key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
     protects = Protection(key[0] if len(key) == 1 else None)
     return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
@@ -133,6 +140,16 @@ def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int], root: s
     if link.child in rows:
         got = f"{link.child}, whose rows may be at the end of any number of others' links"
         raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
+
+
+def _check_counts(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+    """What is counted of a row is its unit's own: else a unit that goes would change other units' links."""
+    for one in job.link:
+        if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
+            whose = "a public table" if one.parent not in rows else "their own table, whom other rows point at"
+            raise JobError(f"link {link.called}: counts", f"{one.called!r}, links of rows of {whose}",
+                           "links of a private parent with its children or with public rows",
+                           "leave it out: how many there are hangs on other units' rows")  # fmt: skip
 
 
 def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:

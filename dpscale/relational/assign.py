@@ -116,3 +116,29 @@ def _swapped(pairs: Integers, i: int, tried: list[int], side: int, rows: int, th
 def _repeated(keys: Integers) -> Integers:
     order = np.argsort(keys, kind="stable")
     return order[1:][keys[order[1:]] == keys[order[:-1]]]
+
+
+def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
+    """Links within one table without those of a row to itself: each swaps its second end with another link's, if there
+    is one of the same profile there. `profiles`: of every row. What no swap mends is left out."""
+    number, first = len(profiles), pairs[:, 0]
+    there = Counter((first * number + pairs[:, 1]).tolist())
+    by_profile = _Group.of(profiles[pairs[:, 1]])
+    for i in np.flatnonzero(first == pairs[:, 1]).tolist():
+        near = by_profile.some(np.full(TRIES, i), chance.uniforms(TRIES))
+        anyone = (chance.uniforms(TRIES) * len(pairs)).astype(np.int64)
+        _parted(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
+    return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def _parted(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
+    """Swap a row's link to itself with the first that makes none of the kind, and none that is there already."""
+    row, end = pairs[i].tolist()
+    for j in tried if row == end else ():
+        a, b = pairs[j].tolist()
+        made = (row * number + b, a * number + row)
+        if row not in (a, b) and not there[made[0]] and not there[made[1]]:
+            there.subtract((row * number + row, a * number + b))
+            there.update(made)
+            pairs[i, 1], pairs[j, 1] = b, row
+            return

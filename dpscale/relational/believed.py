@@ -20,7 +20,7 @@ from dpscale.relational.sides import Side
 from dpscale.relational.sketch import sample
 
 Array = NDArray[np.float64]
-PRIOR_ONES, PRIOR_PAIRS = 0.15, 0.1
+PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -64,6 +65,13 @@ class Cross:
     def entries(self, k: int) -> slice:
         """Where marginal k is, of those of `of`."""
         return slice(int(self.starts[k]), int(self.starts[k + 1]))
+
+
+def cross_words(u: Side, v: Side) -> int:
+    """How many numbers the marginals and the profiles' entries of them are."""
+    each = [math.prod(u.sizes[i] for i in a) * math.prod(v.sizes[j] for j in b)
+            for a, b in _columns(len(u.sizes), len(v.sizes))]  # fmt: skip
+    return sum(each) + len(each) * (len(u.profiles) + len(v.profiles))
 
 
 def _columns(u: int, v: int) -> list[tuple[Columns, Columns]]:

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
 LOGS = np.log(SCALES)
 WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # of a block's scale about the common one; probabilities a priori
-SPREAD = 0.5  # of the common scale about where it is thought to be: noise alone seldom passes for a large one
+SPREAD = 0.2  # of the common scale about where it is thought to be: noise alone seldom passes for a large one
 FEW = 300.0
 
 

@@ -94,10 +94,10 @@ def believed_sums(noisy: Array, now: Array, tables: Tables, precision: float) ->
     return target / scale
 
 
-def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array, target: Array, tables: Tables,
+def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array | None, target: Array, tables: Tables,
             chance: Chance) -> Integers:  # fmt: skip
     """(m, 2) links with children swapped between parents. `rows`: (m, d) values of all children, by row of v;
-    `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near."""
+    `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near; None: near those of `links`."""
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
     parents[links[:, 1]] = links[:, 0]
@@ -105,9 +105,11 @@ def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array, 
     order = have[np.argsort(parents[have], kind="stable")]
     each = np.bincount(parents[have], minlength=u.rows)
     begins = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
-    whole = np.zeros(expected.shape)
-    np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
-    off = cross.marginals(whole - expected)
+    off = np.zeros(cross.size)
+    if expected is not None:
+        whole = np.zeros(expected.shape)
+        np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
+        off = cross.marginals(whole - expected)
     apart = sibling_sums(rows[have], parents[have], tables) * STEP - target
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)

@@ -290,6 +290,28 @@ def test_a_plan_says_whom_it_protects_and_reads_no_data(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
+    """The noise on the number of links, by its definition; errors that fall with the budget and the number of links."""
+    expected: dict[float, dict[str, Any]] = {}
+    for cost in (8.0, 32.0):
+        path = write(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "careless": True})
+        told = json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)
+        expected[cost] = {one["name"]: one["expected"] for one in told["pieces"]}
+    little, much = expected[8.0], expected[32.0]
+    share = 8.0 / 5 / 20  # five pieces; a twentieth of a link's is for how many there are
+    assert little["links.ratings"]["links"] == pytest.approx(5 / share**0.5, rel=1e-3)
+    assert little["links.orders"]["links"] is None
+    assert little["links.homes"]["degrees"] is None
+    for name in ("links.orders", "links.ratings", "links.homes"):
+        assert sorted(little[name]["random"].values(), reverse=True) == list(little[name]["random"].values())
+        assert all(0 < much[name]["random"][at] < one < 1 for at, one in little[name]["random"].items())
+    for name in ("tables.persons", "tables.orders"):
+        assert much[name]["rmse"] == pytest.approx(little[name]["rmse"] / 2, rel=1e-3)
+    text = CliRunner().invoke(main, ["plan", str(path)]).stdout
+    assert "expected error beside random links" in text
+    assert "expected error of a query" in text
+
+
 def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) -> None:
     for command in ("report", "synthesize", "measure", "reconstruct"):
         done = CliRunner().invoke(main, [command, str(shop / "run")])

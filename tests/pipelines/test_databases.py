@@ -95,6 +95,7 @@ def test_chinook(release: dp.DatabaseRelease) -> None:
 def test_who_reports_to_whom(release: dp.DatabaseRelease) -> None:
     found = frames(release)["employees"]
     assert found.ReportsTo.dropna().isin(found.EmployeeId).all()
+    assert not (found.ReportsTo == found.EmployeeId).any()
 
 
 @pytest.mark.parametrize("name", SOURCES)
