@@ -124,6 +124,10 @@ class Settled:
         return self.plan
 
     @property
+    def profiles(self) -> Mapping[str, Array]:
+        return self.plan.accuracy.profiles
+
+    @property
     def shares(self) -> dict[AttributeSet, float]:
         shares: dict[AttributeSet, float] = {}
         for block in self.plan.blocks:
@@ -151,14 +155,30 @@ class Settled:
         """Errors and gap, known before any data are read."""
         gap = self.plan.optimality_gap
         return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
-                "optimality_gap": gap if math.isfinite(gap) else None}  # fmt: skip
+                "optimality_gap": gap if math.isfinite(gap) else None,
+                **self._certified(budget)}  # fmt: skip
+
+    def _certified(self, budget: Budget) -> dict[str, float]:
+        """What only some plans know: a bound under all matrix mechanisms, and how flat the error is in the weights."""
+        floor = {"rmse_bound_all": self._rmse(budget) * (self.plan.floor / self.plan.error) ** 0.5}
+        flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
+        return (floor if self.plan.floor > 0 else {}) | flat
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE
                 else (figure(float(self.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
         weighted = any(weight != 1.0 for part in self.workload.parts for weight in part.weights)
         error = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
-        return [cost, (figure(self._rmse(budget)), error), self._certificate()]
+        return [cost, (figure(self._rmse(budget)), error), self._certificate(), *self._floor()]
+
+    def _floor(self) -> list[tuple[str, str]]:
+        """How far above what no matrix mechanism at all can go below, where that is known."""
+        if self.plan.floor <= 0:
+            return []
+        ratio = (self.plan.error / self.plan.floor) ** 0.5
+        return [
+            (f"{ratio:.3g} ×", "the root mean square error over a bound under all matrix mechanisms (may be loose)")
+        ]
 
     def _certificate(self) -> tuple[str, str]:
         gap = self.plan.optimality_gap

@@ -136,6 +136,10 @@ class Planned(Protocol):
         """The part of the budget that each measured set takes, where that is known beforehand."""
 
     @property
+    def profiles(self) -> Mapping[str, Array]:
+        """The weights u by which attributes are averaged, of those that are not averaged evenly."""
+
+    @property
     def shown(self) -> Any:
         """What a reader of the release is given as its plan."""
 

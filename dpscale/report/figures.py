@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+LINES = 8
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
@@ -46,6 +47,28 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
         axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
     axes.set(xlabel="share of the budget (%)", xlim=(0, 110 * max(shares.values())))
     axes.invert_yaxis()
+    return svg(figure)
+
+
+def weight_plot(profiles: Mapping[str, Any]) -> str:
+    """The weights by which attributes are averaged, times their number of cells, beside the plain mean's 1.
+
+    Those of one kind are one line; "" where all take the plain mean.
+    """
+    alike: dict[bytes, list[str]] = {}
+    for name, profile in profiles.items():
+        alike.setdefault(profile.tobytes(), []).append(name)
+    if not alike:
+        return ""
+    figure, axes = new_figure(height=2.6)
+    for colour, names in zip(COLOURS * len(alike), list(alike.values())[:LINES], strict=False):
+        profile = profiles[names[0]]
+        places = [(cell + 0.5) / len(profile) for cell in range(len(profile))]
+        label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        axes.plot(places, profile * len(profile), marker=".", linewidth=1, color=colour, label=label)
+    axes.axhline(1, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="place on the axis, first cell to last", ylabel="weight of a cell, in 1/n", xlim=(0, 1))
+    axes.legend(frameon=False, fontsize=8)
     return svg(figure)
 
 

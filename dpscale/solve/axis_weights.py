@@ -23,8 +23,9 @@ from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
 STEPS, FLAT = 12, 1e-8
-TOLERANCE, ROUGHLY = 1e-8, 1e-5
-SOLVED_WHOLE, FEW_CELLS, SEVERAL_STARTS = 2600, 200, 64
+TOLERANCE, ROUGHLY = 1e-8, 1e-3
+SOLVED_WHOLE, EVALUATIONS = 2600, 40
+LITTLE, MUCH, AFFORDED = 1e6, 1e8, 6e8  # cubes of cells: what one look at J is, and what all may be
 TILT = 0.4
 MOVED, NEAR = 1e-3, 1e-9
 
@@ -61,20 +62,31 @@ def unpacked(kept: Array, sizes: Sequence[int]) -> Searched | None:
 
 def search(demands: Demands, noise: str, curve: Point) -> Searched:
     """The best weights that are found, never worse than the plain mean; `curve`: where the fixed point ended."""
-    even = [np.full(size, 1 / size) for size in demands.sizes]
+    even, apart = [np.full(size, 1 / size) for size in demands.sizes], sums(demands)
     if len(demands.even) == len(even):
         return Searched(even, curve.value, curve.value, (), 0.0)
-    largest = max((math.prod(demands.shape(demand)) for demand in sums(demands)), default=0)
-    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if largest <= FEW_CELLS else ROUGHLY)
-    plain = whole(even)
-    if largest == 0:  # products alone
-        ends = [curve]
-    else:
-        tilts = (0.0, TILT, -TILT) if largest <= SEVERAL_STARTS else ()
-        starts = [_off_kinks(demands, curve.profiles), *(_tilted(demands, tilt) for tilt in tilts)]
-        ends = [descend(whole, profiles, _evaluations(largest)) for profiles in starts]
+    work = sum(float(math.prod(demands.shape(demand))) ** 3 for demand in apart)
+    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if work <= MUCH else ROUGHLY)
+    plain, ends = whole(even), [curve]
+    if apart:
+        ends = [_descended(whole, profiles, work) for profiles in _starts(demands, noise, curve, work)]
     best = min([plain, *ends], key=lambda point: point.value)
     return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
+
+
+def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Array]]:
+    """Where products alone, which cost little, have their least; of small problems weights that are tilted too."""
+    start = _off_kinks(demands, curve.profiles)
+    if curve.value > 0:
+        start = list(descend(Weighed(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
+    tilts = (0.0, TILT, -TILT) if work <= LITTLE else ()
+    return [start, *(_tilted(demands, tilt) for tilt in tilts)]
+
+
+def _descended(whole: Weighed, profiles: Profiles, work: float) -> Point:
+    """As far down as the work that one look at J is allows."""
+    looks = int(min(AFFORDED / work, EVALUATIONS))
+    return descend(whole, profiles, looks) if looks > 1 else whole(profiles)
 
 
 def _tilted(demands: Demands, tilt: float) -> list[Array]:
@@ -110,11 +122,6 @@ def _form(term: Products | Joint) -> object:
 
 def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
     return any(isinstance(term, Joint) for term, _ in demand)
-
-
-def _evaluations(cells: int) -> int:
-    """How often J may be had where its largest problem has so many cells."""
-    return 30 if cells <= FEW_CELLS else 10 if cells <= 900 else 6
 
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:

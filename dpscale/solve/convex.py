@@ -66,6 +66,18 @@ def optimise(
     best = fixed_point(blocks, tolerance, deadline, start)
     if best.ratio - 1 > tolerance and time.monotonic() < deadline:
         best = polish(best, tolerance, deadline)
+    return _optimum(best, tolerance, deadline)
+
+
+def roughly(
+    rows: Array, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Array | None = None
+) -> Optimum:
+    """The fixed point alone, for searches that need no certificate; the dual is a bound all the same."""
+    deadline = time.monotonic() + seconds
+    return _optimum(fixed_point(split(rows, shape), tolerance, deadline, start), tolerance, deadline)
+
+
+def _optimum(best: Point, tolerance: float, deadline: float) -> Optimum:
     ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
     return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpscale.plans.allocation import LAPLACE
 from dpscale.residual import kron
-from dpscale.solve.convex import Optimum, optimise
+from dpscale.solve.convex import Optimum, optimise, roughly
 from dpscale.solve.demands import Demand, Demands, Joint, Products, Term, Token, is_product
 from dpscale.solve.slope import slope
 from dpscale.workload import FAMILIES, root_of
@@ -27,7 +27,7 @@ from dpscale.workload.factors import weighted_piece
 
 Array = NDArray[np.float64]
 Profiles = Sequence[Array]  # u by kind
-SECONDS, LEAST_START = 60.0, 1e-9
+SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 
 @dataclass
@@ -75,7 +75,8 @@ class Weighed:
         return self.known[key]
 
     def solve(self, key: Demand | Token, rows: Array, shape: tuple[int, ...]) -> Optimum:
-        optimum = optimise(rows, shape, self.tolerance, SECONDS, self.starts.get(key))
+        solve = optimise if self.tolerance <= FINE else roughly
+        optimum = solve(rows, shape, self.tolerance, SECONDS, self.starts.get(key))
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 

@@ -9,7 +9,7 @@ from typing import Any
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
-from dpscale.report import error_plot, render, share_plot, trace_plot
+from dpscale.report import error_plot, render, share_plot, trace_plot, weight_plot
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.trace import read_trace
@@ -44,6 +44,7 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
         "hidden": max(len(rows) - SHOWN, 0),
         "error_plot": error_plot(rows),
         "share_plot": share_plot(planned.shares),
+        "weight_plot": weight_plot(planned.profiles),
         "drawn": _drawn(run),
         "trace": _by_round(trace),
         "trace_plot": trace_plot(trace),

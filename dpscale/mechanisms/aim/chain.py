@@ -83,6 +83,10 @@ class Chosen:
         return self
 
     @property
+    def profiles(self) -> dict[str, Array]:
+        return {}
+
+    @property
     def shares(self) -> dict[AttributeSet, float]:
         return {}
 

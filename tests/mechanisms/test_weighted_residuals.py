@@ -1,0 +1,314 @@
+"""Weighted residuals: the notes' figures, brute force on small domains, an exact lattice, honest certificates."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpscale as dp
+from dpscale import Domain, Workload, plan
+from dpscale.errors import PlanError
+from dpscale.plans.factor import Factor
+from dpscale.plans.planfile import content_of, read_plan, write_plan
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.residual.weights import centred, is_centred, profile_of, whole_weights
+from dpscale.solve.axis_weights import along_curve, search, unpacked
+from dpscale.solve.demands import demands_of
+from dpscale.solve.floor import exact_floor, floor
+from dpscale.solve.weighed import Weighed
+from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
+
+OURS, PLAIN = "weighted-residuals", "query-smasher"
+
+
+def cube(size, attributes, *asked):
+    made = Workload(Domain({f"x{i}": size for i in range(attributes)}))
+    for family, degree in asked:
+        made.add(family, degree=degree)
+    return made
+
+
+def sizes(*given):
+    return Domain({f"x{i}": size for i, size in enumerate(given)})
+
+
+@pytest.mark.parametrize(
+    ("workload", "figure", "before"),
+    [
+        (cube(10, 40, ("prefix", 3)), 127.266, 133.253),
+        (cube(10, 40, ("range", 1), ("affine", 2), ("prefix", 3)), 127.238, 133.212),
+        (cube(10, 40, ("prefix", 1), ("prefix", 2)), 32.687, 33.693),
+        (cube(20, 40, ("prefix", 1), ("prefix", 2)), 48.257, 49.382),
+        (cube(50, 40, ("prefix", 1), ("prefix", 2)), 72.637, 73.801),
+        (cube(10, 10, ("prefix", 1), ("prefix", 2)), 9.4207, 9.7831),
+        (cube(10, 40, ("range", 1), ("range", 2)), 40.879, 41.076),
+        (cube(20, 40, ("range", 1), ("range", 2)), 63.104, 63.307),
+        (cube(10, 3, ("prefix", 3)), 3.7683, 4.2419),
+        (cube(10, 3, ("prefix", 0), ("prefix", 1), ("prefix", 2), ("prefix", 3)), 3.8361, 4.2189),
+        (cube(10, 10, ("marginal", 2)), 5.84614, 5.84614),
+    ],
+)  # fmt: skip
+def test_the_figures_of_the_notes(workload, figure, before):
+    ours = plan(workload, OURS)
+    assert ours.rmse() == pytest.approx(figure, rel=2e-5)
+    assert plan(workload, PLAIN).rmse() == pytest.approx(before, rel=2e-5)
+    assert ours.optimality_gap < 1e-5
+    assert ours.stationary < 1e-5
+
+
+PAIRS = Workload(sizes(4, 5, 3, 4)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")]).add("prefix", degree=1)
+
+
+@pytest.mark.parametrize(
+    ("workload", "within"),
+    [
+        (cube(4, 3, ("prefix", 2)), 0.0025),
+        (cube(4, 4, ("prefix", 3)), 0.003),
+        (cube(3, 5, ("prefix", 3)), 0.0025),
+        (cube(6, 3, ("prefix", 2)), 0.004),
+        (cube(4, 4, ("range", 2)), 0.001),
+        (cube(5, 3, ("prefix", 1)), 1e-6),
+        (Workload(sizes(3, 5, 8)).add("prefix", degree=2), 0.003),
+        (Workload(sizes(2, 5, 6)).add("range", degree=2).add("range", degree=1), 0.004),
+        (Workload(sizes(2, 5, 6)).add("prefix", degree=2).add("marginal", degree=3), 0.001),  # unsplit
+        (Workload(sizes(9)).add("prefix", degree=1), 1e-6),
+        (Workload(sizes(12)).add("range", degree=1), 1e-6),
+        (Workload(sizes(7)).add("prefix", degree=1).add("marginal", degree=1), 1e-5),
+        (Workload(sizes(6, 5)).add("prefix", degree=2), 1e-6),
+        (Workload(sizes(4, 4)).add("affine", degree=2), 0.01),
+        (Workload(sizes(4, 4)).add("abs", degree=2), 0.01),
+        (Workload(sizes(4, 4)).add("random", degree=2), 0.01),
+        (cube(4, 3, ("affine", 2)), 0.005),
+        (PAIRS, 0.005),
+    ],
+)  # fmt: skip
+def test_near_the_optimum_of_all_matrix_mechanisms(workload, within):
+    """The optimum over all strategies, solved whole."""
+    least, made = math.sqrt(exact_floor(workload) / workload.query_count), plan(workload, OURS)
+    assert least * (1 - 1e-7) <= made.rmse() <= least * (1 + within)
+    assert made.bound_all == pytest.approx(least, rel=1e-6)
+
+
+def test_the_bound_at_any_size_is_below_the_optimum():
+    for workload in (cube(4, 3, ("prefix", 2)), cube(3, 5, ("prefix", 3)), cube(4, 4, ("range", 2)),
+                     Workload(sizes(3, 5, 8)).add("hybrid", degree=2, numeric=["x1", "x2"]),
+                     cube(4, 3, ("prefix", 2), ("range", 1), ("affine", 2))):  # fmt: skip
+        told = floor(workload, along_curve(demands_of(workload)))
+        assert 0.5 * exact_floor(workload) < told <= exact_floor(workload) * (1 + 1e-9)
+    whole = cube(10, 3, ("prefix", 3))  # one set: exact
+    assert floor(whole, along_curve(demands_of(whole))) == pytest.approx(exact_floor(whole), rel=1e-7)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("seed", range(6))
+def test_never_worse_than_the_plain_mean(seed, noise):
+    rng = np.random.default_rng(seed)
+    workload = Workload(sizes(*rng.integers(2, 7, 4)))
+    for _ in range(int(rng.integers(1, 4))):
+        family = str(rng.choice(["prefix", "range", "marginal", "circular", "affine", "abs"]))
+        degree = 2 if family in ("affine", "abs") else int(rng.integers(1, 4))
+        workload.add(family, degree=degree, weight=rng.uniform(0.1, 5, math.comb(4, degree)).tolist())
+    plain, ours = plan(workload, PLAIN, noise=noise), plan(workload, OURS, noise=noise)
+    assert ours.error <= plain.error * (1 + 1e-6)
+    assert ours.bound <= ours.error
+
+
+def asked():
+    made = Workload(Domain({"a": 4, "b": 5, "c": 3})).add("prefix", degree=2).add("range", attributes=[("a",)])
+    return made.add("marginal", degree=1, weight=2.0)
+
+
+SPLIT = cube(5, 7, ("prefix", 2), ("range", 1))  # too many cells to be measured whole
+
+
+@pytest.mark.parametrize(
+    "workload", [SPLIT, cube(4, 6, ("prefix", 3)), cube(4, 6, ("affine", 2), ("prefix", 1)), asked()]
+)
+def test_strategies_are_exactly_orthogonal_to_their_weights(workload):
+    """In whole numbers; and attributes have one set of weights throughout the plan, of a power of two."""
+    own: dict = {}
+    for block in plan(workload, OURS).blocks:
+        for factor in block.factors:
+            rows = factor.explicit().reshape(-1, *factor.shape)
+            for axis, weights in enumerate(factor.weights or ()):
+                if factor.spaces is None:
+                    assert is_centred(np.moveaxis(rows, axis + 1, -1), weights)
+        for name, weights in block.weights:
+            assert own.setdefault(name, weights) == weights
+            assert sum(weights).bit_count() == 1
+
+
+def test_centring_is_exact_and_a_row_off_by_one_is_seen():
+    rng = np.random.default_rng(0)
+    weights = whole_weights(rng.dirichlet(np.ones(7)), 20)
+    assert sum(weights) == 1 << 20
+    rows = centred(rng.integers(-(2**30), 2**30, (5, 7)), weights)
+    assert is_centred(rows, weights)
+    assert [sum(int(v) * w for v, w in zip(row, weights, strict=True)) for row in rows] == [0] * 5
+    rows[2, 3] += 1
+    assert not is_centred(rows, weights)
+
+
+@pytest.mark.parametrize("workload", [asked(), cube(3, 4, ("prefix", 2), ("affine", 2), ("range", 1))])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_gradient_is_that_of_differences(workload, noise):
+    demands = demands_of(workload)
+    weighed = Weighed(demands, noise, 2600, 1e-11)
+    rng = np.random.default_rng(1)
+    at = [rng.dirichlet(np.full(size, 9.0)) for size in demands.sizes]
+    slopes = weighed(at).gradient()
+    for kind, size in enumerate(demands.sizes):
+        move = rng.normal(size=size)
+        move -= move.mean()
+        ends = []
+        for step in (1e-5, -1e-5):
+            there = list(at)
+            there[kind] = at[kind] + step * move
+            ends.append(weighed(there).value)
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float(slopes[kind] @ move), rel=1e-3)
+
+
+def test_the_error_that_is_searched_is_that_of_the_plan():
+    workload = cube(5, 6, ("prefix", 2), ("range", 1))
+    found = search(demands_of(workload), "gaussian", along_curve(demands_of(workload)))
+    assert plan(workload, OURS).error == pytest.approx(found.value**2, rel=1e-6)
+    assert found.stationary < 1e-4
+    assert np.ptp(found.profiles[0]) > 0.01
+
+
+def noisy(made, counts, rng):
+    """Estimates of one draw of real-valued noise of the planned size."""
+    names, values = made.domain.names, []
+    for block in made.blocks:
+        table = counts.sum(axis=tuple(i for i, name in enumerate(names) if name not in block.attributes))
+        if block.joint:
+            table = block.factors[0].explicit() @ table.reshape(-1)
+        else:
+            for axis, factor in enumerate(block.factors):
+                table = np.moveaxis(np.tensordot(factor.explicit().astype(float), table, axes=(1, axis)), 0, axis)
+        values.append(table + rng.normal(0, math.sqrt(block.unit_variance), table.shape))
+    return LeastSquaresEstimates(made, [block.unit_variance for block in made.blocks], values.__getitem__)
+
+
+def whitened(made, draws=400):
+    """z-scores of all answers, one row a draw."""
+    rng, found = np.random.default_rng(5), []
+    counts = rng.poisson(30, made.domain.shape(made.domain.names)).astype(float)
+    for _ in range(draws):
+        estimates, row = noisy(made, counts, rng), []
+        for part in made.workload.parts:
+            for names in part.sets:
+                table = counts.sum(axis=tuple(i for i, n in enumerate(made.domain.names) if n not in names))
+                answers, errors = estimates.part_answers(part, names)
+                row.append(((answers - part.answers(names, table)) / errors).reshape(-1))
+        found.append(np.concatenate(row))
+    return np.array(found)
+
+
+FOUR = Domain({"a": 4, "b": 5, "c": 3, "d": 6})
+SEVERAL = Workload(FOUR).add("prefix", degree=3).add("range", attributes=[("a",), ("b", "d")]).add("circular", degree=1)
+
+
+def holds(z):
+    """Whether means are 0 and variances 1, as far as so many draws can tell, at p > 1e-6 for all answers together."""
+    draws, answers = z.shape
+    limit = stats.norm.isf(1e-6 / 4 / answers)
+    spread = stats.chi2.ppf([1e-6 / 4 / answers, 1 - 1e-6 / 4 / answers], draws)
+    squares = (z**2).sum(axis=0)
+    return (
+        abs(z.mean(axis=0)).max() * math.sqrt(draws) < limit and spread[0] < squares.min() <= squares.max() < spread[1]
+    )
+
+
+def test_answers_of_every_family_are_unbiased_with_the_told_variance():
+    joint = Workload(FOUR).add("affine", attributes=[("a", "b")]).add("prefix", degree=2)
+    for workload in (SEVERAL, joint):
+        made = plan(workload, OURS)
+        assert made.accuracy.weights
+        assert holds(whitened(made))
+
+
+def test_answers_by_other_weights_than_the_plans_are_caught():
+    """One attribute read as if it were averaged by the plain mean."""
+    made = plan(SEVERAL, OURS)
+    wrong = [block if block.joint else replace(block, factors=tuple(
+             plainly(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
+             for block in made.blocks]  # fmt: skip
+    assert not holds(whitened(replace(made, blocks=tuple(wrong))))
+
+
+def plainly(factor):
+    return Factor(factor.kind, factor.shape, factor.matrix)
+
+
+def test_single_queries_are_those_of_brute_force():
+    made, rng = plan(SEVERAL, OURS), np.random.default_rng(3)
+    strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
+    query = rng.normal(size=(5, 6))
+    full = np.einsum("bd,a,c->abcd", query, np.ones(4), np.ones(3)).reshape(1, -1)
+    assert made.variance(("b", "d"), query) == pytest.approx(least_squares_variances(strategy, full)[0], rel=1e-7)
+
+
+def test_what_is_told_together_need_not_be_told_apart():
+    """Unsplit, affine tells x + y ≤ c and no single cell: the query is answered, a marginal is refused."""
+    made = plan(Workload(sizes(5, 4)).add("affine", degree=2), OURS)
+    level = np.add.outer(np.arange(5), np.arange(4))
+    assert made.variance(("x0", "x1"), (level <= 3).astype(float)) < 10
+    with pytest.raises(PlanError, match="was not measured"):
+        made.variance(("x0", "x1"), np.eye(20)[3].reshape(5, 4))
+    with pytest.raises(PlanError, match="was not measured"):
+        LeastSquaresEstimates(made, [1.0], lambda i: np.zeros(made.blocks[i].rows)).marginal(("x0",))
+
+
+def test_sets_that_share_little_are_both_unsplit_and_agree_with_brute_force():
+    workload = Workload(sizes(8, 8, 8, 8)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")])
+    made, plain = plan(workload, OURS), plan(workload, PLAIN)
+    assert [note.startswith("measured unsplit") for note in made.notes][:2] == [True, True]
+    assert made.error < 0.9 * plain.error
+    assert made.accuracy.total_error(workload) == pytest.approx(made.error, rel=1e-6)
+    queries = [query for query, _ in zip(explicit_workload(workload)[0], range(30), strict=False)]
+    assert len(queries) == 30
+    assert holds(whitened(made, draws=200))
+
+
+def test_a_plan_is_read_back_as_it_was_written(tmp_path):
+    for workload in (SEVERAL, Workload(sizes(4, 5)).add("affine", degree=2)):
+        made = plan(workload, OURS)
+        write_plan(tmp_path, made)
+        again = read_plan(tmp_path, workload)
+        assert content_of(again) == content_of(made)
+        assert again.accuracy.total_error(workload) == made.accuracy.total_error(workload)
+        assert (again.stationary, again.bound_all) == (made.stationary, made.bound_all)
+
+
+def test_a_packed_search_is_unpacked_or_is_none():
+    demands = demands_of(SEVERAL)
+    packed = search(demands, "gaussian", along_curve(demands)).packed()
+    assert unpacked(packed, demands.sizes) is not None
+    for wrong in (packed[1:], packed[:-1], packed * 2, packed[None], np.zeros(3), -packed):
+        assert unpacked(wrong, demands.sizes) is None
+
+
+def test_profiles_are_the_plain_mean_where_there_are_no_weights():
+    np.testing.assert_array_equal(profile_of(None, 4), np.full(4, 0.25))
+    np.testing.assert_array_equal(profile_of((1, 3), 2), [0.25, 0.75])
+
+
+def test_marginals_and_circular_ranges_keep_the_plain_mean():
+    for family in ("marginal", "circular"):
+        made = plan(cube(6, 5, (family, 2)), OURS)
+        assert not made.accuracy.weights
+        assert made.rmse() == pytest.approx(plan(made.workload, PLAIN).rmse(), rel=1e-9)
+
+
+def test_it_is_never_above_hdmm_on_small_domains():
+    for workload in (cube(4, 3, ("prefix", 2)), cube(3, 4, ("marginal", 2)), asked(),
+                     Workload(sizes(5, 4)).add("abs", degree=2).add("prefix", degree=1)):  # fmt: skip
+        assert plan(workload, OURS).rmse() <= plan(workload, "hdmm").rmse() * 1.005
+
+
+def test_it_is_the_default():
+    assert plan(asked()).mechanism == OURS
+    assert dp.plan(asked()).error == plan(asked(), OURS).error
