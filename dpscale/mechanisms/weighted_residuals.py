@@ -28,7 +28,6 @@ from dpscale.solve.solution import Solution, Solve
 from dpscale.solve.store import Store
 from dpscale.solve.unsplit import candidates, unsplit
 from dpscale.solve.weighed import Point
-from dpscale.workload import Workload
 
 NAME = "weighted-residuals"
 GAINS = 1e-6  # of J: what rounding could cost is less
@@ -40,7 +39,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(question.workload)
     searched = _searched(question, demands, tools.store)
-    weights = _weights(question.workload, demands, searched)
+    weights = _weights(demands, searched)
     sets = candidates(question.workload, bool(sums(demands)))
     made = _planned(question, tools, solve, weights, sets)
     if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
@@ -95,12 +94,11 @@ def _rooted(solution: Solution, noise: str) -> float:
     return float(solution.coefficient ** (1 / 3 if noise == LAPLACE else 1 / 2))
 
 
-def _weights(workload: Workload, demands: Demands, searched: Searched) -> dict[str, Weights]:
+def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
     """Whole weights of the attributes whose best are not the plain mean; none where they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
-    weighted = {name for name, kind in demands.kind_of.items() if kind not in demands.even}
-    axes = max(len(weighted.intersection(names)) for part in workload.parts for names in part.sets)
+    axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # of strategies on several
     whole = {
         kind: whole_weights(profile, bits_of_weights(len(profile), axes))
         for kind, profile in enumerate(searched.profiles)

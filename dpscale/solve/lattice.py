@@ -3,12 +3,14 @@
 The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
 rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
 at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
-space, K is a whole combination of integer rows that span the same. An axis with weights U has K centred by those (see
-`residual.weights`), at the price of their bits. Sensitivity and covariance are those of K itself.
+space, K is a whole combination of integer rows that span the same. An axis with weights U has K centred by those
+(`residual.reduced`; several axes at once: `residual.weights`, at the price of their bits). Sensitivity and covariance
+are those of K itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,13 +20,14 @@ from dpscale.errors import PlanError
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.factor import Factor
 from dpscale.residual import Weights
+from dpscale.residual.reduced import nearest_centred
 from dpscale.residual.weights import centred
 
 Array = NDArray[np.float64]
 
-TOTAL_BITS, MOST_BITS = 75, 93
-LARGEST_BITS, FEWEST_BITS = 25, 9
-ENTRY_BITS, WEIGHT_BITS = 56, 14  # of a whole entry; of an axis' weights where there is room
+TOTAL_BITS = 75  # of all factors of a strategy: noise is drawn below 2^99 lattice steps
+LARGEST_BITS = 25
+ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = 56, 14, 42  # of a whole entry; of an axis' weights; of several axes' together
 TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
@@ -73,11 +76,13 @@ def _centred(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array], 
     def rounded(scaled: Array) -> Factor:
         integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
         for axis, own in enumerate(weights, start=1):
-            if own is not None:
+            if own is not None and len(shape) == 1:
+                integers = nearest_centred(integers, own)
+            elif own is not None:
                 integers = np.moveaxis(centred(np.moveaxis(integers, axis, -1), own), -1, axis)
-                continue
-            rest = integers.take(range(1, integers.shape[axis]), axis)
-            integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+            else:
+                rest = integers.take(range(1, integers.shape[axis]), axis)
+                integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
         return Factor("matrix", shape, integers.reshape(len(scaled), -1), named)
 
     return rounded
@@ -105,23 +110,28 @@ def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
+def two_cells(weights: Weights) -> Factor:
+    """The only centred row on two cells, U₁ and −U₀: nothing is rounded."""
+    first, second = (number // math.gcd(*weights) for number in weights)
+    return Factor("matrix", (2,), np.array([[second, -first]], dtype=np.int64), (weights,))
+
+
 def bits_for(matrices: int, wider: int = 0) -> int:
     """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range.
 
     `wider`: bits that centring by weights adds to each.
     """
-    if wider:
-        return max(FEWEST_BITS, min(LARGEST_BITS, ENTRY_BITS - wider, MOST_BITS // max(matrices, 1) - wider))
-    return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1))
+    return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1), ENTRY_BITS - wider)
 
 
 def weight_bits(weights: AxisWeights) -> int:
-    """The bits that centring by weights adds to every entry."""
-    return sum(sum(own).bit_length() - 1 for own in weights if own is not None)
+    """The bits that centring along several axes by their weights adds to every entry; along one it adds none."""
+    return sum(sum(own).bit_length() - 1 for own in weights if own is not None) if len(weights) > 1 else 0
 
 
 def bits_of_weights(size: int, axes: int) -> int:
-    """Bits of the weights of an axis of `size` cells, in strategies of up to `axes` weighted axes: an error of u counts
-    squared, so that these lose less than 10^-7; fewer where many axes leave little room, and 10^-4 is lost at most."""
-    fewest, wanted = size.bit_length() + 6, max(WEIGHT_BITS, size.bit_length() + 9)
-    return max(fewest, min(wanted, 2 * MOST_BITS // (5 * max(axes, 1))))
+    """Bits of the weights of an axis of `size` cells: an error of u counts squared, so that these lose less than 10^-7.
+
+    Fewer where strategies are centred along many axes at once, up to `axes`: their bits add up in every entry.
+    """
+    return min(max(WEIGHT_BITS, size.bit_length() + 9), JOINT_BITS // axes if axes > 1 else LARGEST_BITS)

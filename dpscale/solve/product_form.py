@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.plans.allocation import variance_factor
-from dpscale.solve.lattice import bits_for, round_strategy, weight_bits, worth
+from dpscale.solve.lattice import bits_for, round_strategy, worth
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, root_of
 
@@ -68,7 +68,7 @@ def _price(sub: Subworkload, terms: Terms, cost: Costs, axis: int, root: Array) 
 def _rounded_product(
     sub: Subworkload, terms: Terms, rows: list[Array], roots: list[Array], duals: dict[str, float], noise: str
 ) -> Solution:
-    bits = bits_for(len(roots), max(weight_bits((own,)) for own in sub.weights))
+    bits = bits_for(len(roots))
     factors = tuple(
         round_strategy(r, root, (n,), bits, weights=(own,))
         for r, root, n, own in zip(rows, roots, sub.sizes, sub.weights, strict=True)

@@ -18,7 +18,7 @@ from dpscale.plans.allocation import variance_factor
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.residual import Weights, kron, profile_of
 from dpscale.solve.convex import Optimum
-from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, bits_for, round_strategy, weight_bits, worth
+from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, bits_for, round_strategy, two_cells, weight_bits, worth
 from dpscale.solve.solution import Solution
 from dpscale.workload import GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
@@ -42,6 +42,11 @@ class Problem:
     rows: Array
     basis: Array | None
     weights: tuple[Weights | None, ...]
+
+    @property
+    def on_two_cells(self) -> bool:
+        """Whether its strategy is the only one that there is, by weights."""
+        return self.shape == (2,) and self.weights != (None,)
 
     @cached_property
     def is_center(self) -> bool:
@@ -111,8 +116,7 @@ def _common_basis(sub: Subworkload) -> Array | None:
 def bits_of(problems: tuple[Problem, ...]) -> int:
     """Bits to which a product's factors are rounded, before weighted centring adds those of the weights."""
     rounded = [problem for problem in problems if not problem.is_center]
-    wider = max((weight_bits(problem.weights) for problem in rounded), default=0)
-    return bits_for(len(rounded), wider)
+    return bits_for(len(rounded), max((weight_bits(problem.weights) for problem in rounded), default=0))
 
 
 def assembled(problems: tuple[Problem, ...], optima: dict[str, Optimum], rounded: Rounded, noise: str) -> Solution:
@@ -132,6 +136,8 @@ def rounded_optimum(problem: Problem, optimum: Optimum, bits: int, noise: str) -
 def _factor(problem: Problem, optimum: Optimum, bits: int) -> Factor:
     if problem.is_center:
         return center_factor(problem.shape[0])
+    if problem.on_two_cells and problem.weights[0] is not None:
+        return two_cells(problem.weights[0])
     if problem.basis is not None:
         finer = min(BASIS_BITS + weight_bits(problem.weights), ENTRY_BITS)
         return round_strategy(problem.rows, optimum.root, problem.shape, finer, problem.basis, problem.weights)

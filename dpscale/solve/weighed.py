@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,7 @@ class Point:
         self.by_value: dict[Token, float] = defaultdict(float)
         self._by_gram: dict[Token, Array] = {}
         self._direct = [np.zeros_like(profile) for profile in profiles]
+        self._later: list[Callable[[], None]] = []  # slopes of sums, which cost as much as their values
 
     def add(self, demand: Demand, number: int) -> None:
         """A demand's share of J, and its slopes."""
@@ -108,6 +109,8 @@ class Point:
 
     def gradient(self) -> list[Array]:
         """∂J/∂u by kind."""
+        while self._later:
+            self._later.pop()()
         total = [direct.copy() for direct in self._direct]
         for token, averaged in self.tokens.items():
             profile, gram = self.profiles[token[0]], gram_of(token[1], len(self.profiles[token[0]]))
@@ -170,7 +173,14 @@ class Point:
         scale = float((stacked**2).sum())
         optimum = self.weighed.solve(demand, stacked / math.sqrt(scale), shape)
         rate = self._count(optimum.dual * scale, number)
-        form = rate * slope(stacked / math.sqrt(scale), shape, optimum)
+        self._later.append(partial(self._move_sum, demand, rows, stacked / math.sqrt(scale), shape, optimum, rate))
+
+    def _move_sum(
+        self, demand: Demand, rows: Mapping[Term, Array], unit: Array, shape: tuple[int, ...], optimum: Optimum,
+        rate: float,
+    ) -> None:  # fmt: skip
+        """What J moves by with the weights in a sum of terms."""
+        form = rate * slope(unit, shape, optimum)
         for term, weight in demand:
             if isinstance(term, Joint):
                 self._by_queries(term, 2 * weight * (rows[term] @ form))
