@@ -7,6 +7,7 @@ least error of that plan (`solve.axis_weights`), and the plain mean stays where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,7 +39,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan with the weights that were found, or with the plain mean where that is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(question.workload)
-    searched = _searched(question, demands, tools.store)
+    searched = _searched(question, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
     sets = candidates(question.workload, bool(sums(demands)))
     made = _planned(question, tools, solve, weights, sets)
@@ -48,7 +49,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
-def _searched(question: Question, demands: Demands, store: Store | None) -> Searched:
+def _searched(question: Question, demands: Demands, seconds: float, store: Store | None) -> Searched:
     """The search, from the store where it was made before."""
     key = (NAME, demands.digest, question.noise)
     kept = store.get(*key) if store else None
@@ -56,8 +57,9 @@ def _searched(question: Question, demands: Demands, store: Store | None) -> Sear
     if known is not None:
         return known
     curve = along_curve(demands, question.noise)
-    searched = replace(search(demands, question.noise, curve), floor=_floor(question, demands, curve))
-    if store:
+    found = search(demands, question.noise, curve, seconds)
+    searched = replace(found, floor=_floor(question, demands, curve))
+    if store and seconds == math.inf:  # what time ended is not what another search would find
         store.put(searched.packed(), *key)
     return searched
 

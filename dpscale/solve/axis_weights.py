@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.solve.convex import optimise
 from dpscale.solve.demands import Demands, Joint, Products, Token
-from dpscale.solve.weighed import Point, Profiles, Weighed, gram_of
+from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed, gram_of
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
@@ -60,13 +60,16 @@ def unpacked(kept: Array, sizes: Sequence[int]) -> Searched | None:
     return Searched(list(profiles), value, plain, tuple(ends), flat, floor)
 
 
-def search(demands: Demands, noise: str, curve: Point) -> Searched:
-    """The best weights that are found, never worse than the plain mean; `curve`: where the fixed point ended."""
+def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS) -> Searched:
+    """The best weights that are found, never worse than the plain mean; `curve`: where the fixed point ended.
+
+    `seconds`: of one problem's solve.
+    """
     even, apart = [np.full(size, 1 / size) for size in demands.sizes], sums(demands)
     if len(demands.even) == len(even):
         return Searched(even, curve.value, curve.value, (), 0.0)
     work = sum(float(math.prod(demands.shape(demand))) ** 3 for demand in apart)
-    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if work <= MUCH else ROUGHLY)
+    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
     plain, ends = whole(even), [curve]
     if apart:
         ends = [_descended(whole, profiles, work) for profiles in _starts(demands, noise, curve, work)]

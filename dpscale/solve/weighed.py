@@ -50,12 +50,13 @@ class Averaged:
 @dataclass
 class Weighed:
     """J and its gradient for one workload. `most`: cells up to which sums of terms are solved whole; larger ones, and
-    joint families there, count by the sum of their products alone, which is a lower bound."""
+    joint families there, count by the sum of their products alone, which is a lower bound. `seconds`: of one solve."""
 
     demands: Demands
     noise: str
     most: int
     tolerance: float
+    seconds: float = SECONDS
     starts: dict[Demand | Token, Array] = field(default_factory=dict)
     known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
 
@@ -76,7 +77,7 @@ class Weighed:
 
     def solve(self, key: Demand | Token, rows: Array, shape: tuple[int, ...]) -> Optimum:
         solve = optimise if self.tolerance <= FINE else roughly
-        optimum = solve(rows, shape, self.tolerance, SECONDS, self.starts.get(key))
+        optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 

@@ -13,6 +13,7 @@ from dpscale.errors import PlanError
 from dpscale.plans.factor import Factor
 from dpscale.plans.planfile import content_of, read_plan, write_plan
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.residual.reduced import nearest_centred
 from dpscale.residual.weights import centred, is_centred, profile_of, whole_weights
 from dpscale.solve.axis_weights import along_curve, search, unpacked
 from dpscale.solve.demands import demands_of
@@ -149,6 +150,23 @@ def test_centring_is_exact_and_a_row_off_by_one_is_seen():
     assert [sum(int(v) * w for v, w in zip(row, weights, strict=True)) for row in rows] == [0] * 5
     rows[2, 3] += 1
     assert not is_centred(rows, weights)
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 9, 30, 400])
+def test_rows_are_centred_by_a_few_units(size):
+    """Rows that all but are centred, as an optimum's are; weights of one sign and of two, with a common divisor or not."""
+    rng = np.random.default_rng(size)
+    for profile in (rng.dirichlet(np.full(size, 5.0)), np.full(size, 1 / size), rng.normal(1 / size, 0.2 / size, size)):
+        for bits in (14, 20):
+            weights = whole_weights(profile / profile.sum(), bits)
+            rows = rng.normal(0, 2.0**25, (6, size))
+            rows -= np.outer(rows @ profile_of(weights, size), profile_of(weights, size)) / sum(
+                u * u for u in profile_of(weights, size)
+            )
+            rounded = np.rint(rows).astype(np.int64)
+            moved = nearest_centred(rounded, weights)
+            assert is_centred(moved, weights)
+            assert np.abs(moved - rounded).max() <= 6 * 2 ** (bits / (min(size, 8) - 1)) + math.sqrt(size)
 
 
 @pytest.mark.parametrize("workload", [asked(), cube(3, 4, ("prefix", 2), ("affine", 2), ("range", 1))])
