@@ -54,7 +54,7 @@ def test_the_weights_follow_every_change_of_a_sweep() -> None:
     """After a sweep the weights kept as rows changed are those made anew from the counts."""
     made = sweeper(theta=0.3)
     made.sweep(2.0)
-    kept = made._weights[:-1].copy()
+    kept = made._weights[: -loops.BEHIND].copy()
     layout = made.layout
     fresh, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
     loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, 2.0,
