@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
 from dpscale.reconstruct.pairwise.sweeping import LOG_UNIT
 from dpscale.residual.groups import Groups
@@ -102,7 +103,7 @@ class _Refined:
             tables.append(self._shares(j).ravel() * len(self.rows))
             starts[j] = at
             at += tables[-1].size
-        return starts, np.concatenate(tables)
+        return starts, np.concatenate([*tables, np.zeros(BEHIND)])
 
     def _shares(self, j: int) -> Array:
         """(values of j, cells of i): of all rows, as pairs of groups and 1-ways have them."""
