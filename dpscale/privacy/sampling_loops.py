@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numba import config, njit, uint64
 from numpy.typing import NDArray
 
 ONE, TWO = np.uint64(1), np.uint64(2)
@@ -21,17 +21,26 @@ OFFSET_ERROR = np.uint64(4)
 # An offset known to 32 of its bits is y short by less than 2^32, and x, whose slope in y is below 1/4, by 2^30 more.
 HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
 SERIES_TERMS = 14
+SETTINGS: Any = config
 
 
-def compiled(signature: str, inline: str = "never") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for one signature, without the GIL; keep the machine code on disk where there is a place to write."""
+def compiled(
+    signature: str, inline: str = "never", slp: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile for one signature, without the GIL; keep the machine code on disk where there is a place to write.
+
+    `slp`: make vectors of sums that are written side by side, none of them in another order.
+    """
 
     def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"nogil": True, "inline": inline}
+        before, SETTINGS.SLP_VECTORIZE = SETTINGS.SLP_VECTORIZE, SETTINGS.SLP_VECTORIZE or int(slp)
         try:
             return njit(signature, cache=True, **options)(function)
         except RuntimeError:  # numba found no writable cache directory, as in a read-only container
             return njit(signature, **options)(function)
+        finally:
+            SETTINGS.SLP_VECTORIZE = before
 
     return compile_now
 

@@ -1,7 +1,8 @@
 """Cells inside groups: each row's cell within its group, attribute by attribute, by the same feedback.
 
 Within a group cells share by their 1-way, whatever the other attributes: that is what the estimates say. Systematic
-rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance.
+rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance,
+and (cell of i) × (cell of j) where j has its cells and rows are as many as such pairs. A second round holds all to all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
 from dpscale.reconstruct.pairwise.sweeping import LOG_UNIT
 from dpscale.residual.groups import Groups
@@ -20,31 +22,37 @@ from dpscale.synthesize import loops
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
+ROUNDS = 2
 LEAST = 1e-12
 
 
 def spread(wanted: Wanted, cells: Spread, rows: Rows, chance: Chance) -> Rows:
     """(n, d): rows over cells, from rows over groups."""
-    out = rows.copy()
-    for i, name in enumerate(wanted.layout.names):
-        grouping = cells.groups[name]
-        if grouping.count < grouping.size and len(rows):
-            out[:, i] = _Refined(wanted, grouping, cells.ones[name], rows, i).cells(chance)
+    out, sizes = rows.copy(), [cells.groups[name].size for name in wanted.layout.names]
+    refined = [i for i in range(len(sizes)) if wanted.layout.sizes[i] < sizes[i] and len(rows)]
+    for place, i in enumerate(refined * ROUNDS):
+        others = refined if place >= len(refined) else refined[:place]
+        fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
+        seen = rows.copy()
+        seen[:, fine] = out[:, fine]
+        begun = np.ascontiguousarray(out[:, i]) if place >= len(refined) else None
+        out[:, i] = _Refined(wanted, cells, seen, frozenset(fine), i).cells(chance, begun)
     return out
 
 
 @dataclass(frozen=True, eq=False)
 class _Refined:
-    """One attribute of some rows."""
+    """One attribute of some rows, which are over cells for the attributes in `fine` and over groups for all others."""
 
     wanted: Wanted
-    groups: Groups
-    one: Array
+    spread: Spread
     rows: Rows
+    fine: frozenset[int]
     i: int
 
-    def cells(self, chance: Chance) -> Rows:
-        cells = self._begun(chance)
+    def cells(self, chance: Chance, begun: Rows | None) -> Rows:
+        """`begun`: what an earlier round drew."""
+        cells = self._begun(chance) if begun is None else begun
         starts, targets = self._targets()
         alone = self.one * (len(self.rows) / self.one.sum())
         inside = (np.rint(np.log(np.maximum(self._inside, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
@@ -58,9 +66,22 @@ class _Refined:
         return cells
 
     @property
+    def groups(self) -> Groups:
+        return self.spread.groups[self.wanted.layout.names[self.i]]
+
+    @property
+    def one(self) -> Array:
+        return self.spread.ones[self.wanted.layout.names[self.i]]
+
+    @property
     def _inside(self) -> Array:
+        return self._inside_of(self.i)
+
+    def _inside_of(self, j: int) -> Array:
         """Each cell's share of its group."""
-        return np.asarray(self.one / np.add.reduceat(self.one, self.groups.starts)[self.groups.labels])
+        name = self.wanted.layout.names[j]
+        one, groups = self.spread.ones[name], self.spread.groups[name]
+        return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
     def _begun(self, chance: Chance) -> Rows:
         """Within each group of rows, cells as often as the 1-way says."""
@@ -76,22 +97,27 @@ class _Refined:
         return cells
 
     def _targets(self) -> tuple[NDArray[np.int64], Array]:
-        """Where (group of j) × (cell of i) begins, and how many rows are wanted of each."""
-        layout, i = self.wanted.layout, self.i
-        starts, tables, at = np.full(len(layout.sizes), -1, np.int64), [np.zeros(0)], 0
-        for j in np.flatnonzero(layout.used[i]):
-            table = layout.of(self.wanted.shares, *((i, int(j)) if i < j else (int(j), i)))
-            mine = (table if i < j else table.T)[self.groups.labels] * self._inside[:, None]
-            tables.append(mine.T.ravel() * len(self.rows))
+        """Where (group or cell of j) × (cell of i) begins, and how many rows are wanted of each."""
+        starts, tables, at = np.full(len(self.wanted.layout.sizes), -1, np.int64), [np.zeros(0)], 0
+        for j in np.flatnonzero(self.wanted.layout.used[self.i]).tolist():
+            tables.append(self._shares(j).ravel() * len(self.rows))
             starts[j] = at
-            at += mine.size
-        return starts, np.concatenate(tables)
+            at += tables[-1].size
+        return starts, np.concatenate([*tables, np.zeros(BEHIND)])
+
+    def _shares(self, j: int) -> Array:
+        """(values of j, cells of i): of all rows, as pairs of groups and 1-ways have them."""
+        i, layout = self.i, self.wanted.layout
+        table = layout.of(self.wanted.shares, min(i, j), max(i, j))
+        found = (table.T if i < j else table)[:, self.groups.labels] * self._inside
+        if j in self.fine:
+            found = found[self.spread.groups[layout.names[j]].labels] * self._inside_of(j)[:, None]
+        return np.ascontiguousarray(found)
 
     def _counts(self, cells: Rows, starts: NDArray[np.int64], size: int) -> Array:
         counts = np.zeros(size)
         for j in np.flatnonzero(starts >= 0):
-            at = self.rows[:, j].astype(np.int64) * self.groups.size + cells
-            found = np.bincount(at, minlength=int(self.wanted.layout.sizes[j]) * self.groups.size)
+            found = np.bincount(self.rows[:, j].astype(np.int64) * self.groups.size + cells)
             counts[starts[j] : starts[j] + len(found)] = found
         return counts
 

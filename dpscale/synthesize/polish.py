@@ -20,6 +20,7 @@ from dpscale.reconstruct.fit import fit_in_place
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import BETAS as LEARNING
 from dpscale.reconstruct.pairwise.learn import Learnt
+from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import STEP
 from dpscale.reconstruct.pairwise.sweeping import FLOOR, Sweeper
 from dpscale.storage.files import reading, writing
@@ -29,7 +30,7 @@ from dpscale.synthesize.threes import Threes, sets_of
 Array = NDArray[np.float64]
 THREES = "threes.npz"
 BETAS = ((16.0, 4.0), (256.0, 16.0))  # of pairs, of threes
-LEAST_SWEEPS, MOST_SWEEPS, SEEN = 8, 64, 10  # prototypes seen for each row that is released
+LEAST_SWEEPS, MOST_SWEEPS, SEEN = 8, 64, 8  # prototypes seen for each row that is released
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 12, 1e-5, 1e-3
 
 
@@ -78,8 +79,8 @@ class Polisher(Sweeper):
     def __init__(self, threes: Threes, aims: Array, *of: Any) -> None:
         super().__init__(*of)
         self._sets, self._aims, self._own = threes, aims, np.zeros(threes.cells)
-        self._around, self._sets_of = threes.around, threes.degrees
-        self._threes = np.zeros(6 * threes.cells + 1, np.float32)
+        self._around, self._sets_of = (array.view(np.uint64) for array in (threes.around, threes.degrees))
+        self._threes = np.zeros(6 * threes.cells + BEHIND, np.float32)
 
     def polish(self, beta: float, three_beta: float) -> None:
         """Draw every value anew, with feedback of both strengths."""

@@ -17,9 +17,10 @@ def count_threes(rows: Any, sets: Any, ends: Any, sizes: Any, counts: Any) -> No
         last = min(len(rows), first + BLOCK)
         for t in range(len(sets)):
             i, j, k = sets[t, 0], sets[t, 1], sets[t, 2]
+            base, nj, nk = np.uint64(ends[t]), np.uint64(sizes[j]), np.uint64(sizes[k])
             for r in range(first, last):
-                pair = np.int64(rows[r, i]) * sizes[j] + rows[r, j]
-                counts[ends[t] + pair * sizes[k] + rows[r, k]] += 1
+                pair = np.uint64(rows[r, i]) * nj + np.uint64(rows[r, j])
+                counts[base + pair * nk + np.uint64(rows[r, k])] += 1
 
 
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
@@ -31,10 +32,10 @@ def moved(rows: Any, sets: Any, sizes: Any) -> Any:
     counts = np.empty(most, np.float64)
     for t in range(len(sets)):
         i, j, k = sets[t, 0], sets[t, 1], sets[t, 2]
-        cells = sizes[i] * sizes[j] * sizes[k]
+        cells, nj, nk = sizes[i] * sizes[j] * sizes[k], np.uint64(sizes[j]), np.uint64(sizes[k])
         counts[:cells] = 0
         for r in range(len(rows)):
-            counts[(np.int64(rows[r, i]) * sizes[j] + rows[r, j]) * sizes[k] + rows[r, k]] += 1
+            counts[(np.uint64(rows[r, i]) * nj + np.uint64(rows[r, j])) * nk + np.uint64(rows[r, k])] += 1
         for cell in range(cells):
             found[t] += np.int64(np.sqrt(counts[cell]) * 64)
     return found

@@ -20,7 +20,7 @@ from dpscale.synthesize import three_loops
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 BYTES_A_CELL = 48  # of all vectors of a sweep together
-MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 512, 200, 1 << 29
+MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 
 
 @dataclass(frozen=True, eq=False)

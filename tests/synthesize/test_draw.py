@@ -111,7 +111,7 @@ def test_cells_inside_groups_share_by_their_one_way() -> None:
         for name, (labels, starts) in (("b", b), ("d", d))
     ]
     implied = np.outer(*inside) * grouped.tables["b", "d"][np.ix_(b[0], d[0])] / grouped.total
-    assert np.abs(joint_cells - implied).sum() < 0.04
+    assert np.abs(joint_cells - implied).sum() < 0.012
 
 
 def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: Learnt) -> None:

@@ -16,6 +16,8 @@ from dpscale.privacy.sampling_loops import compiled
 Floats = NDArray[np.float32]
 FAR, STEP, ONE = np.float32(-60.0), np.float32(1 / 1024), np.float32(1)
 UNIT = np.float32(1 / 16777216)
+U0, U1, U2, U3, U4, U5, U6, U7, U8, U9, U10 = (np.uint64(number) for number in range(11))
+BEHIND = 8  # entries behind the last weight that `gather` may look at
 BLOCK = 2048  # rows whose values stay in the cache while pairs are counted
 
 
@@ -94,78 +96,108 @@ def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
         for i in range(len(sizes)):
             for j in range(i + 1, len(sizes)):
                 if used[i, j]:
-                    base = starts[i, j, 0]
+                    base, size = np.uint64(starts[i, j, 0]), np.uint64(sizes[j])
                     for r in range(first, last):
-                        counts[base + np.int64(rows[r, i]) * sizes[j] + rows[r, j]] += 1
+                        counts[base + np.uint64(rows[r, i]) * size + np.uint64(rows[r, j])] += 1
+
+
+@compiled("void(float32[::1], uint64[::1], uint64, uint64, float32[::1])", inline="always")
+def gather(weights: Any, lines: Any, count: Any, size: Any, logits: Any) -> None:
+    """Add the first so many lines of weights, eight values at a time: what is behind a line goes where nobody looks."""
+    for b in range(U0, size, U8):
+        l0, l1, l2, l3 = logits[b], logits[b + U1], logits[b + U2], logits[b + U3]
+        l4, l5, l6, l7 = logits[b + U4], logits[b + U5], logits[b + U6], logits[b + U7]
+        for t in range(count):
+            at = lines[t] + b
+            l0 += weights[at]
+            l1 += weights[at + U1]
+            l2 += weights[at + U2]
+            l3 += weights[at + U3]
+            l4 += weights[at + U4]
+            l5 += weights[at + U5]
+            l6 += weights[at + U6]
+            l7 += weights[at + U7]
+        logits[b], logits[b + U1], logits[b + U2], logits[b + U3] = l0, l1, l2, l3
+        logits[b + U4], logits[b + U5], logits[b + U6], logits[b + U7] = l4, l5, l6, l7
 
 
 @compiled(
-    "int64(int32[:, ::1], int64[::1], int64[:, ::1], int64[::1], int64[:, :, ::1], int64[:, :, ::1], int64[::1],"
-    " int64[::1], float32[::1], int64[::1], float32[::1], float32[::1], float32[::1], uint64[::1], int64[::1])"
+    "void(int32[::1], uint64[:, ::1], uint64, uint64[::1], uint64, uint64, uint64, float32[::1], float32[::1])",
+    inline="always",
+)
+def move(row: Any, near: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, weights: Any, slopes: Any) -> None:
+    """A value that changes, in the weights of its pairs."""
+    for t in range(count):
+        back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]
+        left, joined = slopes[line + old], slopes[line + new]
+        weights[line + old] += left
+        weights[back + old * near[t, U3]] += left
+        weights[line + new] -= joined
+        weights[back + new * near[t, U3]] -= joined
+
+
+@compiled(
+    "void(int32[::1], uint64[:, ::1], uint64, uint64[::1], uint64, uint64, uint64, float32[::1])", inline="always"
+)
+def move_threes(row: Any, around: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, threes: Any) -> None:
+    """A value that changes, in the weights of its sets of three."""
+    for t in range(count):
+        j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]
+        by_j, by_k = around[t, U5] + k * around[t, U7] + j, around[t, U8] + j * around[t, U10] + k
+        left, joined = threes[line + size + old], threes[line + size + new]
+        threes[line + old] += left
+        threes[by_j + old * around[t, U6]] += left
+        threes[by_k + old * around[t, U9]] += left
+        threes[line + new] -= joined
+        threes[by_j + new * around[t, U6]] -= joined
+        threes[by_k + new * around[t, U9]] -= joined
+
+
+@compiled(
+    "int64(int32[:, ::1], int64[::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1], uint64[::1], uint64[::1],"
+    " float32[::1], uint64[::1], float32[::1], float32[::1], float32[::1], uint64[::1], int64[::1])",
+    slp=True,
 )
 def sweep(
-    rows: Any, order: Any, near: Any, degrees: Any, starts: Any, around: Any, sets_of: Any, sizes: Any, alone: Any,
+    rows: Any, order: Any, near: Any, degrees: Any, around: Any, sets_of: Any, sizes: Any, alone: Any,
     alone_at: Any, weights: Any, slopes: Any, threes: Any, state: Any, turn: Any,
 ) -> int:  # fmt: skip
     """Draw every value of every row anew, given the others and the counts of all rows; how many changed.
 
-    `near[i, :degrees[i]]`: the attributes that i has pairs with; `alone`: the logarithms of the 1-ways. The row itself
-    is not counted while its value is drawn; a value that changes moves two cells of each pair by one.
+    `near[i, :degrees[i]]`: the attributes that i has pairs with, where the weights of each pair begin by i and by the
+    other, and the other's size; `alone`: the logarithms of the 1-ways. The row itself is not counted while its value
+    is drawn; a value that changes moves two cells of each pair by one.
     `around[i, :sets_of[i]]`: the sets of three that i is in, if rows are held to some (`synthesize.threes`); `threes`:
-    the weights of their cells, each line of them with its slopes behind.
+    the weights of their cells, each line of them with its slopes behind. Unsigned numbers: no index is from the end.
     """
-    most = 0
-    for i in range(len(sizes)):
-        most = max(most, sizes[i])
-    logits, room = np.empty(most, np.float32), np.empty(most, np.float32)
+    most, held = U1, U1
+    for own_size, pairs_of, threes_of in zip(sizes, degrees, sets_of):  # noqa: B905
+        most, held = max(most, own_size), max(held, max(pairs_of, threes_of))
+    logits, room = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
+    lines, three_lines = np.empty(held, np.uint64), np.empty(held, np.uint64)
     changed = 0
     for place in range(len(order)):
         row = rows[order[place]]
         for step in range(len(sizes)):
-            i = turn[(step + place) % len(sizes)]
-            size, old = sizes[i], np.int64(row[i])
+            i = np.uint64(turn[(step + place) % len(sizes)])
+            size, old, pairs, sets = sizes[i], np.uint64(row[i]), near[i], around[i]
             for a in range(size):
                 logits[a] = alone[alone_at[i] + a]
             own = np.float32(0)
             for t in range(degrees[i]):
-                j = near[i, t]
-                base = starts[i, j, 1] + np.int64(row[j]) * size
-                part = weights[base : base + size]
-                for a in range(size):
-                    logits[a] += part[a]
-                own += slopes[base + old]
+                lines[t] = pairs[t, U1] + np.uint64(row[pairs[t, U0]]) * size
+                own += slopes[lines[t] + old]
             for t in range(sets_of[i]):
-                own_set = around[i, t]
-                base = own_set[2] + row[own_set[0]] * own_set[3] + row[own_set[1]] * own_set[4]
-                part = threes[base : base + size]
-                for a in range(size):
-                    logits[a] += part[a]
-                own += threes[base + size + old]
+                j, k = np.uint64(row[sets[t, U0]]), np.uint64(row[sets[t, U1]])
+                three_lines[t] = sets[t, U2] + j * sets[t, U3] + k * sets[t, U4]
+                own += threes[three_lines[t] + size + old]
+            gather(weights, lines, degrees[i], size, logits)
+            gather(threes, three_lines, sets_of[i], size, logits)
             logits[old] += own
-            new = chosen(logits, size, room, state)
-            if new == old:
-                continue
-            changed += 1
-            row[i] = new
-            for t in range(degrees[i]):
-                j = near[i, t]
-                other = np.int64(row[j])
-                base, back = starts[i, j, 1] + other * size, starts[j, i, 1] + other
-                left, joined = slopes[base + old], slopes[base + new]
-                weights[base + old] += left
-                weights[back + old * sizes[j]] += left
-                weights[base + new] -= joined
-                weights[back + new * sizes[j]] -= joined
-            for t in range(sets_of[i]):
-                own_set = around[i, t]
-                j, k = np.int64(row[own_set[0]]), np.int64(row[own_set[1]])
-                base = own_set[2] + j * own_set[3] + k * own_set[4]
-                by_j, by_k = own_set[5] + k * own_set[7] + j, own_set[8] + j * own_set[10] + k
-                left, joined = threes[base + size + old], threes[base + size + new]
-                threes[base + old] += left
-                threes[by_j + old * own_set[6]] += left
-                threes[by_k + old * own_set[9]] += left
-                threes[base + new] -= joined
-                threes[by_j + new * own_set[6]] -= joined
-                threes[by_k + new * own_set[9]] -= joined
+            new = np.uint64(chosen(logits, np.int64(size), room, state))
+            if new != old:
+                changed += 1
+                row[i] = new
+                move(row, pairs, degrees[i], lines, size, old, new, weights, slopes)
+                move_threes(row, sets, sets_of[i], three_lines, size, old, new, threes)
     return changed

@@ -35,17 +35,15 @@ class Sweeper:
     counts: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        attributes = len(self.layout.sizes)
+        layout, attributes = self.layout, len(self.layout.sizes)
         self.scale = self.targets + FLOOR
-        self.counts = np.zeros(self.layout.cells)
+        self.counts = np.zeros(layout.cells)
         self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
-        self._degrees = self.held.sum(axis=1).astype(np.int64)
-        self._near = np.zeros((attributes, attributes), np.int64)
-        for i in range(attributes):
-            self._near[i, : self._degrees[i]] = np.flatnonzero(self.held[i])
-        self._weights, self._slopes = (np.zeros(2 * self.layout.cells + 1, np.float32) for _ in range(2))
-        self._around, self._sets_of = np.zeros((attributes, 1, 11), np.int64), np.zeros(attributes, np.int64)
-        self._threes = np.zeros(1, np.float32)
+        self._degrees = self.held.sum(axis=1).astype(np.uint64)
+        self._near = near(layout, self.held)
+        self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))
+        self._around, self._sets_of = np.zeros((attributes, 1, 11), np.uint64), np.zeros(attributes, np.uint64)
+        self._threes = np.zeros(loops.BEHIND, np.float32)
         self._state = self.chance.state()
         self._count()
 
@@ -55,13 +53,23 @@ class Sweeper:
         loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
         order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
-        loops.sweep(self.rows, order, self._near, self._degrees, layout.starts, self._around, self._sets_of,
-                    layout.sizes, self._alone, layout.ones_at, self._weights, self._slopes, self._threes, self._state,
-                    turn)  # fmt: skip
+        loops.sweep(self.rows, order, self._near, self._degrees, self._around, self._sets_of,
+                    layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
+                    self._slopes, self._threes, self._state, turn)  # fmt: skip
         self._count()
 
     def _count(self) -> None:
         loops.count(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
+
+
+def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """(d, d, 4): of every attribute i those it has pairs with, where both orders of a pair begin, and their sizes."""
+    found = np.zeros((len(held), len(held), 4), np.uint64)
+    for i in range(len(held)):
+        others = np.flatnonzero(held[i])
+        begun = layout.starts[i, others, 1], layout.starts[others, i, 1]
+        found[i, : len(others)] = np.stack([others, *begun, layout.sizes[others]], axis=1)
+    return found
 
 
 def independent_rows(layout: Layout, ones: Array, count: int, chance: Chance) -> NDArray[np.int32]:

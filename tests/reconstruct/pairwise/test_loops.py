@@ -54,7 +54,7 @@ def test_the_weights_follow_every_change_of_a_sweep() -> None:
     """After a sweep the weights kept as rows changed are those made anew from the counts."""
     made = sweeper(theta=0.3)
     made.sweep(2.0)
-    kept = made._weights[:-1].copy()
+    kept = made._weights[: -loops.BEHIND].copy()
     layout = made.layout
     fresh, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
     loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, 2.0,
@@ -111,3 +111,15 @@ def test_uniforms_fill_the_unit_interval() -> None:
     drawn = np.array([loops.uniform(state) for _ in range(20_000)])
     assert 0 <= drawn.min() < drawn.max() < 1
     assert chisquare(np.histogram(drawn, 50, (0, 1))[0]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 17])
+def test_lines_are_added_in_their_order_whatever_their_length(size: int) -> None:
+    draws = np.random.default_rng(size)
+    weights = draws.normal(size=100 + size + loops.BEHIND).astype(np.float32)
+    lines, logits = draws.integers(0, 100, 30).astype(np.uint64), draws.normal(size=size + 8).astype(np.float32)
+    expected = logits.copy()
+    for line in lines[:23].tolist():
+        expected[:size] += weights[line : line + size]
+    loops.gather(weights, lines, np.uint64(23), np.uint64(size), logits)
+    assert logits[:size].tobytes() == expected[:size].tobytes()
