@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 TOTAL_BITS = 75  # of all factors of a strategy: noise is drawn below 2^99 lattice steps
 LARGEST_BITS = 25
-ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = 56, 14, 42  # of a whole entry; of an axis' weights; of several axes' together
+ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = 54, 14, 42  # of a whole entry; of an axis' weights; of several axes' together
 TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
