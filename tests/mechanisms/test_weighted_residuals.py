@@ -20,6 +20,8 @@ from dpscale.solve.demands import demands_of
 from dpscale.solve.floor import exact_floor, floor
 from dpscale.solve.weighed import Weighed
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
+from tests.stages.small import write_job
+from tests.stages.test_run import encoded
 
 OURS, PLAIN = "weighted-residuals", "query-smasher"
 
@@ -329,6 +331,21 @@ def test_it_is_never_above_hdmm_on_small_domains():
     for workload in (cube(4, 3, ("prefix", 2)), cube(3, 4, ("marginal", 2)), asked(),
                      Workload(sizes(5, 4)).add("abs", degree=2).add("prefix", degree=1)):  # fmt: skip
         assert plan(workload, OURS).rmse() <= plan(workload, "hdmm").rmse() * 1.005
+
+
+def test_maxent_of_a_whole_run_agrees_and_is_near(place):
+    """Prefix measurements by weights that are not 1/n, read as tables of pairs that agree on what they share."""
+    asks = [{"family": "prefix", "degree": 2}]
+    estimates = {"method": "maxent", "agree": True}
+    path = write_job(place, workload=asks, mechanism={"name": OURS}, reconstruct=estimates)
+    release = dp.run(path, place / "run")
+    assert dp.Release.open(place / "run").plan.accuracy.weights
+    pairs = {names: release.marginal(names) for names in (("age", "sex"), ("age", "income"))}
+    ages = [table.sum(axis=1) for table in pairs.values()]
+    np.testing.assert_allclose(ages[0], ages[1], rtol=1e-4)
+    truth = np.bincount(encoded().age, minlength=8)
+    assert np.abs(ages[0] - truth).sum() < 0.2 * truth.sum()
+    assert min(table.min() for table in pairs.values()) >= 0
 
 
 def test_it_is_the_default():
