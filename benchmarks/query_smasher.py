@@ -211,7 +211,7 @@ def overall(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict
     ratios = [weighted["rmse"] / smashed["rmse"] for _, smashed, weighted in ended]
     return {
         "rows": len(ended),
-        "rows not ended": len(found) - len(ended),
+        "rows left out": sum(1 for _ in rows()) - len(ended),  # not asked for, or beyond the limit
         "largest gap": max(smashed["gap"] for _, smashed, _ in papers),
         "largest gap, weighted-residuals": max(weighted["gap"] for *_, weighted in papers),
         "rows above the paper": sum(_above(row, one) for row, *both in papers for one in both),
