@@ -21,9 +21,17 @@ def profile_of(weights: Weights | None, size: int) -> Array:
 
 
 def whole_weights(profile: Array, bits: int) -> Weights:
-    """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest."""
+    """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest.
+
+    Where the profile is the same from both ends it goes to the middle, so that it stays so.
+    """
     numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
-    numbers[int(np.argmax(profile))] += (1 << bits) - sum(numbers)
+    left, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
+    if not np.array_equal(profile, profile[::-1]):
+        numbers[int(np.argmax(profile))] += left
+    else:
+        numbers[middle] += left - left // 2
+        numbers[len(numbers) - 1 - middle] += left // 2
     return tuple(numbers)
 
 

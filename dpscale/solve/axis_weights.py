@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.solve.convex import optimise
-from dpscale.solve.demands import Demands, Joint, Products, Token
+from dpscale.solve.demands import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
 from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed, gram_of
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
 STEPS, FLAT = 12, 1e-8
 TOLERANCE, ROUGHLY = 1e-8, 1e-3
-SOLVED_WHOLE, EVALUATIONS = 2600, 40
-LITTLE, MUCH, AFFORDED = 1e6, 1e8, 6e8  # cubes of cells: what one look at J is, and what all may be
+EVALUATIONS = 40
+LITTLE, MUCH, AFFORDED = 1e6, 1e8, 2.5e9  # cubes of cells: what one look at J is, and what all may be
 TILT = 0.4
 MOVED, NEAR = 1e-3, 1e-9
 
@@ -68,28 +68,37 @@ def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS)
     even, apart = [np.full(size, 1 / size) for size in demands.sizes], sums(demands)
     if len(demands.even) == len(even):
         return Searched(even, curve.value, curve.value, (), 0.0)
-    work = sum(float(math.prod(demands.shape(demand))) ** 3 for demand in apart)
-    whole = Weighed(demands, noise, SOLVED_WHOLE, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
+    work = sum(_work(demands, demand) for demand in apart)
+    whole = Weighed(demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
     plain, ends = whole(even), [curve]
     if apart:
-        ends = [_descended(whole, profiles, work) for profiles in _starts(demands, noise, curve, work)]
+        ends = [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)]
     best = min([plain, *ends], key=lambda point: point.value)
     return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
 
 
 def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Array]]:
     """Where products alone, which cost little, have their least; of small problems weights that are tilted too."""
-    start = _off_kinks(demands, curve.profiles)
+    start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
         start = list(descend(Weighed(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
     tilts = (0.0, TILT, -TILT) if work <= LITTLE else ()
     return [start, *(_tilted(demands, tilt) for tilt in tilts)]
 
 
-def _descended(whole: Weighed, profiles: Profiles, work: float) -> Point:
-    """As far down as the work that one look at J is allows."""
-    looks = int(min(AFFORDED / work, EVALUATIONS))
-    return descend(whole, profiles, looks) if looks > 1 else whole(profiles)
+def _descended(whole: Weighed, profiles: Profiles, plain: Point, work: float) -> Point:
+    """As far down as the work that one look at J is allows; from near the plain mean where that is lower."""
+    looks, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
+    if looks <= 1:
+        return start
+    at = start.profiles if start.value < plain.value else _off_kinks(whole.demands, plain.profiles)
+    return min(start, descend(whole, at, looks), key=lambda point: point.value)
+
+
+def _work(demands: Demands, demand: Demand) -> float:
+    """What one solve of a problem costs: the cube of its cells, or of those that its symmetry leaves."""
+    cells = math.prod(demands.shape(demand))
+    return (cells / 2 if cells > MIRRORED_CELLS else cells) ** 3
 
 
 def _tilted(demands: Demands, tilt: float) -> list[Array]:
@@ -168,9 +177,9 @@ def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
     met: list[Point] = []
 
     def objective(moves: Array) -> tuple[float, Array]:
-        point = weighed(moved(profiles, free, moves))
+        point = weighed(moved(weighed.demands, profiles, free, moves))
         met.append(point)
-        slopes = point.gradient()
+        slopes = [_mirrored(weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
         parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
         return math.log(point.value), np.concatenate(parts) / point.value
 
@@ -180,11 +189,16 @@ def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
     return min(met, key=lambda point: point.value)
 
 
-def moved(profiles: Profiles, free: Sequence[int], moves: Array) -> list[Array]:
+def _mirrored(demands: Demands, kind: int, values: Array) -> Array:
+    """The same from both ends where the kind is mirrored."""
+    return (values + values[::-1]) / 2 if kind in demands.mirrored else values
+
+
+def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Array) -> list[Array]:
     """Profiles with those of the free kinds moved, in units of 1/n; the sums stay 1."""
     new, start = list(profiles), 0
     for kind in free:
-        move = moves[start : start + len(new[kind])]
+        move = _mirrored(demands, kind, moves[start : start + len(new[kind])])
         start += len(move)
         new[kind] = new[kind] + (move - move.mean()) / len(move)
     return new

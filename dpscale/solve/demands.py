@@ -8,9 +8,10 @@ of one kind share their weights u: those of one size that the workload asks the 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +26,8 @@ from dpscale.workload.joint import JOINT
 Array = NDArray[np.float64]
 Token = tuple[int, str]
 EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
-MOST_KINDS = 32
+MOST_KINDS, FEW_SETS = 32, 24
+SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,25 @@ Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: t
 
 @dataclass(frozen=True)
 class Demands:
-    """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key; `even`:
-    kinds whose best weights are those of the plain mean."""
+    """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key.
+
+    `even`: kinds whose best weights are those of the plain mean, or that are in problems too large to be searched;
+    `mirrored`: those in problems so large that their symmetry is worth more than what weights that are not the same
+    from both ends would gain.
+    """
 
     kind_of: Mapping[str, int]
     sizes: tuple[int, ...]
     counts: Mapping[Demand, int]
     queries: Mapping[str, Array]
     even: frozenset[int]
+    mirrored: frozenset[int] = frozenset()
 
     @cached_property
     def digest(self) -> str:
         """Equal for equal demands."""
         asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
-        return hashlib.sha256(repr((self.sizes, sorted(self.even), asked)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.sizes, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
 
     def shape(self, demand: Demand) -> tuple[int, ...]:
         """Sizes of the axes of a demand's space."""
@@ -88,7 +95,18 @@ def demands_of(workload: Workload) -> Demands:
     even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
     by_set, queries = _by_set(workload, kind_of)
     counts = Counter(_demand(terms) for terms in by_set.values() if any(terms.values()))
-    return Demands(kind_of, sizes, counts, queries, even)
+    found = Demands(kind_of, sizes, counts, queries, even)
+    large = {
+        demand: math.prod(found.shape(demand)) for demand in counts if not is_product([term for term, _ in demand])
+    }
+    joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
+    beyond = _kinds_in(demand for demand in joint if large[demand] > SEARCHED_CELLS)
+    mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
+    return replace(found, even=even | beyond, mirrored=mirrored)
+
+
+def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:
+    return frozenset(kind for demand in demands for term, _ in demand for kind in term.kinds)
 
 
 Role = tuple[int, frozenset[tuple[str, ...]]]
@@ -114,7 +132,7 @@ def _families(part: Part, names: AttributeSet) -> Iterator[tuple[str, str]]:
     if isinstance(part, ProductPart):
         yield from ((name, family.name) for name, family in zip(names, part.families(names), strict=True))
     else:
-        own = part.name in JOINT  # the axes of other arrays are not alike
+        own = part.name in JOINT and not (part.name == "random" and len(part.sets) <= FEW_SETS)  # else axes differ
         yield from ((name, part.name if own else f"{part.key(names)}/{axis}") for axis, name in enumerate(names))
 
 
@@ -168,6 +186,7 @@ def _demand(terms: Mapping[Term, float]) -> Demand:
                      for term, weight in asked.items() if isinstance(term, Products))  # fmt: skip
 
 
-def is_product(terms: Mapping[Term, float]) -> bool:
+def is_product(terms: Iterable[Term]) -> bool:
     """Whether a demand's Gram is one Kronecker product."""
-    return all(isinstance(term, Products) for term in terms) and len({term.kept for term in terms}) <= 1
+    given = list(terms)
+    return all(isinstance(term, Products) for term in given) and len({term.kept for term in given}) <= 1

@@ -29,8 +29,8 @@ from dpscale.workload import ProductPart, Workload, root_of
 
 Array = NDArray[np.float64]
 Pair = tuple[float, float]  # g and k of a token
-EXACT_CELLS, SWEEPS = 2048, 3
-ALPHAS = [1.0, *np.exp(np.linspace(-4, 1, 21))]
+EXACT_CELLS, SWEEPS = 2048, 2
+ALPHAS = [1.0, *np.exp(np.linspace(-3, 0.5, 8))]
 
 
 def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
