@@ -8,13 +8,13 @@ least error of that plan (`solve.axis_weights`), and the plain mean stays where 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from dpscale.mechanisms import identity
+from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
@@ -50,15 +50,25 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
         made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
     if question.noise == LAPLACE:
-        made = min(made, _whole(question, tools), key=lambda one: one.error)
+        made = min([made, *_whole(question, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
-def _whole(question: Question, tools: Tools) -> Plan:
-    """Every set measured whole: under Laplace noise a residual costs about twice as much an axis as its table does."""
-    told = ("pure ε: every set is measured whole, not residual by residual; `hdmm` is often better, `auto` compares",)
-    return replace(identity.plan(question, NoOptions(), tools), mechanism=NAME, notes=told)
+def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
+    """Every set measured whole: under Laplace noise a residual costs about twice as much an axis as its table does.
+
+    On few cells by `hdmm`'s strategies too.
+    """
+    told = "pure ε: sets are measured whole, not residual by residual"
+    given = identity.plan(question, NoOptions(), tools)
+    yield replace(given, mechanism=NAME, notes=(f"{told}; `hdmm` may be better, `auto` compares",))
+    if (
+        question.workload.domain.cells(sorted({name for names in question.workload.sets for name in names}))
+        <= FEW_CELLS
+    ):
+        made = hdmm.plan(question, hdmm.Options(), tools)
+        yield replace(made, mechanism=NAME, notes=(f"{told}, as by `hdmm`", *made.notes))
 
 
 def _searched(question: Question, demands: Demands, seconds: float, store: Store | None) -> Searched:
