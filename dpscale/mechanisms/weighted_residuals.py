@@ -43,23 +43,33 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan with the weights that were found, or with the plain mean where that is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(question.workload)
+    sets = candidates(question.workload, bool(sums(demands)))
+    if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no part in it
+        return _without_weights(question, tools, solve, sets)
     searched = _searched(question, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
-    sets = candidates(question.workload, bool(sums(demands)))
     made = _planned(question, tools, solve, weights, sets)
     if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
         made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
-    if question.noise == LAPLACE:
-        made = min([made, *_whole(question, tools)], key=lambda one: one.error)
+    made = min([made, *_whole(question, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
+def _without_weights(question: Question, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
+    """The plan on so few cells that all that is asked may be measured by one strategy, the best of all there are."""
+    made = min([_planned(question, tools, solve, {}, sets), *_whole(question, tools)], key=lambda one: one.error)
+    least = exact_floor(question.workload) if question.noise != LAPLACE else 0.0
+    return replace(made, stationary=0.0, floor=min(least, made.error))
+
+
 def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
-    """Every set measured whole: under Laplace noise a residual costs about twice as much an axis as its table does.
+    """Under Laplace noise every set measured whole: a residual costs about twice as much an axis as its table does.
 
     On few cells by `hdmm`'s strategies too.
     """
+    if question.noise != LAPLACE:
+        return
     told = "pure ε: sets are measured whole, not residual by residual"
     given = identity.plan(question, NoOptions(), tools)
     yield replace(given, mechanism=NAME, notes=(f"{told}; `hdmm` may be better, `auto` compares",))

@@ -333,13 +333,14 @@ def test_it_is_never_above_hdmm_on_small_domains():
         assert plan(workload, OURS).rmse() <= plan(workload, "hdmm").rmse() * 1.005
 
 
-def test_maxent_of_a_whole_run_agrees_and_is_near(place):
+def test_maxent_of_a_whole_run_agrees_and_is_near(place, plots):
     """Prefix measurements by weights that are not 1/n, read as tables of pairs that agree on what they share."""
     asks = [{"family": "prefix", "degree": 2}]
     estimates = {"method": "maxent", "agree": True}
     path = write_job(place, workload=asks, mechanism={"name": OURS}, reconstruct=estimates)
     release = dp.run(path, place / "run")
     assert dp.Release.open(place / "run").plan.accuracy.weights
+    assert "weight of a cell" in (place / "run" / "report.html").read_text()
     pairs = {names: release.marginal(names) for names in (("age", "sex"), ("age", "income"))}
     ages = [table.sum(axis=1) for table in pairs.values()]
     np.testing.assert_allclose(ages[0], ages[1], rtol=1e-4)
