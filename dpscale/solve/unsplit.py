@@ -89,7 +89,8 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     if not mixed or len(sets) > MOST_SETS or sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
-    fitting = {names for names in joint if workload.domain.cells(names) <= MOST_CELLS and len(names) > 1}
+    most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own
+    fitting = {names for names in joint if workload.domain.cells(names) <= most and len(names) > 1}
     if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))
