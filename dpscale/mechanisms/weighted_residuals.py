@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from dpscale.errors import PlanError
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
@@ -52,7 +54,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
         made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
     made = min([made, *_whole(question, tools)], key=lambda one: one.error)
-    notes = (*made.notes, *_remarks(searched)) if weights else made.notes
+    notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
@@ -73,12 +75,11 @@ def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
     told = "pure ε: sets are measured whole, not residual by residual"
     given = identity.plan(question, NoOptions(), tools)
     yield replace(given, mechanism=NAME, notes=(f"{told}; `hdmm` may be better, `auto` compares",))
-    if (
-        question.workload.domain.cells(sorted({name for names in question.workload.sets for name in names}))
-        <= FEW_CELLS
-    ):
-        made = hdmm.plan(question, hdmm.Options(), tools)
-        yield replace(made, mechanism=NAME, notes=(f"{told}, as by `hdmm`", *made.notes))
+    asked = sorted({name for names in question.workload.sets for name in names})
+    if question.workload.domain.cells(asked) <= FEW_CELLS:
+        with suppress(PlanError):  # what it does not take is planned all the same
+            made = hdmm.plan(question, hdmm.Options(), tools)
+            yield replace(made, mechanism=NAME, notes=(f"{told}, as by `hdmm`", *made.notes))
 
 
 def _searched(question: Question, demands: Demands, seconds: float, store: Store | None) -> Searched:

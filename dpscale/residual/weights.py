@@ -39,13 +39,3 @@ def centred(rows: Integers, weights: Weights) -> Integers:
     """M·r − (r·U)·1 of rows along their last axis: whole, and orthogonal to U."""
     numbers = np.array(weights, dtype=np.int64)
     return np.asarray(rows * numbers.sum() - (rows @ numbers)[..., None])
-
-
-def is_centred(rows: Integers, weights: Weights | None) -> bool:
-    """Whether all rows are orthogonal to U along their last axis, exactly: a sum that wraps round is not small."""
-    numbers = np.ones(rows.shape[-1], dtype=np.int64) if weights is None else np.array(weights, dtype=np.int64)
-    with np.errstate(over="ignore"):
-        wrapped = rows @ numbers
-    size = np.abs(rows.astype(np.float64)) @ np.abs(numbers.astype(np.float64))
-    near = rows.astype(np.float64) @ numbers.astype(np.float64)
-    return bool((wrapped == 0).all() and (np.abs(near) <= 1e-9 * size).all())
