@@ -3,7 +3,7 @@
     python benchmarks/tables.py            writes README.md anew
     python benchmarks/tables.py --check    exit code 1 where it would change
 
-A test holds the README to it. How a figure is rounded is said here and nowhere else.
+A test holds the README to it.
 """
 
 from __future__ import annotations
@@ -12,48 +12,17 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from linked_blocks import relational
 from results import load
+from rounding import fine, ratio, share, significant, table
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Figures = dict[str, Any]
-
-
-# ---- rounding --------------------------------------------------------------------------------------------------------
-
-
-def significant(value: float, digits: int) -> str:
-    """So many digits, zeros at the end too, never an exponent; whole numbers from a thousand on with a comma."""
-    if value == 1:
-        return "1"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):,.{max(places, 0)}f}"
-
-
-def ratio(value: float) -> str:
-    """How many times: two digits, three from a hundred on."""
-    return significant(value, 3 if value >= 100 else 2)
-
-
-def fine(value: float) -> str:
-    """Three decimals, and three digits from five on."""
-    return f"{value:.3f}" if value < 5 else significant(value, 3)
-
-
-def share(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def table(head: Sequence[str], *rows: Sequence[str]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
-
-
-# ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
 def main_job(found: Figures) -> str:
@@ -240,52 +209,6 @@ def adaptive(found: Figures) -> str:
     shown = ([label, *(times(found, f"{key}, {column}") for column in columns)] for label, key in rows.items())
     elsewhere = "(Elsewhere, on Adult: AIM with Private-PGM 0.345 in 133 s at ε = 0.1 and 0.166 in 349 s at ε = 1.)"
     return f"{table(head, *shown)}\n\n{elsewhere}"
-
-
-def relational(found: Figures) -> str:
-    """Ours with the largest of a seed; what is published on MovieLens, where it takes seconds."""
-    names = {"100K": "MovieLens 100K", "1M": "MovieLens 1M, a tenth", "order": "Berka, orders of accounts",
-             "order, add/remove": "an account comes or goes", "trans": "Berka, transactions of accounts",
-             "trans, add/remove": "an account comes or goes"}  # fmt: skip
-    what = "mean total variation of 3-way cross marginals of drawn links, δ = 10⁻⁵, 10 seeds (largest of one)"
-    head = [f"`benchmarks/relational.py`: {what}", *(f"ε = {e}" for e in LINK_EPSILONS), "random links", "seconds"]
-    lines = []
-    for name, label in names.items():
-        for kind in ("ours", "published"):
-            if f"{name}, {kind}, seconds" in found:
-                lines.append(_links(found, f"{name}, {kind}", f"{label}, {kind}", found[f"{name}, random"]))
-    return f"{table(head, *lines)}\n\n{_beyond(found)}"
-
-
-def _beyond(found: Figures) -> str:
-    """Siblings, chains and whole databases."""
-    rows = [
-        ("pairs of siblings, Berka's orders, not measured", "siblings, without"),
-        ("the same, measured", "siblings, with"),
-        ("3-way cross marginals of those links, siblings not measured", "siblings, without, cross"),
-        ("the same, measured", "siblings, with, cross"),
-        ("user × director over synthetic films", "chain, without"),
-        ("the same, a film's ratings counted (`counts`)", "chain, with"),
-        ("Berka's accounts and orders, both synthetic", "whole, order, ours"),
-        ("the same apart, with random links", "whole, order, apart"),
-        ("MovieLens 100K, both tables synthetic", "whole, 100K, ours"),
-        ("the same apart, with random links", "whole, 100K, apart"),
-    ]
-    head = ["`benchmarks/relational.py --more 3`: mean total variation, 3 seeds", *(f"ε = {e}" for e in MORE_EPSILONS)]
-    return table(head, *([label, *(f"{found[f'{key}, {e}']:.4f}" for e in MORE_EPSILONS)] for label, key in rows))
-
-
-MORE_EPSILONS = ("1", "2", "4")
-
-
-LINK_EPSILONS = ("0.25", "0.5", "1", "2", "4")
-
-
-def _links(found: Figures, key: str, label: str, random: float) -> list[str]:
-    cells = [f"{found[f'{key}, {e}']:.4f}" for e in LINK_EPSILONS]
-    largest = [found.get(f"{key}, {e}, largest") for e in LINK_EPSILONS]
-    cells = [cell if most is None else f"{cell} ({most:.4f})" for cell, most in zip(cells, largest, strict=True)]
-    return [label, *cells, f"{random:.4f}", significant(found[f"{key}, seconds"], 2)]
 
 
 def scaling(found: Figures) -> str:

@@ -1,0 +1,33 @@
+"""How a figure of the README is rounded, and rows of figures as a table: said here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def significant(value: float, digits: int) -> str:
+    """So many digits, zeros at the end too, never an exponent; whole numbers from a thousand on with a comma."""
+    if value == 1:
+        return "1"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def ratio(value: float) -> str:
+    """How many times: two digits, three from a hundred on."""
+    return significant(value, 3 if value >= 100 else 2)
+
+
+def fine(value: float) -> str:
+    """Three decimals, and three digits from five on."""
+    return f"{value:.3f}" if value < 5 else significant(value, 3)
+
+
+def share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def table(head: Sequence[str], *rows: Sequence[str]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
