@@ -1,0 +1,55 @@
+"""Small domains: weighted-residuals and query-smasher over the optimum of all matrix mechanisms, solved whole, and over
+hdmm under both kinds of noise. What docs/mechanisms.md says of them is printed here.
+
+    python benchmarks/small_domains.py
+"""
+
+import os
+
+import dpscale as dp
+from dpscale.solve.floor import exact_floor
+
+
+def asked(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:
+    made = dp.Workload(dp.Domain({f"x{i}": size for i, size in enumerate(sizes)}))
+    for family, degree in parts:
+        made.add(family, degree=degree)
+    return made
+
+
+ROWS = {
+    "[4]^3 2-way prefix": asked((4,) * 3, ("prefix", 2)),
+    "[4]^4 3-way prefix": asked((4,) * 4, ("prefix", 3)),
+    "[3]^5 3-way prefix": asked((3,) * 5, ("prefix", 3)),
+    "[6]^3 2-way prefix": asked((6,) * 3, ("prefix", 2)),
+    "[6]^3 3-way prefix": asked((6,) * 3, ("prefix", 3)),
+    "[4]^4 2-way range": asked((4,) * 4, ("range", 2)),
+    "[5]^3 1-way prefix": asked((5,) * 3, ("prefix", 1)),
+    "affine 4 x 4": asked((4, 4), ("affine", 2)),
+    "abs 4 x 4": asked((4, 4), ("abs", 2)),
+    "random 4 x 4": asked((4, 4), ("random", 2)),
+    "marginal of 20": asked((20,), ("marginal", 1)),
+    "all cells of [4]^3": asked((4,) * 3, ("marginal", 3)),
+    "range of 64": asked((64,), ("range", 1)),
+}
+
+
+def main() -> None:
+    os.environ["DPSCALE_STORE"] = "off"
+    heads = ("weighted/optimum", "smasher/optimum", "weighted/hdmm", "smasher/hdmm", "Laplace: w/hdmm", "s/hdmm")
+    print(f"{'RMSE':<20} " + " ".join(f"{head:>16}" for head in heads))
+    for name, workload in ROWS.items():
+        least = (exact_floor(workload) / workload.query_count) ** 0.5
+        found = [errors(workload, noise) for noise in ("gaussian", "laplace")]
+        cells = [found[0][0] / least, found[0][1] / least, *(own / hdmm for *both, hdmm in found for own in both)]
+        print(f"{name:<20} " + " ".join(f"{cell:16.5f}" for cell in cells), flush=True)
+
+
+def errors(workload: dp.Workload, noise: str) -> list[float]:
+    """Of weighted-residuals, query-smasher and hdmm."""
+    mechanisms = ("weighted-residuals", "query-smasher", "hdmm")
+    return [dp.plan(workload, mechanism, noise=noise).rmse() for mechanism in mechanisms]
+
+
+if __name__ == "__main__":
+    main()
