@@ -120,8 +120,10 @@ def workload(what: dict):  # type: ignore[no-untyped-def]
 def plan_row(what: dict, mechanism: str) -> dict[str, float]:
     """Plan a row in this process."""
     import dpscale as dp
+    from dpscale import mechanisms
 
-    asked, plan = workload(what), dp.plan  # imported before the clock starts
+    asked, plan = workload(what), dp.plan
+    mechanisms.mechanism(mechanism)  # imported before the clock starts
     start = time.perf_counter()
     made = plan(asked, mechanism)
     wall = time.perf_counter() - start

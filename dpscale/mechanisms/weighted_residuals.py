@@ -22,7 +22,7 @@ from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
 from dpscale.names import AttributeSet
-from dpscale.plans.allocation import LAPLACE
+from dpscale.plans.allocation import LAPLACE, rooted
 from dpscale.plans.plan import Plan
 from dpscale.residual import subsets
 from dpscale.residual.weights import Weights, whole_weights
@@ -37,6 +37,7 @@ from dpscale.solve.weighed import Point
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact
+SURELY = 0.999  # of the plain mean's error: what is lower is lower however its sums were merged in the search
 GAINS = 1e-6  # of J: what rounding could cost is less
 FEW_CELLS, MOST_DEMANDS = 300, 3000
 
@@ -51,7 +52,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     searched = _searched(question, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
     made = _planned(question, tools, solve, weights, sets)
-    if weights and (question.noise == LAPLACE or made.error > searched.plain**2):
+    if weights and (question.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
         made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
     made = min([made, *_whole(question, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
@@ -126,7 +127,7 @@ def _planned(
 
 def _rooted(solution: Solution, noise: str) -> float:
     """What a solution adds to the root of the error."""
-    return float(solution.coefficient ** (1 / 3 if noise == LAPLACE else 1 / 2))
+    return float(solution.coefficient ** rooted(noise))
 
 
 def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 
-__all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "total_error", "variance_factor"]
+__all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "rooted", "total_error", "variance_factor"]
 
 BELOW_ONE = 1 - 1e-15
 
@@ -24,6 +24,11 @@ def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list
     total = math.fsum(roots)
     shares = [root / total * BELOW_ONE for root in roots]
     return shares, total_error(coefficients, shares, noise)
+
+
+def rooted(noise: str) -> float:
+    """The power of the coefficients by which shares go: the error is that power's sum, taken back."""
+    return 1 / 3 if noise == LAPLACE else 1 / 2
 
 
 def total_error(coefficients: Sequence[float], shares: Sequence[float], noise: str = GAUSSIAN) -> float:

@@ -56,29 +56,22 @@ def _coprime(numbers: Integers) -> Integers:
 
 
 def _lll(basis: Integers) -> Integers:
-    """The basis reduced; small, so Gram–Schmidt is made anew each time."""
+    """The basis reduced; small, so Gram–Schmidt is made anew for every row."""
     basis, row = basis.copy(), 1
     while row < len(basis):
-        for before in reversed(range(row)):
-            basis[row] -= int(np.rint(_shares(basis, row)[before])) * basis[before]
-        lengths = _lengths(basis[: row + 1])
-        share = _shares(basis, row)[row - 1]
-        if lengths[row] >= (LOVASZ - share**2) * lengths[row - 1]:
+        before = _orthogonal(basis[:row])
+        lengths = (before**2).sum(axis=1)
+        for other in reversed(range(row)):
+            share = before[other] @ basis[row].astype(np.float64) / lengths[other]
+            basis[row] -= int(np.rint(share)) * basis[other]
+        shares = before @ basis[row].astype(np.float64) / lengths
+        rest = basis[row] - shares @ before
+        if rest @ rest >= (LOVASZ - shares[-1] ** 2) * lengths[-1]:
             row += 1
         else:
             basis[[row - 1, row]] = basis[[row, row - 1]]
             row = max(row - 1, 1)
     return basis
-
-
-def _shares(basis: Integers, row: int) -> Array:
-    """The Gram–Schmidt coefficients of a row on those before it."""
-    orthogonal = _orthogonal(basis[:row])
-    return np.asarray((orthogonal @ basis[row].astype(np.float64)) / (orthogonal**2).sum(axis=1))
-
-
-def _lengths(basis: Integers) -> Array:
-    return np.asarray((_orthogonal(basis) ** 2).sum(axis=1))
 
 
 def _orthogonal(basis: Integers) -> Array:

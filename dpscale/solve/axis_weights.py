@@ -11,20 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.plans.allocation import GAUSSIAN
-from dpscale.solve.convex import optimise
+from dpscale.plans.allocation import GAUSSIAN, rooted
+from dpscale.solve import descent
 from dpscale.solve.demands import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
+from dpscale.solve.merged import merged
 from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed, gram_of
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
 STEPS, FLAT = 12, 1e-8
-TOLERANCE, ROUGHLY = 1e-8, 1e-3
-EVALUATIONS = 30
+TOLERANCE, ON_CURVE, ROUGHLY = 1e-8, 1e-6, 1e-3
+EVALUATIONS, ENOUGH = 30, 1e-7
 LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: what one look at J is, and what all may be
 TILT = 0.4
 MOVED, NEAR = 1e-3, 1e-9
@@ -68,11 +70,16 @@ def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS)
     even, apart = [np.full(size, 1 / size) for size in demands.sizes], sums(demands)
     if len(demands.even) == len(even):
         return Searched(even, curve.value, curve.value, (), 0.0)
-    work = sum(_work(demands, demand) for demand in apart)
+    if not apart:
+        return _best(curve.weighed(even), [curve])
+    demands = merged(demands, rooted(noise))
+    work = sum(_work(demands, demand) for demand in sums(demands))
     whole = Weighed(demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
-    plain, ends = whole(even), [curve]
-    if apart:
-        ends = [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)]
+    plain = whole(even)
+    return _best(plain, [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)])
+
+
+def _best(plain: Point, ends: list[Point]) -> Searched:
     best = min([plain, *ends], key=lambda point: point.value)
     return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
 
@@ -119,8 +126,7 @@ def stationary(point: Point) -> float:
     weight moves from one cell to another."""
     even = point.weighed.demands.even
     slopes = [float(np.ptp(slope)) for kind, slope in enumerate(point.gradient()) if kind not in even]
-    power = 2 if point.weighed.noise == "gaussian" else 3
-    return power * MOVED * max(slopes, default=0.0) / point.value
+    return MOVED / rooted(point.weighed.noise) * max(slopes, default=0.0) / point.value
 
 
 def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
@@ -138,7 +144,7 @@ def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
     """The fixed point of t, all kinds at once; the best point that was met. Sums of terms count by their products."""
-    weighed = Weighed(demands, noise, 0, TOLERANCE)
+    weighed = Weighed(demands, noise, 0, ON_CURVE)
     best = point = weighed([np.full(size, 1 / size) for size in demands.sizes])
     for _ in range(STEPS):
         before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
@@ -155,10 +161,14 @@ def _on_curve(point: Point, kind: int) -> Array:
     if not tokens or kind in point.weighed.demands.even:
         return profile
     main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
-    gram = gram_of(main[1], len(profile)) + added_total(point, main)
-    root = optimise(root_of(gram / np.trace(gram)), gram.shape[:1], TOLERANCE).root
-    inverse = np.linalg.solve(root.T @ root, np.ones(len(profile)))
-    return np.asarray(inverse / inverse.sum())
+    added = added_total(point, main)
+    gram = gram_of(main[1], len(profile)) + added
+    optimum = point.weighed.solve((*main, "curve"), root_of(gram / np.trace(gram)), gram.shape[:1])
+    inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
+    found = np.asarray(inverse / inverse.sum())
+    averaged = point.weighed.averaged(main, found)
+    averaged.value = (math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2
+    return found
 
 
 def added_total(point: Point, token: Token) -> float:
@@ -170,23 +180,23 @@ def added_total(point: Point, token: Token) -> float:
 
 
 def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
-    """L-BFGS on the weights of all kinds that are not even, from some; the best point met."""
-    from scipy.optimize import minimize
-
+    """Down on the weights of all kinds that are not even, from some; the best point met."""
     free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
     met: list[Point] = []
 
-    def objective(moves: Array) -> tuple[float, Array]:
-        point = weighed(moved(weighed.demands, profiles, free, moves))
-        met.append(point)
-        slopes = [_mirrored(weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
-        parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
-        return math.log(point.value), np.concatenate(parts) / point.value
+    def look(moves: Array) -> tuple[float, Callable[[], Array]]:
+        met.append(weighed(moved(weighed.demands, profiles, free, moves)))
+        return math.log(met[-1].value), partial(_slope, met[-1], free)
 
-    start = np.zeros(sum(len(profiles[kind]) for kind in free))
-    options = {"maxfun": evaluations, "ftol": 1e-9, "gtol": 1e-7}
-    minimize(_stopped(objective, evaluations), start, jac=True, method="L-BFGS-B", options=options)
+    descent.descend(look, np.zeros(sum(len(profiles[kind]) for kind in free)), evaluations, ENOUGH)
     return min(met, key=lambda point: point.value)
+
+
+def _slope(point: Point, free: Sequence[int]) -> Array:
+    """∂ log J by the moves of the free kinds."""
+    slopes = [_mirrored(point.weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
+    parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
+    return np.concatenate(parts) / point.value
 
 
 def _mirrored(demands: Demands, kind: int, values: Array) -> Array:
@@ -202,18 +212,3 @@ def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Arra
         start += len(move)
         new[kind] = new[kind] + (move - move.mean()) / len(move)
     return new
-
-
-def _stopped(
-    objective: Callable[[Array], tuple[float, Array]], evaluations: int
-) -> Callable[[Array], tuple[float, Array]]:
-    """The objective, flat once it was had so often: L-BFGS ends its line searches late otherwise."""
-    last: list[tuple[float, Array]] = []
-
-    def limited(moves: Array) -> tuple[float, Array]:
-        if len(last) >= evaluations:
-            return last[-1][0], np.zeros_like(moves)
-        last.append(objective(moves))
-        return last[-1]
-
-    return limited

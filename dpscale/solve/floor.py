@@ -30,7 +30,7 @@ from dpscale.workload import ProductPart, Workload, root_of
 Array = NDArray[np.float64]
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
-ALPHAS = [1.0, *np.exp(np.linspace(-3, 0.5, 8))]
+ALPHAS = [1.0, 0.6, 0.2]
 
 
 def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
@@ -100,7 +100,8 @@ def _cell_weights(point: Point, token: Token) -> Array:
     if token[0] in point.weighed.demands.even:
         return np.full(size, 1 / size)
     rows = root_of(gram_of(token[1], size) + added_total(point, token))
-    return cell_weights(rows, (size,), optimise(rows / np.sqrt((rows**2).sum()), (size,)))
+    unit = rows / np.sqrt((rows**2).sum())
+    return cell_weights(rows, (size,), point.weighed.solve((*token, "curve"), unit, (size,)))
 
 
 def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:

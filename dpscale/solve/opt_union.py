@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dpscale.each import Each, plainly
+from dpscale.plans.allocation import rooted
 from dpscale.solve.implicit import Implicit, Product
 from dpscale.solve.opt_explicit import Noise
 from dpscale.solve.opt_product import ProductStrategy, optimise_product
@@ -47,7 +48,7 @@ def optimise_union(
 
 def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
     """The shares of the budget that leave the least error, and that error."""
-    power = 1 / 3 if noise == "laplace" else 1 / 2
+    power = rooted(noise)
     roots = [value**power for value in errors]
     total = math.fsum(roots)
     return [root / total for root in roots], total ** (1 / power)

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import variance_factor
 from dpscale.plans.factor import Factor
-from dpscale.residual import Weights, profile_of, subsets
-from dpscale.solve.implicit import set_gram
+from dpscale.residual import Weights, kron, profile_of, subsets
 from dpscale.solve.lattice import ENTRY_BITS, LARGEST_BITS, worth
 from dpscale.solve.slope import cell_weights, dual
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Part, ProductPart, Workload, root_of
-from dpscale.workload.factors import compressed
+from dpscale.workload.factors import compressed, weighted_queries
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -123,14 +122,22 @@ def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, 
 
 def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Array:
     """The Gram of one set, the axes outside `attributes` averaged, ready to broadcast over two copies of those."""
-    sizes = part.domain.shape(names)
-    gram = set_gram(part, names).reshape(sizes * 2)
-    for axis in reversed(range(len(names))):
-        if names[axis] not in attributes:
-            profile = profile_of(weights.get(names[axis]), sizes[axis])
-            gram = np.tensordot(np.tensordot(gram, profile, axes=(axis + gram.ndim // 2, 0)), profile, axes=(axis, 0))
+    profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
-    return np.asarray(gram.reshape(shape * 2))
+    if isinstance(part, ProductPart):
+        families = zip(names, part.families(names), strict=True)
+        total = kron([_mean_of(one.gram(part.domain[name].size), profiles.get(name)) for name, one in families])
+    else:
+        queries = weighted_queries(part, names)
+        for axis in reversed(range(len(names))):
+            if names[axis] in profiles:
+                queries = np.tensordot(queries, profiles[names[axis]], axes=(axis + 1, 0))
+        total = (flat := queries.reshape(len(queries), -1)).T @ flat
+    return np.asarray(total.reshape(shape * 2))
+
+
+def _mean_of(gram: Array, profile: Array | None) -> Array:
+    return gram if profile is None else np.array([[profile @ gram @ profile]])
 
 
 def _projection(

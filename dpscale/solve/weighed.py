@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.plans.allocation import LAPLACE
+from dpscale.plans.allocation import rooted
 from dpscale.residual import kron
 from dpscale.solve.convex import Optimum, optimise, roughly
 from dpscale.solve.demands import Demand, Demands, Joint, Products, Term, Token, is_product
@@ -32,7 +32,7 @@ SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 @dataclass
 class Averaged:
-    """A token under given weights: s, the Gram of its pieces, and once solved its L with the optimum that it is of."""
+    """A token under given weights: s, the Gram of its pieces, once known its L, and once solved its optimum."""
 
     square: float
     gram: Array
@@ -57,7 +57,7 @@ class Weighed:
     most: int
     tolerance: float
     seconds: float = SECONDS
-    starts: dict[Demand | Token, Array] = field(default_factory=dict)
+    starts: dict[object, Array] = field(default_factory=dict)
     known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
 
     def __call__(self, profiles: Profiles) -> Point:
@@ -75,7 +75,8 @@ class Weighed:
             self.known[key] = Averaged(square, gram)
         return self.known[key]
 
-    def solve(self, key: Demand | Token, rows: Array, shape: tuple[int, ...]) -> Optimum:
+    def solve(self, key: object, rows: Array, shape: tuple[int, ...]) -> Optimum:
+        """The optimum of a problem, from where that of the same key was left."""
         solve = optimise if self.tolerance <= FINE else roughly
         optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
@@ -113,12 +114,12 @@ class Point:
         while self._later:
             self._later.pop()()
         total = [direct.copy() for direct in self._direct]
-        for token, averaged in self.tokens.items():
+        for token in self.tokens:
             profile, gram = self.profiles[token[0]], gram_of(token[1], len(self.profiles[token[0]]))
             total[token[0]] += self.by_square[token] * 2 * (gram @ profile)
             form = self._by_gram.get(token, 0.0)
-            if averaged.optimum is not None:
-                form = form + self.by_value[token] * averaged.slope
+            if self.by_value[token]:
+                form = form + self.by_value[token] * self._slope(token)
             if isinstance(form, np.ndarray):
                 sums = form.sum(axis=1)
                 total[token[0]] -= 2 * (gram @ (sums - profile * sums.sum()))
@@ -131,18 +132,27 @@ class Point:
         return self.tokens[token]
 
     def solved(self, token: Token) -> Averaged:
-        """A token with its optimum."""
+        """A token with its L."""
         averaged = self.averaged(token)
-        if averaged.optimum is None:
-            scale = float(np.trace(averaged.gram))
-            averaged.rows = _rows(averaged.gram / scale)
-            averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
-            averaged.value = averaged.optimum.dual * scale
+        if not averaged.value:
+            self._solve(token, averaged)
         return averaged
+
+    def _solve(self, token: Token, averaged: Averaged) -> None:
+        scale = float(np.trace(averaged.gram))
+        averaged.rows = _rows(averaged.gram / scale)
+        averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
+        averaged.value = averaged.optimum.dual * scale
+
+    def _slope(self, token: Token) -> Array:
+        """∂L/∂G of a token whose L is known."""
+        if self.tokens[token].optimum is None:
+            self._solve(token, self.tokens[token])
+        return self.tokens[token].slope
 
     def _count(self, value: float, number: int) -> float:
         """Add n φ(L); returns n φ'(L)."""
-        power = 1 / 3 if self.weighed.noise == LAPLACE else 0.5
+        power = rooted(self.weighed.noise)
         self.value += number * value**power
         return number * power * value ** (power - 1)
 

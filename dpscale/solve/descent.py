@@ -1,0 +1,87 @@
+"""L-BFGS with a weak Wolfe line search by bisection, for functions that are dear to look at and may have kinks.
+
+Nocedal's two loops for the direction; Lewis and Overton's search for the length, which asks for no second derivative
+(Nonsmooth optimization via quasi-Newton methods, 2013). A slope is only asked for where the value has fallen enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Look = Callable[[Array], tuple[float, Callable[[], Array]]]  # the value at a point, and what tells the slope there
+
+MEMORY = 10
+FALLS, FLATTENS = 1e-4, 0.9  # of the slope along the direction: what a step must gain, and what slope it may leave
+FIRST = 0.1  # the first step's longest move
+
+
+def descend(look: Look, start: Array, looks: int, flat: float) -> None:
+    """Look at `looks` points at most, each lower than where it set out from; end where a step gains less than `flat`."""
+    left = [looks]
+
+    def counted(point: Array) -> tuple[float, Callable[[], Array]]:
+        left[0] -= 1
+        return look(point)
+
+    at, (value, slope_of), turns = start, counted(start), _Turns()
+    slope = slope_of()
+    while left[0] > 0 and slope.any():
+        direction = turns.turned(slope)
+        found = _step(counted, at, value, slope, direction, left)
+        if found is None:
+            return
+        new, new_value, new_slope = found
+        gained, value = value - new_value, new_value
+        turns.add(new - at, new_slope - slope)
+        at, slope = new, new_slope
+        if gained <= flat:
+            return
+
+
+def _step(
+    look: Look, at: Array, value: float, slope: Array, direction: Array, left: list[int]
+) -> tuple[Array, float, Array] | None:
+    """A point along the direction that is lower and flatter, with its value and slope; None where none is found."""
+    falling, low, high, length, found = float(slope @ direction), 0.0, math.inf, 1.0, None
+    while left[0] > 0:
+        point = at + length * direction
+        there, slope_of = look(point)
+        if there > value + FALLS * length * falling:
+            high = length
+        else:
+            found = point, there, slope_of()
+            if float(found[2] @ direction) >= FLATTENS * falling:
+                return found
+            low = length
+        length = (low + high) / 2 if high < math.inf else 2 * low
+    return found
+
+
+class _Turns:
+    """The last steps with what the slope changed by along them: an inverse Hessian."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Array, Array]] = []
+
+    def add(self, step: Array, change: Array) -> None:
+        if float(step @ change) > 0:
+            self.kept = [*self.kept[1 - MEMORY :], (step, change)]
+
+    def turned(self, slope: Array) -> Array:
+        """The direction for a slope."""
+        if not self.kept:
+            return np.asarray(-slope * min(1.0, FIRST / float(np.abs(slope).max())))
+        direction, along = -slope, []
+        for step, change in reversed(self.kept):
+            along.append(float(step @ direction) / float(step @ change))
+            direction = direction - along[-1] * change
+        step, change = self.kept[-1]
+        direction = direction * (float(step @ change) / float(change @ change))
+        for (step, change), was in zip(self.kept, reversed(along), strict=True):
+            direction = direction + (was - float(change @ direction) / float(step @ change)) * step
+        return np.asarray(direction)
