@@ -21,7 +21,7 @@ FIRST = 0.1  # the first step's longest move
 
 
 def descend(look: Look, start: Array, looks: int, flat: float) -> None:
-    """Look at `looks` points at most, each lower than where it set out from; end where a step gains less than `flat`."""
+    """Look at `looks` points at most, each step lower than the one before; end where one gains less than `flat`."""
     left = [looks]
 
     def counted(point: Array) -> tuple[float, Callable[[], Array]]:

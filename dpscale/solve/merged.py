@@ -1,6 +1,6 @@
 """Sums of the same terms whose weights are nearly the same, taken as one: for a search, which looks at J often.
 
-Where every set has a weight of its own, every attribute leaves another mix of the same terms. L is smooth in the mix, so
+Where every set has a weight of its own, every attribute leaves another mix of the same terms. L is smooth in the mix:
 those within a quarter of one another count as their mean; J is off by the square of that, and its lowest point hardly.
 """
 
