@@ -107,4 +107,4 @@ def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
         values *= factor.cells
         values -= total
         return values
-    return np.moveaxis(np.tensordot(factor.explicit(), values, axes=(1, axis)), 0, axis)
+    return np.moveaxis(factor.applied(np.moveaxis(values, axis, 0)), 0, axis)

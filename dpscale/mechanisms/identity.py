@@ -49,7 +49,7 @@ def _energy(part: Part, names: AttributeSet) -> float:
     sizes = part.domain.shape(names)
     if isinstance(part, ProductPart):
         pairs = zip(part.families(names), sizes, strict=True)
-        return math.prod(float(np.trace(family.gram(n))) for family, n in pairs)
+        return math.prod(family.trace(n) for family, n in pairs)
     squares = part.queries(names).reshape(part.count(names), -1) ** 2
     return float((part.query_weights(names) * squares.sum(axis=1)).sum())
 

@@ -10,17 +10,20 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.plans.allocation import LAPLACE
 from dpscale.residual import Weights, profile_of
+from dpscale.workload import Family
+from dpscale.workload.wide import is_wide
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-KINDS = ("center", "identity", "matrix", "full")
+KINDS = ("center", "identity", "matrix", "full", "nested")
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
 
@@ -147,6 +150,47 @@ class Factor:
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
+
+    def applied(self, values: NDArray[Any]) -> NDArray[Any]:
+        """K along the leading axis."""
+        return np.tensordot(self.explicit(), values, axes=(1, 0))
+
+    def estimated(self, values: Array) -> Array:
+        """K⁺ along the leading axis, which goes to the end."""
+        if self.kind == "center":
+            return np.moveaxis((values - values.mean(axis=0)) / self.cells, 0, -1)
+        return np.tensordot(values, self.inverse, axes=(0, 1))
+
+    def varied(self, values: Array) -> Array:
+        """The covariance along the axis after the leading one, which goes to the end."""
+        if self._flat is None:
+            return np.tensordot(values, self.covariance, axes=(1, 0))
+        return self._flat * np.moveaxis(values - values.mean(axis=1, keepdims=True), 1, -1)
+
+    def quadratics(self, family: Family) -> Array:
+        """qᵀ (KᵀK)⁺ q of every query of a one-way family."""
+        if self._flat is None:
+            return family.quadratic(self.covariance)
+        counts = family.means(self.cells) * self.cells
+        return np.asarray(self._flat * (counts - counts**2 / self.cells))
+
+    def trace(self, family: Family) -> float:
+        """Their sum."""
+        if self._flat is None:
+            return float((family.gram(self.cells) * self.covariance).sum())
+        return float(self.quadratics(family).sum())
+
+    @property
+    def mean_variance(self) -> float:
+        """The mean of the covariance's diagonal."""
+        return float(np.diag(self.covariance).mean()) if self._flat is None else self._flat * (1 - 1 / self.cells)
+
+    @property
+    def _flat(self) -> float | None:
+        """Where the axis is wide and K is of the cells alone: the covariance is this much of I − 11ᵀ/n."""
+        if self.matrix is not None or not is_wide(self.cells):
+            return None
+        return 1.0 if self.kind == "identity" else self.cells**-2.0
 
     @property
     def _weighted_sizes(self) -> list[int]:

@@ -78,7 +78,7 @@ class IndependentResiduals(Accuracy):
         if estimator.joint:
             return self._joint_variances(families, means, estimator)
         pairs = zip(estimator.attributes, estimator.factors, strict=True)
-        vectors = means | {name: families[name].quadratic(factor.covariance) for name, factor in pairs}
+        vectors = means | {name: factor.quadratics(families[name]) for name, factor in pairs}
         return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
 
     def _means(self, name: str, family: Family) -> Array:
@@ -120,7 +120,7 @@ def _trace(families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
 
 @lru_cache(maxsize=4096)
 def _axis_trace(family: Family, factor: Factor) -> float:
-    return float((family.gram(factor.cells) * factor.covariance).sum())
+    return factor.trace(family)
 
 
 @lru_cache(maxsize=4096)

@@ -59,7 +59,7 @@ class ResidualEstimator:
             return np.asarray(self.scale * (turned**2).sum(axis=1))
         turned = pieces
         for factor in self.factors:  # each axis goes to the end, so after all of them they stand as they did
-            turned = np.tensordot(turned, factor.covariance, axes=(1, 0))
+            turned = factor.varied(turned)
         flat = pieces.reshape(len(pieces), -1)
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 

@@ -103,10 +103,7 @@ class LeastSquaresEstimates:
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
         for factor in block.factors:  # each axis goes to the end, so after all of them they stand as they did
-            if factor.kind == "center":
-                values = np.moveaxis((values - values.mean(axis=0)) / factor.cells, 0, -1)
-            else:
-                values = np.tensordot(values, factor.inverse, axes=(0, 1))
+            values = factor.estimated(values)
         return values
 
     def _whole(self, index: int, block: Block) -> Array:

@@ -105,7 +105,7 @@ def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict
     estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:
         widths = [groups[name].size / groups[name].count for name in kept if name in groups]
-        return estimator.scale * float(np.diag(estimator.factors[0].covariance).mean()) * math.prod(widths)
+        return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
     parts = [_grouped(f.covariance, groups.get(name)) for name, f in zip(kept, estimator.factors, strict=True)]
     return estimator.scale * math.prod(parts)
 

@@ -17,7 +17,7 @@ Look = Callable[[Array], tuple[float, Callable[[], Array]]]  # the value at a po
 
 MEMORY = 10
 FALLS, FLATTENS = 1e-4, 0.9  # of the slope along the direction: what a step must gain, and what slope it may leave
-FIRST = 0.1  # the first step's longest move
+FIRST, LENGTH = 0.1, 10.0  # the first step's longest move, and it in slopes
 
 
 def descend(look: Look, start: Array, looks: int, flat: float) -> None:
@@ -75,7 +75,7 @@ class _Turns:
     def turned(self, slope: Array) -> Array:
         """The direction for a slope."""
         if not self.kept:
-            return np.asarray(-slope * min(1.0, FIRST / float(np.abs(slope).max())))
+            return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
         direction, along = -slope, []
         for step, change in reversed(self.kept):
             along.append(float(step @ direction) / float(step @ change))

@@ -1,6 +1,7 @@
 """One-way query families in closed form.
 
-A family is a 0/1 matrix W of m queries on n cells that is never built where n is large. `gram` is WᵀW; `answers` is W
+A family is a 0/1 matrix W of m queries on n cells that is never built where n is large. `gram` is WᵀW, `trace` its
+trace; `answers` is W
 applied along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (how large an error becomes); `means` is
 W1/n (how much of a query is left when its axis is averaged). `matrix` builds W for tests and small cases.
 k-way queries are all products of one-way queries.
@@ -26,10 +27,18 @@ class Family:
     name: str
     count: Callable[[int], int]
     gram: Callable[[int], Array]
+    trace: Callable[[int], int]
     answers: Callable[[Array, int], Array]
     quadratic: Callable[[Array], Array]
     means: Callable[[int], Array]
     bounds: Callable[[int], dict[str, Cells]]
+
+    def intervals(self, size: int) -> tuple[Cells, Cells]:
+        """Of families of intervals: the cells before the first one of each query, and up to its last."""
+        bounds = self.bounds(size)
+        if "high" in bounds:
+            return bounds.get("low", np.zeros(size, dtype=np.int64)), bounds["high"] + 1
+        return bounds[""], bounds[""] + 1
 
     def matrix(self, size: int) -> Array:
         """W, of shape (count, size)."""
@@ -115,6 +124,7 @@ MARGINAL = Family(
     "marginal",
     count=lambda size: size,
     gram=np.eye,
+    trace=lambda size: size,
     answers=lambda values, axis: values,
     quadratic=lambda form: np.asarray(np.diagonal(form)),
     means=lambda size: np.full(size, 1 / size),
@@ -124,6 +134,7 @@ PREFIX = Family(
     "prefix",
     count=lambda size: size,
     gram=_prefix_gram,
+    trace=lambda size: size * (size + 1) // 2,
     answers=lambda values, axis: np.cumsum(values, axis=axis),
     quadratic=lambda form: np.asarray(np.diagonal(_both_cumsum(form))),
     means=lambda size: (_cells(size) + 1) / size,
@@ -133,6 +144,7 @@ RANGE = Family(
     "range",
     count=lambda size: size * (size + 1) // 2,
     gram=_range_gram,
+    trace=lambda size: size * (size + 1) * (size + 2) // 6,
     answers=lambda values, axis: _between(values, axis, *_ends(values.shape[axis])),
     quadratic=lambda form: _between_quadratic(form, *_ends(len(form))),
     means=_range_means,
@@ -142,6 +154,7 @@ CIRCULAR = Family(
     "circular",
     count=lambda size: size * size,
     gram=_circular_gram,
+    trace=lambda size: size * size * (size + 1) // 2,
     answers=lambda values, axis: _between(np.concatenate([values] * 2, axis), axis, *_arcs(values.shape[axis])),
     quadratic=lambda form: _between_quadratic(np.tile(form, (2, 2)), *_arcs(len(form))),
     means=_arc_means,

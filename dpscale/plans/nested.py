@@ -1,0 +1,203 @@
+"""A strategy on a wide axis in two levels: K = [K₁S; ⊕K₂], S the sums of blocks of neighbouring cells.
+
+K₁ is centred by the weights u¹ of the blocks and K₂ by those within a block, u², so that rows are orthogonal to
+u = u¹ ⊗ u² exactly, and what they tell of the blocks and within them is apart: with Z the blocks' totals spread by u²,
+    estimate = Z K₁⁺ y₁ + ⊕K₂⁺ y₂,   covariance = Z C₁ Zᵀ + ⊕C₂.
+Nothing of cells × cells is made. A sum over cells l … h − 1 is P(h) − P(l), and P(i) a mean of two sums of whole blocks
+and a sum within one (`workload.wide`): so variances of interval queries are read off two small tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.plans.factor import Factor
+from dpscale.workload import Family
+from dpscale.workload.wide import Cut, Run, block_gram, block_sums, cut_of, inner_gram, runs_of
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NestedFactor(Factor):
+    """`top`: K₁ on the blocks; `inner`: K₂ of every run of blocks of one size (see `Factor`, whose kind is "nested")."""
+
+    top: Factor | None = None
+    inner: tuple[Factor, ...] = ()
+
+    def __post_init__(self) -> None:
+        runs = runs_of(self.cells)
+        if (
+            self.kind != "nested"
+            or self.top is None
+            or self.top.cells != sum(run.count for run in runs)
+            or [factor.cells for factor in self.inner] != [run.size for run in runs]
+            or any(len(own or ()) != self.cells for own in self.weights or ())
+        ):
+            raise ValueError("a nested factor whose parts are not of its blocks")
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return runs_of(self.cells)
+
+    @cached_property
+    def parts(self) -> tuple[Factor, ...]:
+        assert self.top is not None
+        return self.top, *self.inner
+
+    @cached_property
+    def cut(self) -> Cut:
+        return cut_of(self.cells, None if self.weights is None else self.weights[0])[0]
+
+    @property
+    def rows(self) -> int:
+        return self.parts[0].rows + sum(run.count * factor.rows for run, factor in self._each)
+
+    @cached_property
+    def digest(self) -> str:
+        content = "".join([self.kind, str(self.shape), *(factor.digest for factor in self.parts)])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def spans_all(self) -> bool:
+        return all(factor.spans_all for factor in self.parts)
+
+    @cached_property
+    def squared_l2_sensitivity(self) -> int:
+        """Largest over the runs of a block's column and one within: every pair of them is some cell's."""
+        return max(top + factor.squared_l2_sensitivity for top, factor in self._largest_of(2))
+
+    @cached_property
+    def l1_sensitivity(self) -> int:
+        return max(top + factor.l1_sensitivity for top, factor in self._largest_of(1))
+
+    @cached_property
+    def largest(self) -> int:
+        return max(factor.largest for factor in self.parts)
+
+    @cached_property
+    def largest_row_sum(self) -> int:
+        lengths = self.cut.lengths.astype(object)
+        top = max(int(np.abs(row.astype(object)) @ lengths) for row in self.parts[0].explicit())
+        return max(top, *(factor.largest_row_sum for factor in self.inner))
+
+    def explicit(self) -> Integers:
+        """K as a matrix: of few cells, for what must have one."""
+        return np.asarray(self.applied(np.eye(self.cells, dtype=np.int64)))
+
+    def applied(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
+        """K along the leading axis; `parts`: other matrices in the places of K₁ and K₂."""
+        top, *inner = parts or tuple(factor.explicit() for factor in self.parts)
+        told, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
+        for run, matrix in zip(self.runs, inner, strict=True):
+            blocks = values[start : start + run.count * run.size].reshape(run.count, run.size, *values.shape[1:])
+            turned = np.moveaxis(np.tensordot(matrix, blocks, axes=(1, 1)), 0, 1)
+            told.append(turned.reshape(-1, *values.shape[1:]))
+            start += run.count * run.size
+        return np.concatenate(told)
+
+    def estimated(self, values: Array) -> Array:
+        """What is told of the cells: along the leading axis, which goes to the end."""
+        blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
+        cells, start = self._spread_blocks(blocks), self.parts[0].rows
+        for at, (run, factor) in zip(self._starts, self._each, strict=True):
+            told = values[start : start + run.count * factor.rows].reshape(run.count, factor.rows, *values.shape[1:])
+            turned = np.moveaxis(np.tensordot(factor.inverse, told, axes=(1, 1)), 0, 1)
+            cells[at : at + run.count * run.size] += turned.reshape(-1, *values.shape[1:])
+            start += run.count * factor.rows
+        return np.moveaxis(cells, 0, -1)
+
+    def varied(self, values: Array) -> Array:
+        """The covariance along the axis after the leading one, which goes to the end."""
+        first = np.moveaxis(values, 1, 0)
+        flat = first.reshape(self.cells, -1)
+        weighed = block_sums(flat * self._within[:, None], self.cells)
+        cells = self._spread_blocks(self.parts[0].covariance @ weighed)
+        for at, (run, factor) in zip(self._starts, self._each, strict=True):
+            end = at + run.count * run.size
+            cells[at:end] += (factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(end - at, -1)
+        return np.moveaxis(cells.reshape(first.shape), 0, -1)
+
+    def quadratics(self, family: Family) -> Array:
+        low, high = family.intervals(self.cells)
+        return self._covariances(high, high) + self._covariances(low, low) - 2 * self._covariances(low, high)
+
+    def trace(self, family: Family) -> float:
+        total = float((block_gram(family.name, self.cut) * self.parts[0].covariance).sum())
+        for run, factor in self._each:
+            total += run.count * float((inner_gram(family.name, self.cells, run.size) * factor.covariance).sum())
+        return total
+
+    @property
+    def mean_variance(self) -> float:
+        squares = np.add.reduceat(self._within**2, np.cumsum([0, *self.cut.lengths[:-1]]))
+        total = float(squares @ np.diag(self.parts[0].covariance))
+        return (total + sum(run.count * float(np.trace(factor.covariance)) for run, factor in self._each)) / self.cells
+
+    @property
+    def _each(self) -> list[tuple[Run, Factor]]:
+        return list(zip(self.runs, self.inner, strict=True))
+
+    @property
+    def _starts(self) -> list[int]:
+        """The first cell of every run."""
+        return [0, *(run.count * run.size for run in self.runs[:-1])]
+
+    @cached_property
+    def _within(self) -> Array:
+        """u² on every cell."""
+        return self.cut.spread(np.ones(self.parts[0].cells))
+
+    def _spread_blocks(self, blocks: Array) -> Array:
+        """Z: the totals of blocks on their cells."""
+        spread = np.repeat(blocks, self.cut.lengths, axis=0)
+        return np.asarray(spread * self._within.reshape(-1, *[1] * (blocks.ndim - 1)))
+
+    def _largest_of(self, power: int) -> Iterator[tuple[int, Factor]]:
+        """By run, the largest norm of a block's column of K₁."""
+        matrix, start = self.parts[0].explicit(), 0
+        for run, factor in self._each:
+            columns = Factor("matrix", (run.count,), np.ascontiguousarray(matrix[:, start : start + run.count]))
+            yield columns.l1_sensitivity if power == 1 else columns.squared_l2_sensitivity, factor
+            start += run.count
+
+    @cached_property
+    def _tables(self) -> tuple[Array, list[Array]]:
+        """Covariances of sums of the first blocks, and within a block of every run of sums of its first cells."""
+        return _running(self.parts[0].covariance), [_running(factor.covariance) for factor in self.inner]
+
+    @cached_property
+    def _places(self) -> tuple[Integers, Integers, Array]:
+        """Of every i = 0 … n: the block that P(i) ends in, how many of its cells it has, and their part of u²."""
+        lengths = self.cut.lengths
+        starts = np.cumsum(lengths) - lengths
+        block = np.searchsorted(starts, np.arange(self.cells + 1), side="right") - 1
+        within = np.arange(self.cells + 1) - starts[block]
+        before = np.concatenate([[0.0], np.cumsum(self._within)])
+        return block, within, before - before[starts][block]
+
+    def _covariances(self, left: Integers, right: Integers) -> Array:
+        """The covariance of P(left) and P(right)."""
+        block, within, part = self._places
+        blocks, inner = self._tables
+        a, b, f, g = block[left], block[right], part[left], part[right]
+        total = (1 - f) * ((1 - g) * blocks[a, b] + g * blocks[a, b + 1])
+        total += f * ((1 - g) * blocks[a + 1, b] + g * blocks[a + 1, b + 1])
+        first = self.runs[0].count
+        for table, of_run in zip(inner, (a < first, a >= first), strict=False):
+            same = of_run & (a == b)
+            total[same] += table[within[left][same], within[right][same]]
+        return np.asarray(total)
+
+
+def _running(covariance: Array) -> Array:
+    """Two-sided running sums with a first row and column of zeros."""
+    return np.pad(np.cumsum(np.cumsum(covariance, axis=0), axis=1), ((1, 0), (1, 0)))

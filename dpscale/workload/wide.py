@@ -1,0 +1,160 @@
+"""Wide axes: one-way families on more cells than a matrix of cells × cells should have, in blocks of neighbouring cells.
+
+An axis of n cells is cut into B blocks of m or m − 1 cells. Weights u = u¹ ⊗ u² (of the blocks, and within each) split
+a query on the axis into one on the blocks, q·(I ⊗ u²), and what it is within each block beyond that. With P(i) the sum
+of the cells before i, every query is P(h) − P(l), and P(i) of block b, cell j, is a mean of the sums before b and
+before b + 1: (1 − f) T(b) + f T(b + 1), f = Σ of u² before j. So the Gram of the blocks has a closed form, and so has
+that within a block, the same in all blocks once it is centred:
+    prefix: that of prefix on m cells;  range: range on m cells + (n − m) · prefix on m cells;  marginal: I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.errors import PlanError
+from dpscale.residual import Weights, profile_of
+from dpscale.workload.families import FAMILIES
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+DENSE, BLOCKS = 2048, 1024  # cells up to which an axis is one; blocks of a wider one
+WIDEST = BLOCKS * DENSE
+KNOWN = ("marginal", "prefix", "range")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring blocks of one size."""
+
+    count: int
+    size: int
+
+
+def is_wide(size: int) -> bool:
+    return size > DENSE
+
+
+@lru_cache(maxsize=256)
+def runs_of(size: int) -> tuple[Run, ...]:
+    """How a wide axis is cut: blocks of m cells first, then of m − 1."""
+    longer, left = -(-size // BLOCKS), size % BLOCKS
+    return (Run(BLOCKS, longer),) if left == 0 else (Run(left, longer), Run(BLOCKS - left, longer - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A wide axis in blocks: the weights within a block of every run, each of sum 1."""
+
+    size: int
+    within: tuple[Array, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return runs_of(self.size)
+
+    @property
+    def lengths(self) -> Integers:
+        """Cells of every block."""
+        return np.concatenate([np.full(run.count, run.size) for run in self.runs])
+
+    def spread(self, profile: Array) -> Array:
+        """u on the cells for weights of the blocks."""
+        ends = np.cumsum([0, *(run.count for run in self.runs)])
+        return np.concatenate([np.outer(profile[start:end], own).reshape(-1)
+                               for start, end, own in zip(ends, ends[1:], self.within, strict=False)])  # fmt: skip
+
+
+def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Array]:
+    """A wide axis as its whole weights cut it, with those of its blocks; even ones where there are none."""
+    if weights is None:
+        cut = Cut(size, tuple(np.full(run.size, 1 / run.size) for run in runs_of(size)))
+        return cut, cut.lengths / size
+    numbers, start, within = np.array(weights, dtype=np.float64), 0, []
+    for run in runs_of(size):
+        first = numbers[start : start + run.size]
+        within.append(first / first.sum())
+        start += run.count * run.size
+    return Cut(size, tuple(within)), block_sums(profile_of(weights, size), size)
+
+
+def block_sums(values: NDArray[np.generic], size: int) -> NDArray[np.generic]:  # type: ignore[type-var]
+    """Sums over the blocks of a wide axis, which is the leading one: (B, …)."""
+    start, sums = 0, []
+    for run in runs_of(size):
+        end = start + run.count * run.size
+        sums.append(values[start:end].reshape(run.count, run.size, *values.shape[1:]).sum(axis=1))
+        start = end
+    return np.concatenate(sums)
+
+
+def block_gram(family: str, cut: Cut) -> Array:
+    """The Gram of what a family asks of the blocks: (B, B)."""
+    return _GRAMS[family](cut)
+
+
+def inner_gram(family: str, size: int, cells: int) -> Array:
+    """The mean Gram within a block of so many cells, up to what centring takes away."""
+    gram = FAMILIES[family].gram(cells)
+    return gram + (size - cells) * FAMILIES["prefix"].gram(cells) if family == "range" else gram
+
+
+def _prefix_gram(cut: Cut) -> Array:
+    before = [np.cumsum(own) for own in cut.within]
+    first, second = _by_block(cut, [part.sum() for part in before]), _by_block(cut, [(part**2).sum() for part in before])
+    lengths = cut.lengths
+    after = lengths.sum() - np.cumsum(lengths)
+    gram = _at_larger(first + after)
+    np.fill_diagonal(gram, second + after)
+    return gram
+
+
+def _marginal_gram(cut: Cut) -> Array:
+    return np.diag(_by_block(cut, [(own**2).sum() for own in cut.within]))
+
+
+def _range_gram(cut: Cut) -> Array:
+    """(min + 1)(n − max) of cells: a product over two blocks, and a sum within one."""
+    lengths = cut.lengths
+    starts = np.cumsum(lengths) - lengths
+    middle = _by_block(cut, [own @ np.arange(1, len(own) + 1) for own in cut.within])
+    low, high = starts + middle, cut.size + 1 - starts - middle
+    gram = np.triu(np.outer(low, high), 1)
+    gram += gram.T
+    apart = _by_block(cut, [_half_distance(own) for own in cut.within])
+    np.fill_diagonal(gram, low * high - (cut.size + 1) * apart)
+    return gram
+
+
+def _half_distance(own: Array) -> float:
+    """Half the mean distance of two cells: the mean position less the mean of the smaller of two."""
+    cells = np.arange(len(own), dtype=np.float64)
+    return float(own @ np.abs(cells[:, None] - cells) @ own / 2)
+
+
+def _by_block(cut: Cut, values: Sequence[float]) -> Array:
+    return np.concatenate([np.full(run.count, value) for run, value in zip(cut.runs, values, strict=True)])
+
+
+def _at_larger(values: Array) -> Array:
+    """Entry (a, b) is the value at the larger of the two."""
+    index = np.arange(len(values))
+    return np.asarray(values[np.maximum.outer(index, index)])
+
+
+_GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gram}
+
+
+def known_wide(family: str, size: int) -> None:
+    """PlanError where a family is not known on a wide axis, or the axis is too wide."""
+    if family not in KNOWN:
+        raise PlanError("workload", f"family {family} on an attribute of {size} cells",
+                        f"at most {DENSE} cells, or one of {', '.join(KNOWN)}", "coarsen the attribute")  # fmt: skip
+    if size > WIDEST and family != "marginal":
+        raise PlanError("workload", f"family {family} on an attribute of {size} cells", f"at most {WIDEST} cells",
+                        "coarsen the attribute")  # fmt: skip

@@ -1,0 +1,118 @@
+"""Strategies on wide axes, against their matrices on few cells: what is applied, told, and how well."""
+
+import numpy as np
+import pytest
+
+from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
+from dpscale.residual import profile_of
+from dpscale.residual.reduced import nearest_centred
+from dpscale.residual.weights import centred, whole_weights
+from dpscale.workload import FAMILIES, wide
+
+
+@pytest.fixture(autouse=True)
+def few_cells(monkeypatch):
+    """Axes are wide from nine cells on, and cut into four blocks."""
+    monkeypatch.setattr(wide, "DENSE", 8)
+    monkeypatch.setattr(wide, "BLOCKS", 4)
+    wide.runs_of.cache_clear()
+    yield
+    wide.runs_of.cache_clear()
+
+
+def rows_of(weights, count, rng):
+    rows = rng.integers(-5000, 5000, (count, len(weights)))
+    return nearest_centred(rows, weights) if len(weights) > 2 else centred(rows[:1], weights)
+
+
+def nested(size, seed=0, plain=False):
+    """Some strategy of full rank with some weights."""
+    rng = np.random.default_rng(seed)
+    runs = wide.runs_of(size)
+    within = [whole_weights(np.full(run.size, 1 / run.size) if plain else rng.dirichlet(np.full(run.size, 90.0)), 10)
+              for run in runs]  # fmt: skip
+    if plain:
+        lengths = wide.cut_of(size, None)[0].lengths
+        blocks, within = tuple(int(n) for n in lengths), [tuple([1] * run.size) for run in runs]
+        weights = None
+    else:
+        blocks = whole_weights(rng.dirichlet(np.full(4, 9.0)), 10)
+        owns = [own for run, own in zip(runs, within, strict=True) for _ in range(run.count)]
+        weights = (tuple(b * w for b, own in zip(blocks, owns, strict=True) for w in own),)
+    top = Factor("matrix", (4,), rows_of(blocks, 3, rng), (blocks,))
+    inner = tuple(Factor("matrix", (len(own),), rows_of(own, len(own) - 1, rng), (own,)) for own in within)
+    return NestedFactor("nested", (size,), weights=weights, top=top, inner=inner)
+
+
+SIZES = [12, 13, 15, 22]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("plain", [True, False])
+def test_it_is_what_its_matrix_is(size, plain):
+    factor = nested(size, plain=plain)
+    matrix = factor.explicit()
+    profile = profile_of(factor.weights[0] if factor.weights else None, size)
+    assert np.abs(matrix @ profile).max() < 1e-9
+    assert matrix.shape == (factor.rows, size) == (size - 1, size)
+    assert np.linalg.matrix_rank(matrix) == size - 1
+    assert factor.l1_sensitivity == np.abs(matrix).sum(axis=0).max()
+    assert factor.squared_l2_sensitivity == (matrix**2).sum(axis=0).max()
+    assert factor.largest == np.abs(matrix).max()
+    assert factor.largest_row_sum == np.abs(matrix).sum(axis=1).max()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_told_has_the_least_variance(size):
+    """The estimate is that of least squares for what sums to zero when totals are spread by u."""
+    factor, rng = nested(size, 1), np.random.default_rng(2)
+    matrix, profile = factor.explicit().astype(float), profile_of(factor.weights[0], size)
+    keep = np.eye(size) - np.outer(profile, np.ones(size))
+    inverse = keep @ np.linalg.pinv(matrix)
+    covariance = inverse @ inverse.T
+    values, cells = rng.normal(size=(factor.rows, 2)), rng.normal(size=(3, size, 2))
+    assert np.allclose(factor.estimated(values), np.moveaxis(inverse @ values, 0, -1))
+    assert np.allclose(factor.varied(cells), np.tensordot(cells, covariance, axes=(1, 0)))
+    assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
+    for name in wide.KNOWN:
+        assert np.allclose(factor.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
+        assert factor.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(size) * covariance).sum())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", wide.KNOWN)
+def test_the_grams_of_blocks_and_within_are_those_of_the_cells(size, name):
+    rng = np.random.default_rng(3)
+    cut = wide.Cut(size, tuple(rng.dirichlet(np.full(run.size, 5.0)) for run in wide.runs_of(size)))
+    gram, ends = FAMILIES[name].gram(size), np.cumsum([0, *cut.lengths])
+    spread = np.zeros((size, 4))
+    for block, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        spread[start:end, block] = cut.within[0 if block < cut.runs[0].count else 1]
+        keep = np.eye(end - start) - np.outer(np.ones(end - start), spread[start:end, block])
+        within = keep @ gram[start:end, start:end] @ keep.T
+        told = keep @ wide.inner_gram(name, size, end - start) @ keep.T
+        assert np.allclose(within, told)
+    assert np.allclose(wide.block_gram(name, cut), spread.T @ gram @ spread)
+
+
+def test_parts_that_are_not_of_its_blocks_are_refused():
+    factor = nested(13)
+    for size in (14, 17):  # cells of the weights; sizes of the blocks
+        with pytest.raises(ValueError, match="blocks"):
+            NestedFactor("nested", (size,), weights=factor.weights, top=factor.top, inner=factor.inner)
+
+
+def test_an_axis_of_cells_alone_is_known_in_closed_form():
+    dense = {kind: Factor(kind, (8,)) for kind in ("center", "identity")}
+    for kind, factor in dense.items():
+        wider = Factor(kind, (9,))
+        covariance = (np.eye(9) - 1 / 9) * (1.0 if kind == "identity" else 9**-2.0)
+        values = np.random.default_rng(1).normal(size=(2, 9, 3))
+        assert factor._flat is None
+        assert np.allclose(wider.varied(values), np.tensordot(values, covariance, axes=(1, 0)))
+        assert wider.mean_variance == pytest.approx(np.diag(covariance).mean())
+        for name in wide.KNOWN:
+            assert np.allclose(wider.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
+            assert wider.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(9) * covariance).sum())
+            assert FAMILIES[name].trace(9) == np.trace(FAMILIES[name].gram(9))
