@@ -7,7 +7,7 @@ one problem: to the optimum (`query_smasher`) or within a restricted form (`weig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,8 @@ from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.residual import Weights
-from dpscale.solve.convex import Optimum
 from dpscale.solve.product_form import solve_product
-from dpscale.solve.residual_problems import Problem, Rounded, assembled, bits_of, problems_of, rounded_optimum
+from dpscale.solve.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
 from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, decompose
 
@@ -45,10 +44,10 @@ def solved_residuals(
     subs = decompose(question.workload, weights)
     signatures = [sub.signature() for sub in subs]
     distinct = dict(zip(signatures, subs, strict=True))
-    single: dict[str, Problem] = {}
+    single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
-    tasks = [*(partial(_solved, solve, problem) for problem in single.values()),
+    tasks = [*(partial(problem.solved, solve) for problem in single.values()),
              *(partial(_product, solve, question.noise, sub) for sub in rest.values())]  # fmt: skip
     results = list(tools.each(_run, tasks))
     optima = dict(zip(single, results, strict=False))
@@ -67,10 +66,6 @@ def _run(task: Callable[[], Any]) -> Any:
         return task()
 
 
-def _solved(solve: Solve, problem: Problem) -> Optimum:
-    return solve(problem.key, problem.rows, problem.shape)
-
-
 def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
     return solve_product(sub, solve, noise)
 
@@ -87,7 +82,7 @@ def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[s
     return Plan(question.workload, name, blocks, error, bound, notes)
 
 
-def _remarks(optima: list[Optimum]) -> tuple[str, ...]:
+def _remarks(optima: Sequence[AnyOptimum]) -> tuple[str, ...]:
     """What the reader should know of solves that did not end at their tolerance."""
     late = [optimum for optimum in optima if optimum.ended != "gap"]
     if not late:
@@ -101,8 +96,8 @@ def _scaled(solution: Solution, scale: float) -> Solution:
     return Solution(solution.factors, solution.coefficient * scale, solution.bound * scale)
 
 
-def _rounded(products: list[tuple[Problem, ...]], optima: dict[str, Optimum], noise: str, tools: Tools) -> Rounded:
+def _rounded(products: list[tuple[AnyProblem, ...]], optima: dict[str, AnyOptimum], noise: str, tools: Tools) -> Rounded:
     """Every problem's optimum as an integer strategy, once for each number of bits that a product asks for."""
     wanted = {(problem.key, bits_of(parts)): problem for parts in products for problem in parts}
-    tasks = [partial(rounded_optimum, problem, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
+    tasks = [partial(problem.rounded, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
     return dict(zip(wanted, tools.each(_run, tasks), strict=True))

@@ -25,7 +25,7 @@ from dpscale.names import AttributeSet
 from dpscale.plans.allocation import LAPLACE, rooted
 from dpscale.plans.plan import Plan
 from dpscale.residual import subsets
-from dpscale.residual.weights import Weights, whole_weights
+from dpscale.residual.weights import Weights
 from dpscale.solve.axis_weights import Searched, along_curve, search, sums, unpacked
 from dpscale.solve.demands import Demands, demands_of
 from dpscale.solve.floor import exact_floor, floor
@@ -34,6 +34,8 @@ from dpscale.solve.solution import Solution, Solve
 from dpscale.solve.store import Store
 from dpscale.solve.unsplit import candidates, unsplit
 from dpscale.solve.weighed import Point
+from dpscale.solve.wide_bounds import whole_bound
+from dpscale.solve.wide_weights import cell_weights
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact
@@ -103,6 +105,8 @@ def _floor(question: Question, demands: Demands, curve: Point) -> float:
     if question.noise == LAPLACE or len(demands.counts) > MOST_DEMANDS:
         return 0.0
     asked = question.workload.domain.cells(list(demands.kind_of))
+    if demands.sizes != demands.cells:
+        return whole_bound(question.workload)
     return exact_floor(question.workload, FEW_CELLS) if asked <= FEW_CELLS else floor(question.workload, curve)
 
 
@@ -136,9 +140,9 @@ def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
         return {}
     axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # of strategies on several
     whole = {
-        kind: whole_weights(profile, bits_of_weights(len(profile), axes))
-        for kind, profile in enumerate(searched.profiles)
-        if kind not in demands.even and float(np.abs(profile * len(profile) - 1).max()) > PLAINLY
+        kind: cell_weights(profile, size, demands.main_family(kind), bits_of_weights(size, axes))
+        for kind, (profile, plain, size) in enumerate(zip(searched.profiles, demands.plain, demands.cells, strict=True))
+        if kind not in demands.even and float(np.abs(profile / plain - 1).max()) > PLAINLY
     }
     return {name: whole[kind] for name, kind in demands.kind_of.items() if kind in whole}
 

@@ -123,7 +123,7 @@ class NestedFactor(Factor):
         cells = self._spread_blocks(self.parts[0].covariance @ weighed)
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
             end = at + run.count * run.size
-            cells[at:end] += (factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(end - at, -1)
+            cells[at:end] += np.asarray(factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(end - at, -1)
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
     def quadratics(self, family: Family) -> Array:

@@ -20,7 +20,7 @@ from dpscale.plans.allocation import GAUSSIAN, rooted
 from dpscale.solve import descent
 from dpscale.solve.demands import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
 from dpscale.solve.merged import merged
-from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed, gram_of
+from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
@@ -67,7 +67,7 @@ def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS)
 
     `seconds`: of one problem's solve.
     """
-    even, apart = [np.full(size, 1 / size) for size in demands.sizes], sums(demands)
+    even, apart = demands.plain, sums(demands)
     if len(demands.even) == len(even):
         return Searched(even, curve.value, curve.value, (), 0.0)
     if not apart:
@@ -145,7 +145,7 @@ def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
     """The fixed point of t, all kinds at once; the best point that was met. Sums of terms count by their products."""
     weighed = Weighed(demands, noise, 0, ON_CURVE)
-    best = point = weighed([np.full(size, 1 / size) for size in demands.sizes])
+    best = point = weighed(demands.plain)
     for _ in range(STEPS):
         before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
         best = min(best, point, key=lambda one: one.value)
@@ -162,12 +162,12 @@ def _on_curve(point: Point, kind: int) -> Array:
         return profile
     main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
     added = added_total(point, main)
-    gram = gram_of(main[1], len(profile)) + added
+    gram = point.weighed.demands.axis(main).gram + added
     optimum = point.weighed.solve((*main, "curve"), root_of(gram / np.trace(gram)), gram.shape[:1])
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
     found = np.asarray(inverse / inverse.sum())
     averaged = point.weighed.averaged(main, found)
-    averaged.value = (math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2
+    averaged.tell((math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2)
     return found
 
 

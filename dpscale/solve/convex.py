@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpscale.solve.barrier import Point, polish
 from dpscale.solve.symmetry import SymmetryBlocks, split
+from dpscale.workload.factors import compressed
 
 Array = NDArray[np.float64]
 
@@ -28,6 +29,7 @@ MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
 STEPS = 80
+COARSE, ROUGHLY = 256, 1e-4
 NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not come back
 
 
@@ -63,10 +65,24 @@ def optimise(
     ends at the gap `tolerance`, or after about `seconds`. `start`: the weights of an earlier optimum of this problem.
     """
     blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
+    if start is None and rows.shape[1] > 2 * COARSE and len(shape or ()) <= 1:
+        start = np.bincount(blocks.orbit, coarse_weights(rows, deadline))
     best = fixed_point(blocks, tolerance, deadline, start)
     if best.ratio - 1 > tolerance and time.monotonic() < deadline:
         best = polish(best, tolerance, deadline)
     return _optimum(best, tolerance, deadline)
+
+
+def coarse_weights(rows: Array, deadline: float) -> Array:
+    """Weights of many cells in a row, from those that are best for sums of neighbours: a place to start from."""
+    owner = np.arange(rows.shape[1]) * COARSE // rows.shape[1]
+    sizes = np.bincount(owner)
+    summed = np.add.reduceat(rows, np.cumsum(sizes) - sizes, axis=1) / np.sqrt(sizes)
+    blocks = split(compressed(summed), (COARSE,))
+    found = fixed_point(blocks, ROUGHLY, deadline)
+    density = (found.weights / np.bincount(blocks.orbit))[blocks.orbit] / sizes
+    places = (np.arange(rows.shape[1]) + 0.5) / rows.shape[1] * COARSE - 0.5
+    return np.interp(places, np.arange(COARSE), density)
 
 
 def roughly(

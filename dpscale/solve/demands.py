@@ -10,24 +10,27 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.residual import subsets
-from dpscale.workload import Part, ProductPart, Workload
+from dpscale.solve.wide_bounds import lower_bound
+from dpscale.workload import FAMILIES, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries
 from dpscale.workload.joint import JOINT
+from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
 
 Array = NDArray[np.float64]
 Token = tuple[int, str]
 EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
 MOST_KINDS, FEW_SETS = 32, 24
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
+SEARCHED_BLOCKS = 256
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,15 @@ Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: t
 class Demands:
     """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key.
 
+    An axis of more than a few hundred cells is searched by its blocks (`workload.wide`): weights are smooth there.
     `even`: kinds whose best weights are those of the plain mean, or that are in problems too large to be searched;
     `mirrored`: those in problems so large that their symmetry is worth more than what weights that are not the same
     from both ends would gain.
     """
 
     kind_of: Mapping[str, int]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # of what is searched: of a wider axis its blocks
+    cells: tuple[int, ...]
     counts: Mapping[Demand, int]
     queries: Mapping[str, Array]
     even: frozenset[int]
@@ -79,11 +84,49 @@ class Demands:
     def digest(self) -> str:
         """Equal for equal demands."""
         asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
-        return hashlib.sha256(repr((self.sizes, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.cells, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
 
     def shape(self, demand: Demand) -> tuple[int, ...]:
         """Sizes of the axes of a demand's space."""
         return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
+
+    @cached_property
+    def plain(self) -> list[Array]:
+        """The plain mean by kind: of blocks, by their cells."""
+        cuts = [even_cut(cells, size).lengths / cells for cells, size in zip(self.cells, self.sizes, strict=True)]
+        return [np.asarray(profile, dtype=np.float64) for profile in cuts]
+
+    def main_family(self, kind: int) -> str:
+        """The one-way family that is asked most of a kind."""
+        much: Counter[str] = Counter()
+        for demand, number in self.counts.items():
+            for term, weight in demand:
+                tokens = (*term.kept, *term.outside) if isinstance(term, Products) else ()
+                much.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
+        return max(much, key=lambda family: much[family], default="prefix")
+
+    def axis(self, token: Token) -> AxisQueries:
+        """What a one-way family asks of an axis, by its blocks where it is cut."""
+        return axis_queries(token[1], self.cells[token[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class AxisQueries:
+    """The Gram on the cells or blocks of an axis, and what the best strategies within all blocks add to √L, squared."""
+
+    gram: Array
+    inside: float
+
+
+@lru_cache(maxsize=256)
+def axis_queries(family: str, size: int) -> AxisQueries:
+    """Those of a one-way family, made once."""
+    if size <= SEARCHED_BLOCKS:
+        return AxisQueries(FAMILIES[family].gram(size), 0.0)
+    cut = even_cut(size, SEARCHED_BLOCKS)
+    inside = [run.count * lower_bound(WideGram("", run.size, None, inner_asked(family, size, run.size)))
+              for run in cut.runs]  # fmt: skip
+    return AxisQueries(block_gram(family, cut), math.fsum(inside))
 
 
 def demands_of(workload: Workload) -> Demands:
@@ -91,11 +134,12 @@ def demands_of(workload: Workload) -> Demands:
     kinds = _kinds(workload)
     of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
     kind_of = {name: of[role] for name, role in kinds.items()}
-    sizes = tuple(role[0] for role in of)
+    cells = tuple(role[0] for role in of)
+    sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
     even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
     by_set, queries = _by_set(workload, kind_of)
     counts = Counter(_demand(terms) for terms in by_set.values() if any(terms.values()))
-    found = Demands(kind_of, sizes, counts, queries, even)
+    found = Demands(kind_of, sizes, cells, _of_few_cells(counts, sizes, cells), queries, even)
     large = {
         demand: math.prod(found.shape(demand)) for demand in counts if not is_product([term for term, _ in demand])
     }
@@ -103,6 +147,18 @@ def demands_of(workload: Workload) -> Demands:
     beyond = _kinds_in(demand for demand in joint if large[demand] > SEARCHED_CELLS)
     mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
     return replace(found, even=even | beyond, mirrored=mirrored)
+
+
+def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:
+    """Without the joint families of axes that are cut: their queries are on the cells."""
+    cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
+    kept: Counter[Demand] = Counter()
+    for demand, number in counts.items():
+        left = frozenset((term, weight) for term, weight in demand
+                         if not (isinstance(term, Joint) and cut & set(term.over)))  # fmt: skip
+        if left:
+            kept[left] += number
+    return kept
 
 
 def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:

@@ -24,7 +24,7 @@ from dpscale.solve.convex import optimise
 from dpscale.solve.demands import Demands, Products, Token, demands_of
 from dpscale.solve.implicit import explicit_gram
 from dpscale.solve.slope import cell_weights
-from dpscale.solve.weighed import Point, gram_of
+from dpscale.solve.weighed import Point
 from dpscale.workload import ProductPart, Workload, root_of
 
 Array = NDArray[np.float64]
@@ -82,7 +82,7 @@ def _pairs(point: Point, token: Token) -> list[Pair]:
     """g and k of a token at every α of the grid; of an even one at α = 1, which is best."""
     weights = _cell_weights(point, token)
     roots = np.sqrt(weights)
-    rows = root_of(gram_of(token[1], len(weights))) * roots
+    rows = root_of(point.weighed.demands.axis(token).gram) * roots
     mean = np.outer(rows @ roots, roots)
     return [_pair(rows - mean, mean, alpha) for alpha in ([1.0] if token[0] in point.weighed.demands.even else ALPHAS)]
 
@@ -99,7 +99,7 @@ def _cell_weights(point: Point, token: Token) -> Array:
     size = len(point.profiles[token[0]])
     if token[0] in point.weighed.demands.even:
         return np.full(size, 1 / size)
-    rows = root_of(gram_of(token[1], size) + added_total(point, token))
+    rows = root_of(point.weighed.demands.axis(token).gram + added_total(point, token))
     unit = rows / np.sqrt((rows**2).sum())
     return cell_weights(rows, (size,), point.weighed.solve((*token, "curve"), unit, (size,)))
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from dpscale.plans.allocation import rooted
 from dpscale.residual import kron
 from dpscale.solve.convex import Optimum, optimise, roughly
-from dpscale.solve.demands import Demand, Demands, Joint, Products, Term, Token, is_product
+from dpscale.solve.demands import EVEN, SEARCHED_BLOCKS, Demand, Demands, Joint, Products, Term, Token, is_product
 from dpscale.solve.slope import slope
 from dpscale.workload import FAMILIES, root_of
-from dpscale.workload.factors import weighted_piece
+from dpscale.workload.wide import weighted_piece
 
 Array = NDArray[np.float64]
 Profiles = Sequence[Array]  # u by kind
@@ -36,15 +36,21 @@ class Averaged:
 
     square: float
     gram: Array
-    rows: Array = field(default_factory=lambda: np.zeros(0))
+    inside: float = 0.0
     value: float = 0.0
+    rows: Array = field(default_factory=lambda: np.zeros(0))
     optimum: Optimum | None = None
 
     @cached_property
     def slope(self) -> Array:
         """∂L/∂G."""
         assert self.optimum is not None
-        return slope(self.rows, self.gram.shape[:1], self.optimum)
+        own = slope(self.rows, self.gram.shape[:1], self.optimum)
+        return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
+
+    def tell(self, optimum: float) -> None:
+        """L from the optimum of its own Gram: with what is within the blocks, where the axis is cut, in two levels."""
+        self.value = (math.sqrt(max(optimum, 0.0)) + math.sqrt(self.inside)) ** 2
 
 
 @dataclass
@@ -71,9 +77,15 @@ class Weighed:
         """A token under a profile, as it was left where it was had before."""
         key = (token, profile.tobytes())
         if key not in self.known:
-            gram, square = weighted_piece(gram_of(token[1], len(profile)), profile)
-            self.known[key] = Averaged(square, gram)
+            self.known[key] = self._averaged(token, profile)
         return self.known[key]
+
+    def _averaged(self, token: Token, profile: Array) -> Averaged:
+        size, axis = self.demands.cells[token[0]], self.demands.axis(token)
+        gram, square = weighted_piece(axis.gram, profile)
+        if token[0] in self.demands.even and size > SEARCHED_BLOCKS and token[1] in EVEN:
+            return Averaged(square, gram, value=plain_value(token[1], size))
+        return Averaged(square, gram, axis.inside)
 
     def solve(self, key: object, rows: Array, shape: tuple[int, ...]) -> Optimum:
         """The optimum of a problem, from where that of the same key was left."""
@@ -115,7 +127,9 @@ class Point:
             self._later.pop()()
         total = [direct.copy() for direct in self._direct]
         for token in self.tokens:
-            profile, gram = self.profiles[token[0]], gram_of(token[1], len(self.profiles[token[0]]))
+            if token[0] in self.weighed.demands.even:
+                continue
+            profile, gram = self.profiles[token[0]], self.weighed.demands.axis(token).gram
             total[token[0]] += self.by_square[token] * 2 * (gram @ profile)
             form = self._by_gram.get(token, 0.0)
             if self.by_value[token]:
@@ -142,7 +156,7 @@ class Point:
         scale = float(np.trace(averaged.gram))
         averaged.rows = _rows(averaged.gram / scale)
         averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
-        averaged.value = averaged.optimum.dual * scale
+        averaged.tell(averaged.optimum.dual * scale)
 
     def _slope(self, token: Token) -> Array:
         """∂L/∂G of a token whose L is known."""
@@ -238,9 +252,12 @@ class Point:
 
 
 @lru_cache(maxsize=256)
-def gram_of(family: str, size: int) -> Array:
-    """A one-way family's Gram, made once."""
-    return FAMILIES[family].gram(size)
+def plain_value(family: str, size: int) -> float:
+    """L of an even family at the plain mean: the uniform dual, for its Gram is circulant."""
+    if family == "marginal":
+        return (size - 1) ** 2 / size
+    values = np.fft.fft(FAMILIES[family].gram(size)[0]).real
+    return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
 
 
 def _rows(gram: Array) -> Array:

@@ -12,6 +12,7 @@ from dpscale.names import AttributeSet
 from dpscale.residual import Weights, piece, profile_of
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.parts import ExplicitPart, JointPart
+from dpscale.workload.wide import WideGram, is_wide, known_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
@@ -43,7 +44,7 @@ class Axis:
     axis has weights, C is I − u1ᵀ on the right (and its transpose on the left), and the rest is |Wu|².
     """
 
-    factor: GramFactor
+    factor: GramFactor | WideGram
     weight: float
     mean_square: float
 
@@ -51,6 +52,8 @@ class Axis:
 @lru_cache(maxsize=4096)
 def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     """The axis of a family at a size, made once."""
+    if is_wide(size):
+        return _wide_axis(family, size, weights)
     gram = FAMILIES[family].gram(size)
     if weights is None:
         centered, square = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean(), float(gram.sum()) / size**2
@@ -61,11 +64,10 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     return Axis(GramFactor(key, root_of((centered + centered.T) / (2 * weight))), weight, square)
 
 
-def weighted_piece(gram: Array, profile: Array) -> tuple[Array, float]:
-    """(I − 1uᵀ) G (I − u1ᵀ), what the pieces q − (q·u)1 of an axis' queries leave, and uᵀGu, what their means do."""
-    mean = gram @ profile
-    square = float(profile @ mean)
-    return np.asarray(gram - mean - mean[:, None] + square), square
+def _wide_axis(family: str, size: int, weights: Weights | None) -> Axis:
+    known_wide(family, size)
+    whole, square = wide_scale(family, size, weights)
+    return Axis(WideGram(f"{family}/{size}" + named(weights), size, weights, ((family, 1 / whole),)), whole, square)
 
 
 def named(weights: Weights | None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from dpscale.residual import Weights, kron, subsets
 from dpscale.workload.factors import Axis, GramFactor, axis_of, piece_factor
 from dpscale.workload.families import Array
 from dpscale.workload.parts import ExplicitPart, JointPart, ProductPart
+from dpscale.workload.wide import WideGram
 from dpscale.workload.workload import Workload
 
 DENSE_CELLS = 10_000
@@ -41,7 +42,7 @@ class Subworkload:
     sizes: tuple[int, ...]
     weights: tuple[Weights | None, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
-    factors: dict[str, GramFactor] = field(default_factory=dict)
+    factors: dict[str, GramFactor | WideGram] = field(default_factory=dict)
 
     @property
     def cells(self) -> int:
@@ -57,7 +58,7 @@ class Subworkload:
         """Dimension of the centred space."""
         return math.prod(n - 1 for n in self.sizes)
 
-    def add(self, factors: list[GramFactor], weight: float) -> None:
+    def add(self, factors: Sequence[GramFactor | WideGram], weight: float) -> None:
         """Add a term, merged with one of equal factors."""
         if weight > 0:
             key = tuple([factor.key for factor in factors])

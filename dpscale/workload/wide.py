@@ -10,9 +10,11 @@ that within a block, the same in all blocks once it is centred:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,8 @@ from dpscale.workload.families import FAMILIES
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-DENSE, BLOCKS = 2048, 1024  # cells up to which an axis is one; blocks of a wider one
-WIDEST = BLOCKS * DENSE
+DENSE, BLOCKS = 2048, 512  # cells up to which an axis is one; the fewest blocks of a wider one
+WIDEST = DENSE * DENSE
 KNOWN = ("marginal", "prefix", "range")
 
 
@@ -41,10 +43,11 @@ def is_wide(size: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def runs_of(size: int) -> tuple[Run, ...]:
-    """How a wide axis is cut: blocks of m cells first, then of m − 1."""
-    longer, left = -(-size // BLOCKS), size % BLOCKS
-    return (Run(BLOCKS, longer),) if left == 0 else (Run(left, longer), Run(BLOCKS - left, longer - 1))
+def runs_of(size: int, blocks: int | None = None) -> tuple[Run, ...]:
+    """How a wide axis is cut: blocks of m cells first, then of m − 1; about as many blocks as cells in one, or more."""
+    number = blocks or max(BLOCKS, math.isqrt(size - 1) + 1)
+    longer, left = -(-size // number), size % number
+    return (Run(number, longer),) if left == 0 else (Run(left, longer), Run(number - left, longer - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +56,11 @@ class Cut:
 
     size: int
     within: tuple[Array, ...]
+    blocks: int | None = None
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        return runs_of(self.size)
+        return runs_of(self.size, self.blocks)
 
     @property
     def lengths(self) -> Integers:
@@ -70,10 +74,15 @@ class Cut:
                                for start, end, own in zip(ends, ends[1:], self.within, strict=False)])  # fmt: skip
 
 
+def even_cut(size: int, blocks: int | None = None) -> Cut:
+    """A wide axis in so many blocks, averaged evenly within them."""
+    return Cut(size, tuple(np.full(run.size, 1 / run.size) for run in runs_of(size, blocks)), blocks)
+
+
 def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Array]:
     """A wide axis as its whole weights cut it, with those of its blocks; even ones where there are none."""
     if weights is None:
-        cut = Cut(size, tuple(np.full(run.size, 1 / run.size) for run in runs_of(size)))
+        cut = even_cut(size)
         return cut, cut.lengths / size
     numbers, start, within = np.array(weights, dtype=np.float64), 0, []
     for run in runs_of(size):
@@ -83,7 +92,7 @@ def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Array]:
     return Cut(size, tuple(within)), block_sums(profile_of(weights, size), size)
 
 
-def block_sums(values: NDArray[np.generic], size: int) -> NDArray[np.generic]:  # type: ignore[type-var]
+def block_sums(values: NDArray[Any], size: int) -> NDArray[Any]:
     """Sums over the blocks of a wide axis, which is the leading one: (B, …)."""
     start, sums = 0, []
     for run in runs_of(size):
@@ -93,20 +102,76 @@ def block_sums(values: NDArray[np.generic], size: int) -> NDArray[np.generic]:  
     return np.concatenate(sums)
 
 
+@dataclass(frozen=True)
+class WideGram:
+    """The Gram of what is `asked` of a wide axis, families with weights, centred by its own; equal keys mean equal ones."""
+
+    key: str
+    size: int
+    weights: Weights | None
+    asked: tuple[tuple[str, float], ...]
+
+    @property
+    def rows(self) -> Array:
+        """Refused: they would be cells × cells."""
+        families = " and ".join(family for family, _ in self.asked)
+        raise PlanError(
+            "workload",
+            f"{families} on {self.size} cells, together with other families or by this mechanism",
+            f"at most {DENSE} cells",
+            "coarsen the attribute, ask one family of each set, or take weighted-residuals",
+        )
+
+    gram = rows
+
+    @property
+    def cells_alone(self) -> bool:
+        """Whether it is the centring projector."""
+        return self.weights is None and all(family == "marginal" for family, _ in self.asked)
+
+    def mixed(self, gram_of: Callable[[str], Array], profile: Array) -> Array:
+        """What is asked of the blocks, or within one, centred by a profile."""
+        return weighted_piece(np.sum([weight * gram_of(family) for family, weight in self.asked], axis=0), profile)[0]
+
+
+def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, float]:
+    """The traces of a family's Gram on blocks and within them, centred, together; and uᵀGu, what its means leave."""
+    if family == "marginal" and weights is None:
+        return size - 1.0, 1 / size
+    cut, profile = cut_of(size, weights)
+    centred, square = weighted_piece(block_gram(family, cut), profile)
+    within = [run.count * float(np.trace(weighted_piece(inner_gram(family, size, run.size), own)[0]))
+              for run, own in zip(cut.runs, cut.within, strict=True)]  # fmt: skip
+    return float(np.trace(centred)) + sum(within), square
+
+
+def weighted_piece(gram: Array, profile: Array) -> tuple[Array, float]:
+    """(I − 1uᵀ) G (I − u1ᵀ), what the pieces q − (q·u)1 of an axis' queries leave, and uᵀGu, what their means do."""
+    mean = gram @ profile
+    square = float(profile @ mean)
+    return np.asarray(gram - mean - mean[:, None] + square), square
+
+
 def block_gram(family: str, cut: Cut) -> Array:
     """The Gram of what a family asks of the blocks: (B, B)."""
-    return _GRAMS[family](cut)
+    return _GRAMS[family](cut) if family in _GRAMS else _summed_gram(family, cut)
+
+
+def inner_asked(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
+    """What a family asks within a block of so many cells, up to what centring takes away: families with weights."""
+    return (("range", 1.0), ("prefix", float(size - cells))) if family == "range" else ((family, 1.0),)
 
 
 def inner_gram(family: str, size: int, cells: int) -> Array:
     """The mean Gram within a block of so many cells, up to what centring takes away."""
-    gram = FAMILIES[family].gram(cells)
-    return gram + (size - cells) * FAMILIES["prefix"].gram(cells) if family == "range" else gram
+    parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_asked(family, size, cells)]
+    return np.asarray(sum(parts))
 
 
 def _prefix_gram(cut: Cut) -> Array:
     before = [np.cumsum(own) for own in cut.within]
-    first, second = _by_block(cut, [part.sum() for part in before]), _by_block(cut, [(part**2).sum() for part in before])
+    first = _by_block(cut, [float(part.sum()) for part in before])
+    second = _by_block(cut, [float((part**2).sum()) for part in before])
     lengths = cut.lengths
     after = lengths.sum() - np.cumsum(lengths)
     gram = _at_larger(first + after)
@@ -115,14 +180,14 @@ def _prefix_gram(cut: Cut) -> Array:
 
 
 def _marginal_gram(cut: Cut) -> Array:
-    return np.diag(_by_block(cut, [(own**2).sum() for own in cut.within]))
+    return np.diag(_by_block(cut, [float((own**2).sum()) for own in cut.within]))
 
 
 def _range_gram(cut: Cut) -> Array:
     """(min + 1)(n − max) of cells: a product over two blocks, and a sum within one."""
     lengths = cut.lengths
     starts = np.cumsum(lengths) - lengths
-    middle = _by_block(cut, [own @ np.arange(1, len(own) + 1) for own in cut.within])
+    middle = _by_block(cut, [float(own @ np.arange(1, len(own) + 1)) for own in cut.within])
     low, high = starts + middle, cut.size + 1 - starts - middle
     gram = np.triu(np.outer(low, high), 1)
     gram += gram.T
@@ -145,6 +210,13 @@ def _at_larger(values: Array) -> Array:
     """Entry (a, b) is the value at the larger of the two."""
     index = np.arange(len(values))
     return np.asarray(values[np.maximum.outer(index, index)])
+
+
+def _summed_gram(family: str, cut: Cut) -> Array:
+    """Of a family without a closed form, from its cells."""
+    starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
+    weighed = FAMILIES[family].gram(cut.size) * np.outer(weights, weights)
+    return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
 
 
 _GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gram}

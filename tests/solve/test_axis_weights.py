@@ -1,5 +1,7 @@
 """The search of the axes' weights: what it takes for granted of sums that are nearly alike, and of the curve."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_the_same_mix_at_other_scales_is_merged_exactly():
     demand = max(mixes(demands), key=lambda one: sum(map(float, dict(one).values())))
     scaled = {frozenset((term, factor * weight) for term, weight in demand): n
               for factor, n in ((1.0, 2), (4.0, 1), (9.0, 3))}  # fmt: skip
-    apart = type(demands)(demands.kind_of, demands.sizes, scaled, demands.queries, demands.even)
+    apart = replace(demands, counts=scaled)
     together = merged(apart, 1 / 2)
     assert len(together.counts) == 1
     at = [np.full(4, 0.25)]

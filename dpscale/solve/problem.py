@@ -1,0 +1,91 @@
+"""One convex problem of a residual space on few cells, and its optimum as an integer strategy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.plans.factor import Factor, center_factor
+from dpscale.residual import Weights, kron, profile_of
+from dpscale.solve.convex import Optimum
+from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, round_strategy, two_cells, weight_bits, worth
+from dpscale.solve.solution import Solve
+from dpscale.workload import root_of
+from dpscale.workload.factors import AxisWeights, compressed
+
+Array = NDArray[np.float64]
+
+RIDGE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span.
+
+    `weights`: of every axis, by which the rows are centred.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    rows: Array
+    basis: Array | None
+    weights: tuple[Weights | None, ...]
+
+    @property
+    def on_two_cells(self) -> bool:
+        """Whether its strategy is the only one that there is, by weights."""
+        return self.shape == (2,) and self.weights != (None,)
+
+    @cached_property
+    def is_center(self) -> bool:
+        """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
+        n = self.rows.shape[1]
+        if len(self.shape) != 1 or len(self.rows) != n - 1 or self.weights != (None,):
+            return False
+        gram = self.rows.T @ self.rows
+        return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Its optimum, by the function that solves one problem."""
+        return solve(self.key, self.rows, self.shape)
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """An integer strategy near the optimum, and its error coefficient."""
+        factor = self._factor(optimum, bits)
+        return factor, worth(factor, self.rows, noise)
+
+    def _factor(self, optimum: Optimum, bits: int) -> Factor:
+        if self.is_center:
+            return center_factor(self.shape[0])
+        if self.on_two_cells and self.weights[0] is not None:
+            return two_cells(self.weights[0])
+        if self.basis is not None:
+            finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
+            return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
+        return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
+
+
+def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights) -> Problem:
+    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added.
+
+    The addition is a trace, so that rounding the strategy cannot leave the span of the queries.
+    """
+    rows = compressed(rows)
+    full = math.prod(n - 1 for n in shape)
+    if basis is not None and len(rows) < full:
+        return Problem(key, shape, rows, basis, weights)
+    if len(rows) < full:
+        gram = rows.T @ rows
+        centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
+        rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
+    return Problem(key, shape, rows, None, weights)
+
+
+def _orthogonal(weights: Weights | None, size: int) -> Array:
+    """The projector on what is orthogonal to u."""
+    profile = profile_of(weights, size)
+    return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)
