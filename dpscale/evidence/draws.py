@@ -21,6 +21,7 @@ import numpy as np
 from dpscale.errors import JobError
 from dpscale.measure.store import record_digest
 from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
 from dpscale.plans.planned import Decision, Order
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
@@ -115,6 +116,8 @@ def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:
 def _said(factor: Factor) -> Said:
     """The integers: as numbers where they are few, packed where they are many, by their columns where too many."""
     said: Said = {"kind": factor.kind, "shape": list(factor.shape)}
+    if isinstance(factor, NestedFactor):
+        return said | {"levels": [_said(part) for part in factor.parts], "counts": [run.count for run in factor.runs]}
     if factor.matrix is None:
         return said
     if factor.matrix.size <= SHOWN:

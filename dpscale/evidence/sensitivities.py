@@ -49,16 +49,36 @@ def rows(factor: Said) -> list[Any]:
 
 def norms(factor: Said) -> tuple[int, int]:
     """The largest squared L2 norm and the largest L1 norm of a column."""
-    if "columns" in factor:  # too large for a bundle: known by its digest, and by what every column comes to
-        return max(map(int, factor["columns"]["squared"])), max(map(int, factor["columns"]["absolute"]))
-    pairs = [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
+    pairs = of_columns(factor) if "levels" not in factor else of_levels(factor)
     return max(one for one, _ in pairs), max(other for _, other in pairs)
+
+
+def of_columns(factor: Said) -> list[tuple[int, int]]:
+    if "columns" in factor:  # too large for a bundle: known by its digest, and by what every column comes to
+        return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
+    return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
+
+
+def of_levels(factor: Said) -> list[tuple[int, int]]:
+    """Of blocks of cells and within them: a cell's column has that of its block and its own within, whatever block."""
+    top, *inner = factor["levels"]
+    blocks, start, pairs, cells = of_columns(top), 0, list[tuple[int, int]](), 0
+    for count, level in zip(factor["counts"], inner, strict=True):
+        own, within = blocks[start : start + int(count)], norms(level)
+        pairs.append((max(one for one, _ in own) + within[0], max(other for _, other in own) + within[1]))
+        start, cells = start + int(count), cells + int(count) * math.prod(level["shape"])
+    if start != len(blocks) or [cells] != factor["shape"]:
+        raise ValueError("levels that are not of the cells of their strategy")
+    return pairs
 
 
 def digest(factor: Said) -> str:
     """SHA-256 by which the records of measurements know a strategy: of its kind, its shape and its integers."""
     if "columns" in factor:
         return factor["columns"]["sha256"]
+    if "levels" in factor:
+        content = "".join([factor["kind"], f"({factor['shape'][0]},)", *map(digest, factor["levels"])])
+        return hashlib.sha256(content.encode()).hexdigest()
     matrix = b""
     if factor["kind"] not in ("identity", "center"):
         values = array("q", [value for row in rows(factor) for value in row])

@@ -16,6 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.sampling_loops import compiled
 
 Integers = NDArray[np.int64]
@@ -89,7 +90,11 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
         return [lambda part: part.T]
     if factor.kind == "center":
         return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
-    parts = digits(factor.explicit(), bits, int(digit_count(factor, bits)))
+    number = int(digit_count(factor, bits))
+    if isinstance(factor, NestedFactor):
+        levels = zip(*(digits(part.explicit(), bits, number) for part in factor.parts), strict=True)
+        return [lambda part, digit=digit: factor.applied(part, digit).T for digit in levels]  # type: ignore[misc]
+    parts = digits(factor.explicit(), bits, number)
     return [lambda part, digit=digit: part.T @ digit.T for digit in parts]  # type: ignore[misc]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dpscale.errors import JobError
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
 from dpscale.plans.plan import Plan
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
@@ -56,7 +57,8 @@ def _numbered(plan: Plan) -> dict[int, tuple[str, Factor]]:
 def write_plan(folder: Path, plan: Plan) -> None:
     """Write a plan."""
     factors = _numbered(plan).values()
-    matrices = {key: factor.matrix for key, factor in factors if factor.matrix is not None}
+    matrices = {name: part.matrix for key, factor in factors for name, part in _parts(key, factor)
+                if part.matrix is not None}  # fmt: skip
     with writing(folder / "factors.npz") as file:
         np.savez_compressed(file, allow_pickle=False, **matrices)
     write_content(folder, content_of(plan))
@@ -87,7 +89,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
     try:
         content = json.loads(read_bytes(folder / PLAN))
         with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
-            factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
+            factors = {key: _factor(key, value, matrices) for key, value in content["factors"].items()}
     except (FileNotFoundError, ValueError, KeyError):
         raise JobError(
             "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
@@ -127,8 +129,18 @@ def _fits(block: Block, workload: Workload) -> bool:
     )
 
 
+def _parts(key: str, factor: Factor) -> Iterator[tuple[str, Factor]]:
+    """A factor, or the levels of a nested one, with names of their own."""
+    if isinstance(factor, NestedFactor):
+        yield from ((f"{key}.{number}", part) for number, part in enumerate(factor.parts))
+    else:
+        yield key, factor
+
+
 def _describe(factor: Factor) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
+    if isinstance(factor, NestedFactor):
+        described["levels"] = [_describe(part) for part in factor.parts]
     if factor.matrix is not None:
         described["sha256"] = factor.digest
     if factor.weights is not None:
@@ -138,12 +150,17 @@ def _describe(factor: Factor) -> dict[str, Any]:
     return described
 
 
-def _factor(described: dict[str, Any], matrix: Any) -> Factor:
+def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) -> Factor:
     weights = described.get("weights")
     own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
     spaces = described.get("spaces")
     told = None if spaces is None else tuple(tuple(kept) for kept in spaces)
-    factor = Factor(described["kind"], tuple(described["shape"]), matrix, own, told)
+    shape, levels = tuple(described["shape"]), described.get("levels")
+    if levels is None:
+        factor = Factor(described["kind"], shape, matrices.get(key), own, told)
+    else:
+        top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
+        factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor

@@ -30,6 +30,7 @@ def nested(size, seed=0, plain=False):
     """Some strategy of full rank with some weights."""
     rng = np.random.default_rng(seed)
     runs = wide.runs_of(size)
+    count = sum(run.count for run in runs)
     within = [whole_weights(np.full(run.size, 1 / run.size) if plain else rng.dirichlet(np.full(run.size, 90.0)), 10)
               for run in runs]  # fmt: skip
     if plain:
@@ -37,10 +38,10 @@ def nested(size, seed=0, plain=False):
         blocks, within = tuple(int(n) for n in lengths), [tuple([1] * run.size) for run in runs]
         weights = None
     else:
-        blocks = whole_weights(rng.dirichlet(np.full(4, 9.0)), 10)
+        blocks = whole_weights(rng.dirichlet(np.full(count, 9.0)), 10)
         owns = [own for run, own in zip(runs, within, strict=True) for _ in range(run.count)]
         weights = (tuple(b * w for b, own in zip(blocks, owns, strict=True) for w in own),)
-    top = Factor("matrix", (4,), rows_of(blocks, 3, rng), (blocks,))
+    top = Factor("matrix", (count,), rows_of(blocks, count - 1, rng), (blocks,))
     inner = tuple(Factor("matrix", (len(own),), rows_of(own, len(own) - 1, rng), (own,)) for own in within)
     return NestedFactor("nested", (size,), weights=weights, top=top, inner=inner)
 
@@ -86,7 +87,7 @@ def test_the_grams_of_blocks_and_within_are_those_of_the_cells(size, name):
     rng = np.random.default_rng(3)
     cut = wide.Cut(size, tuple(rng.dirichlet(np.full(run.size, 5.0)) for run in wide.runs_of(size)))
     gram, ends = FAMILIES[name].gram(size), np.cumsum([0, *cut.lengths])
-    spread = np.zeros((size, 4))
+    spread = np.zeros((size, len(cut.lengths)))
     for block, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
         spread[start:end, block] = cut.within[0 if block < cut.runs[0].count else 1]
         keep = np.eye(end - start) - np.outer(np.ones(end - start), spread[start:end, block])
