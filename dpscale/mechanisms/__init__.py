@@ -83,6 +83,9 @@ def plan_question(named: Mechanism, question: Question, options: Settings, tools
     try:
         with one_thread():
             return named.plan(question, options, tools)
+    except MemoryError:
+        raise PlanError("workload", "strategies that do not fit into memory", "what this machine can hold",
+                        "coarsen the widest attributes, or ask fewer of them together") from None  # fmt: skip
     except np.linalg.LinAlgError:
         raise PlanError("workload.weights", "weights or queries beyond what floats can solve", "less extreme ones",
                         "bring them within twelve orders of magnitude") from None  # fmt: skip

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import whole_plan

@@ -22,7 +22,9 @@ from dpscale.plans.block import Block
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.solve.max_variance import least_maximum
+from dpscale.solve.wide_bounds import lower_bound
 from dpscale.workload import GramFactor, Subworkload, decompose
+from dpscale.workload.wide import WideGram
 
 NAME = "residual-planner"
 
@@ -74,8 +76,10 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
     return math.fsum(weight * math.prod(roots[factor] ** 2 for factor in key) for key, weight in sub.terms.items())
 
 
-def _root_trace(factor: GramFactor) -> float:
+def _root_trace(factor: GramFactor | WideGram) -> float:
     """tr (G/n)^½, from the singular values of the rows."""
+    if isinstance(factor, WideGram):
+        return math.sqrt(lower_bound(factor))
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
 
 

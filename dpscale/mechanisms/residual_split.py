@@ -16,6 +16,7 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.residual import Weights
 from dpscale.solve.product_form import solve_product
@@ -96,8 +97,16 @@ def _scaled(solution: Solution, scale: float) -> Solution:
     return Solution(solution.factors, solution.coefficient * scale, solution.bound * scale)
 
 
-def _rounded(products: list[tuple[AnyProblem, ...]], optima: dict[str, AnyOptimum], noise: str, tools: Tools) -> Rounded:
+def _rounded(
+    products: list[tuple[AnyProblem, ...]], optima: dict[str, AnyOptimum], noise: str, tools: Tools
+) -> Rounded:
     """Every problem's optimum as an integer strategy, once for each number of bits that a product asks for."""
     wanted = {(problem.key, bits_of(parts)): problem for parts in products for problem in parts}
-    tasks = [partial(problem.rounded, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
+    tasks = [partial(_rounded_one, problem, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
     return dict(zip(wanted, tools.each(_run, tasks), strict=True))
+
+
+def _rounded_one(problem: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
+    """A problem's own kind of optimum as an integer strategy."""
+    found: tuple[Factor, float] = problem.rounded(optimum, bits, noise)
+    return found

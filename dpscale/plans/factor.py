@@ -26,6 +26,7 @@ Integers = NDArray[np.int64]
 KINDS = ("center", "identity", "matrix", "full", "nested")
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
+LONG = 512  # cells from where a pseudo-inverse takes too long
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +130,18 @@ class Factor:
         zero along every axis, and answers queries centred by u as K⁺ does. For several spaces it is the sum over them,
         with u1ᵀ for the axes that a space does not keep.
         """
+        if len(self.shape) == 1 and self.cells > LONG and self.rows == self.cells - 1 and self.matrix is not None:
+            return self._centred_inverse(self.matrix)
         inverse = self._pseudo_inverse()
         if (self.weights is None and self.spaces is None) or len(self.spaces or ()) == 1 << len(self.shape):
             return inverse
         return sum((self._spread(inverse, kept) for kept in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
+
+    @staticmethod
+    def _centred_inverse(matrix: Integers) -> Array:
+        """Of a long axis: what is told sums to zero, which is one more row of a square matrix."""
+        square = np.vstack([matrix.astype(np.float64), np.full(matrix.shape[1], float(np.abs(matrix).max()))])
+        return np.asarray(np.linalg.inv(square)[:, :-1])
 
     def _pseudo_inverse(self) -> Array:
         n = self.cells

@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class NestedFactor(Factor):
-    """`top`: K₁ on the blocks; `inner`: K₂ of every run of blocks of one size (see `Factor`, whose kind is "nested")."""
+    """`top`: K₁ on the blocks; `inner`: K₂ of every run of blocks of one size. The kind is "nested" (see `Factor`)."""
 
     top: Factor | None = None
     inner: tuple[Factor, ...] = ()
@@ -123,7 +123,9 @@ class NestedFactor(Factor):
         cells = self._spread_blocks(self.parts[0].covariance @ weighed)
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
             end = at + run.count * run.size
-            cells[at:end] += np.asarray(factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(end - at, -1)
+            cells[at:end] += np.asarray(factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(
+                end - at, -1
+            )
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
     def quadratics(self, family: Family) -> Array:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.solve.barrier import Point, polish
 from dpscale.solve.symmetry import SymmetryBlocks, split
-from dpscale.workload.factors import compressed
 
 Array = NDArray[np.float64]
 
@@ -29,7 +31,6 @@ MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
 STEPS = 80
-COARSE, ROUGHLY = 256, 1e-4
 NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not come back
 
 
@@ -65,24 +66,10 @@ def optimise(
     ends at the gap `tolerance`, or after about `seconds`. `start`: the weights of an earlier optimum of this problem.
     """
     blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
-    if start is None and rows.shape[1] > 2 * COARSE and len(shape or ()) <= 1:
-        start = np.bincount(blocks.orbit, coarse_weights(rows, deadline))
     best = fixed_point(blocks, tolerance, deadline, start)
     if best.ratio - 1 > tolerance and time.monotonic() < deadline:
         best = polish(best, tolerance, deadline)
     return _optimum(best, tolerance, deadline)
-
-
-def coarse_weights(rows: Array, deadline: float) -> Array:
-    """Weights of many cells in a row, from those that are best for sums of neighbours: a place to start from."""
-    owner = np.arange(rows.shape[1]) * COARSE // rows.shape[1]
-    sizes = np.bincount(owner)
-    summed = np.add.reduceat(rows, np.cumsum(sizes) - sizes, axis=1) / np.sqrt(sizes)
-    blocks = split(compressed(summed), (COARSE,))
-    found = fixed_point(blocks, ROUGHLY, deadline)
-    density = (found.weights / np.bincount(blocks.orbit))[blocks.orbit] / sizes
-    places = (np.arange(rows.shape[1]) + 0.5) / rows.shape[1] * COARSE - 0.5
-    return np.interp(places, np.arange(COARSE), density)
 
 
 def roughly(
@@ -105,12 +92,33 @@ def fixed_point(
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
-    best = Point(blocks, start)
+    return mixed(partial(Point, blocks), start, tolerance, deadline)
+
+
+class Looked(Protocol):
+    """What one look at μ tells (see `barrier.Point`)."""
+
+    @property
+    def weights(self) -> Array: ...
+    @property
+    def leverage(self) -> Array: ...
+    @property
+    def trace(self) -> float: ...
+    @property
+    def ratio(self) -> float: ...
+
+
+Look = TypeVar("Look", bound=Looked)
+
+
+def mixed(look: Callable[[Array], Look], start: Array, tolerance: float, deadline: float) -> Look:
+    """The fixed point of the condition on μ from a start, Anderson-mixed; the best point met."""
+    best = look(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
     for step in range(STEPS):
         weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
-        point = Point(blocks, weights / weights.sum()) if step else best
+        point = look(weights / weights.sum()) if step else best
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break

@@ -21,6 +21,7 @@ from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.residual import kron
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
+from dpscale.workload.wide import DENSE, is_wide
 
 Array = NDArray[np.float64]
 TOTAL = "total"
@@ -169,6 +170,7 @@ def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relativ
 
 @lru_cache(maxsize=512)
 def _family(name: str, size: int, relative: bool) -> AxisGram:
+    _check_narrow(size)
     if relative:
         return AxisGram(f"{name}/{size}/unit", _UNIT[name](size))
     return AxisGram(f"{name}/{size}", FAMILIES[name].gram(size))
@@ -176,6 +178,7 @@ def _family(name: str, size: int, relative: bool) -> AxisGram:
 
 @lru_cache(maxsize=512)
 def _total(size: int, relative: bool) -> AxisGram:
+    _check_narrow(size)
     return AxisGram(f"{TOTAL}/{size}", np.full((size, size), 1 / size if relative else 1.0))
 
 
@@ -210,3 +213,10 @@ _UNIT: dict[str, Callable[[int], Array]] = {
     "range": _unit_range,
     "circular": _unit_circular,
 }
+
+
+def _check_narrow(size: int) -> None:
+    """PlanError for an axis whose Gram would not fit: these mechanisms make all of it."""
+    if is_wide(size):
+        raise PlanError("workload", f"an attribute of {size} cells", f"at most {DENSE} cells with this mechanism",
+                        "coarsen the attribute, or take weighted-residuals or query-smasher")  # fmt: skip

@@ -58,7 +58,7 @@ def round_strategy(
     """
     tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
     scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
-    make = _centred(shape, own) if basis is None else _combined(basis, shape, len(root), own)
+    make = centred_on(shape, own) if basis is None else _combined(basis, shape, len(root), own)
     best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
     if not worth(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
@@ -69,7 +69,7 @@ def round_strategy(
     return best
 
 
-def _centred(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array], Factor]:
+def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array], Factor]:
     """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
     named = None if weights == (None,) * len(shape) else weights
 

@@ -18,6 +18,7 @@ from dpscale.plans.allocation import variance_factor
 from dpscale.plans.factor import Factor
 from dpscale.solve.convex import Optimum
 from dpscale.solve.lattice import bits_for, weight_bits
+from dpscale.solve.linear_axis import LinearAxis, long_family
 from dpscale.solve.problem import Problem, problem_of
 from dpscale.solve.solution import Solution
 from dpscale.solve.wide_problems import CellsAlone, Nested, TwoLevels, wide_problem
@@ -26,7 +27,7 @@ from dpscale.workload.factors import AxisWeights
 from dpscale.workload.wide import WideGram
 
 Array = NDArray[np.float64]
-AnyProblem = Problem | CellsAlone | Nested
+AnyProblem = Problem | CellsAlone | Nested | LinearAxis
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 
@@ -56,15 +57,23 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
 
 def _summed(sub: Subworkload, grams: Sequence[WideGram]) -> WideGram:
     """Several families on one wide axis as one Gram of trace 1."""
-    asked = tuple((family, weight * sub.terms[gram.key,] / sub.scale) for gram in grams for family, weight in gram.asked)
+    asked = tuple(
+        (family, weight * sub.terms[gram.key,] / sub.scale) for gram in grams for family, weight in gram.asked
+    )
     return replace(grams[0], key=sub.signature(), asked=asked)
 
 
 def _problem_of(
-    factor: GramFactor | WideGram, shape: tuple[int, ...], weights: AxisWeights, based: bool, known: dict[str, AnyProblem]
+    factor: GramFactor | WideGram,
+    shape: tuple[int, ...],
+    weights: AxisWeights,
+    based: bool,
+    known: dict[str, AnyProblem],
 ) -> AnyProblem:
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
+    elif based and (family := long_family(factor.key, shape)):
+        known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
         known[factor.key] = problem_of(factor.key, shape, factor.rows, factor.basis if based else None, weights)
     return known[factor.key]
@@ -85,7 +94,9 @@ def bits_of(problems: tuple[AnyProblem, ...]) -> int:
     return bits_for(len(rounded), max((weight_bits(problem.weights) for problem in rounded), default=0))
 
 
-def assembled(problems: tuple[AnyProblem, ...], optima: dict[str, AnyOptimum], rounded: Rounded, noise: str) -> Solution:
+def assembled(
+    problems: tuple[AnyProblem, ...], optima: dict[str, AnyOptimum], rounded: Rounded, noise: str
+) -> Solution:
     """The product of the problems' rounded optima; the solution of a Gram of trace 1."""
     found = [rounded[problem.key, bits_of(problems)] for problem in problems]
     coefficient = math.prod((error for _, error in found), start=float(variance_factor(noise)))

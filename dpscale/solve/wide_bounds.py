@@ -1,7 +1,7 @@
 """What no strategy for a wide axis can go below, in closed form: the uniform dual of prefix, range and the cells alone.
 
-For any Q of norm at most 1, (tr QᵀF)²/n ≤ the optimum of FᵀF, F = W(I − u1ᵀ). With few modes taken whole, Q is the polar
-factor of what F does between them, and the other modes are left as they are at the plain mean:
+For any Q of norm at most 1, (tr QᵀF)²/n ≤ the optimum of FᵀF, F = W(I − u1ᵀ). With few modes taken whole, Q is the
+polar factor of what F does between them, and the other modes are left as they are at the plain mean:
     prefix: WC has the modes cos(kπ(i + ½)/n) of cells, sin(kπj/n) of queries and the values σ_k = 1/(2 sin(kπ/2n)), and
         F = WC + d1ᵀ, d_j = j/n − Σ_{i<j} u_i: so FFᵀ = diag(σ²) + zzᵀ with z_k = √n (d's mode k);
     range: its Gram is n + 1 times the inverse of a path's Laplacian, σ_k = √(n + 1)/(2 sin(kπ/(2n + 2))) for the modes
@@ -41,7 +41,10 @@ def whole_bound(workload: Workload) -> float:
     asked = [(part.families(names)[0].name, weight, part.domain[names[0]].size) for part in workload.parts
              for names, weight in zip(part.sets, part.weights, strict=True)
              if isinstance(part, ProductPart) and len(names) == 1]  # fmt: skip
-    if sum(len(part.sets) for part in workload.parts) != len(asked) or len({names for part in workload.parts for names in part.sets}) != 1:
+    if (
+        sum(len(part.sets) for part in workload.parts) != len(asked)
+        or len({names for part in workload.parts for names in part.sets}) != 1
+    ):
         return 0.0
     return math.fsum(weight * _WHOLE[family](n) ** 2 / n for family, weight, n in asked if family in _WHOLE)
 

@@ -34,7 +34,7 @@ FEWEST_BITS = 12
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """The optima of the blocks and within those of every run; the best of two levels and the bound of all strategies."""
+    """The optima of the blocks and within them by run, the best of two levels, and the bound of all strategies."""
 
     parts: tuple[Optimum, ...]
     primal: float

@@ -29,7 +29,10 @@ def cell_weights(profile: Array, size: int, family: str, bits: int) -> Weights:
         return whole_weights(refined(profile, size, size), bits)
     number = sum(run.count for run in runs_of(size))
     blocks = whole_weights(refined(profile, size, number), BLOCK_BITS)
-    within = [whole_weights(inner_profile(family, size, run.size), FEWEST_BITS + run.size.bit_length()) for run in runs_of(size)]
+    within = [
+        whole_weights(inner_profile(family, size, run.size), FEWEST_BITS + run.size.bit_length())
+        for run in runs_of(size)
+    ]
     each = [own for run, own in zip(runs_of(size), within, strict=True) for _ in range(run.count)]
     return tuple(block * weight for block, own in zip(blocks, each, strict=True) for weight in own)
 

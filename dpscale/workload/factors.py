@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -20,15 +21,19 @@ NEGLIGIBLE = 1e-13
 
 @dataclass(frozen=True, eq=False)
 class GramFactor:
-    """A Gram of trace 1 as rows F, (r, cells), on the cells of some axes; equal keys mean equal factors.
+    """A Gram of trace 1 as rows F, (r, cells), on the cells of some axes, by what makes them; a key names one factor.
 
     `basis`: integer rows, exactly centred along every axis, that span the same space; None where there are none with
     fewer rows than the centred space has dimensions. "Centred" is by the weights of the axes, where they have some.
     """
 
     key: str
-    rows: Array
+    make: Callable[[], Array]
     basis: Array | None = None
+
+    @cached_property
+    def rows(self) -> Array:
+        return self.make()
 
     @cached_property
     def gram(self) -> Array:
@@ -61,7 +66,7 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
         centered, square = weighted_piece(gram, profile_of(weights, size))
     weight = float(np.trace(centered))
     key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
-    return Axis(GramFactor(key, root_of((centered + centered.T) / (2 * weight))), weight, square)
+    return Axis(GramFactor(key, partial(root_of, (centered + centered.T) / (2 * weight))), weight, square)
 
 
 def _wide_axis(family: str, size: int, weights: Weights | None) -> Axis:
@@ -128,7 +133,8 @@ def _make_piece(
     rows = compressed(pieces / np.sqrt(weight))
     name = f"{part.key(attributes)}@{','.join(map(str, keep))}" + "".join(map(named, weights))
     basis = _integer_basis(part.basis(attributes), keep, weights) if keep else None
-    return GramFactor(_content_key(rows) + named(weights[keep[0]]) if len(keep) == 1 else name, rows, basis), weight
+    key = _content_key(rows) + named(weights[keep[0]]) if len(keep) == 1 else name
+    return GramFactor(key, lambda: rows, basis), weight
 
 
 def _content_key(rows: Array) -> str:

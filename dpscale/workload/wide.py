@@ -1,4 +1,4 @@
-"""Wide axes: one-way families on more cells than a matrix of cells × cells should have, in blocks of neighbouring cells.
+"""Wide axes: one-way families on more cells than a matrix of cells × cells should have, in blocks of neighbours.
 
 An axis of n cells is cut into B blocks of m or m − 1 cells. Weights u = u¹ ⊗ u² (of the blocks, and within each) split
 a query on the axis into one on the blocks, q·(I ⊗ u²), and what it is within each block beyond that. With P(i) the sum
@@ -104,7 +104,7 @@ def block_sums(values: NDArray[Any], size: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class WideGram:
-    """The Gram of what is `asked` of a wide axis, families with weights, centred by its own; equal keys mean equal ones."""
+    """The Gram of what is `asked` of a wide axis, families with weights, centred by its own; a key names one Gram."""
 
     key: str
     size: int

@@ -1,5 +1,7 @@
 """Strategies on wide axes, against their matrices on few cells: what is applied, told, and how well."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -88,7 +90,7 @@ def test_the_grams_of_blocks_and_within_are_those_of_the_cells(size, name):
     cut = wide.Cut(size, tuple(rng.dirichlet(np.full(run.size, 5.0)) for run in wide.runs_of(size)))
     gram, ends = FAMILIES[name].gram(size), np.cumsum([0, *cut.lengths])
     spread = np.zeros((size, len(cut.lengths)))
-    for block, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+    for block, (start, end) in enumerate(pairwise(ends)):
         spread[start:end, block] = cut.within[0 if block < cut.runs[0].count else 1]
         keep = np.eye(end - start) - np.outer(np.ones(end - start), spread[start:end, block])
         within = keep @ gram[start:end, start:end] @ keep.T
