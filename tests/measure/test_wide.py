@@ -15,10 +15,12 @@ from dpscale.measure import measure_block, wide
 from dpscale.measure.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
+from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.tables import ExactMarginal
+from dpscale.workload import wide as axes
 
 SECRET = seeded_secret(1)
 Case = tuple[tuple[Factor, ...], np.ndarray]
@@ -243,3 +245,17 @@ def test_fine_strategies_on_a_large_table() -> None:
     assert 2**155 < draw.variance < 2**172
     values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
     np.testing.assert_array_equal(values, expected(block, draw, counts))
+
+
+@pytest.mark.parametrize("largest", [10, 2**30, 2**45])
+def test_strategies_in_two_levels_in_limbs(largest, monkeypatch):
+    monkeypatch.setattr(axes, "BLOCKS", 4)
+    axes.runs_of.cache_clear()
+    runs = axes.runs_of(22)
+    top = random_factor(sum(run.count for run in runs), 3, 2**36, 1)
+    inner = tuple(random_factor(run.size, 2, 2**20, run.size) for run in runs)
+    chosen = (NestedFactor("nested", (22,), top=top, inner=inner), random_factor(3, 2, 2**10, 5))
+    counts = np.random.default_rng(2).integers(0, largest, (22, 3))
+    limbs, bits = limb_product(chosen, counts)
+    axes.runs_of.cache_clear()
+    assert whole(limbs, bits) == in_python(chosen, counts)
