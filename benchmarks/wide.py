@@ -1,0 +1,71 @@
+"""Wide attributes: planning one 1-way family on 512 to 10⁶ cells, each in a process of its own.
+
+`gap`: the certificate of the plan, against all strategies of its kind; `least`: its RMSE to what no matrix mechanism is
+under; `dense`: what the strategy on all cells would hold, in GiB, where the plan needs none of it.
+
+    python benchmarks/wide.py [--cells 512 1024 2048 10000 100000 1000000] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import results
+
+FAMILIES = ("marginal", "prefix", "range")
+CELLS = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
+MECHANISMS = ("query-smasher", "weighted-residuals")
+
+
+def planned(cells: int, family: str, mechanism: str) -> dict[str, float]:
+    """One plan in this process."""
+    import dpscale as dp
+    from dpscale import mechanisms
+
+    asked, plan = dp.Workload(dp.Domain({"a": cells})).add(family, degree=1), dp.plan
+    mechanisms.mechanism(mechanism)  # imported before the clock starts
+    start = time.perf_counter()
+    made = plan(asked, mechanism)
+    seconds, least = time.perf_counter() - start, made.bound_all
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    ratio = made.rmse() / least if least else float("nan")
+    return {"seconds": seconds, "rmse": made.rmse(), "gap": made.optimality_gap, "least": ratio, "peak": peak}
+
+
+def apart(cells: int, family: str, mechanism: str) -> dict[str, float]:
+    """The same in a process of its own, with nothing solved before."""
+    command = [sys.executable, __file__, "--one", json.dumps([cells, family, mechanism])]
+    nothing = os.environ | {"DPSCALE_STORE": "off"}
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=nothing).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, nargs="*", default=CELLS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(planned(*json.loads(given.one))))
+        return
+    figures: dict[str, float] = {}
+    print(f"{'family':9}{'cells':>9}  {'mechanism':20}{'s':>7}{'RMSE':>9}{'gap':>9}{'least':>8}{'GiB':>7}{'dense':>9}")
+    for family in FAMILIES:
+        for cells in given.cells:
+            for mechanism in MECHANISMS:
+                found = apart(cells, family, mechanism)
+                print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}"
+                      f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 * 8 / 2**30:9,.2f}")  # fmt: skip
+                figures |= {f"{family} {cells}, {name}, {mechanism}": value for name, value in found.items()}
+    if given.save:
+        results.save("wide", figures)
+
+
+if __name__ == "__main__":
+    main()
