@@ -1,12 +1,4 @@
-"""Bounded contributions: of every privacy unit at most k rows are counted.
-
-Which rows of a unit stay is a function of that unit's own rows and nothing else: those with the smallest keyed-by-unit
-hash of their encoded values, of the rows that the domain file does not drop. So adding or removing a unit changes at
-most k counted rows, however the rows are ordered or partitioned. Units are told apart by 128 bits of hash (see
-`unit_ids`), so that two units are never taken for one. A row without a unit is refused or left out, each by itself.
-
-Hashes are taken bucket by bucket over the units, so that memory follows the setting and not the number of rows.
-"""
+"""The rule as it was once, an oracle: hashes of all rows in one place, sorted; every bucket reads everything again."""
 
 from __future__ import annotations
 
@@ -21,9 +13,9 @@ from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.tables.count import encode_batch
 from dpscale.tables.encode import Codes
-from dpscale.tables.table import Partition, row_bound
+from dpscale.tables.table import Partition
 from dpscale.tables.through import Through
-from dpscale.tables.unit_ids import Identities, Words, family, identities
+from dpscale.tables.unit_ids import Identities, Words, identities
 
 ROW_BYTES = 64
 
@@ -42,12 +34,6 @@ class UnitRows:
 
 
 NONE = UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
-
-
-def survey(partition: Partition, unit: str) -> tuple[int, str]:
-    """An upper guess of a file's rows, and the family of its units, by its footer or header."""
-    kind = partition.kind(unit)
-    return row_bound(partition.path), family(kind, unit)
 
 
 def buckets(rows: int, memory: int) -> int:
@@ -142,3 +128,13 @@ def _rank_in_unit(units: Words) -> NDArray[np.int64]:
     starts[1:] = (units[1:] != units[:-1]).any(axis=1)
     first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
     return np.arange(len(units)) - first
+
+
+def rows_beyond(domain, groups, unit, bound, rows, memory, names=None, drop=False, through=None):
+    """Rows to leave out, by partition, ascending."""
+    count, by_partition = buckets(rows, memory // 2), {}
+    for bucket in range(count):
+        parts = [unit_rows(domain, group, unit, bucket, count, names, drop, through) for group in groups]
+        for part, places in dropped(parts, bound).items():
+            by_partition.setdefault(part, []).append(places)
+    return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}
