@@ -94,7 +94,8 @@ def measured(place: Path, rows: int, memory: int, client: Any = None, scheduler:
               for degree in (2, 3) for k in (0, 1)]  # fmt: skip
     held = max(client.run(peak).values()) if client else peak()
     print(f"  {told}\n  with units over without: 2-way {ratios[0]:.2f} (CPU {ratios[1]:.2f}), 3-way {ratios[2]:.2f} "
-          f"(CPU {ratios[3]:.2f}); {found['units'][1] / rows * 1e9:.0f} ns a row; peak {held:.2f} GiB", flush=True)  # fmt: skip
+          f"(CPU {ratios[3]:.2f}); {found['units'][1] / rows * 1e9:.0f} ns a row; peak {held:.2f} GiB",
+          flush=True)  # fmt: skip
 
 
 @contextmanager

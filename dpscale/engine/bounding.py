@@ -57,7 +57,7 @@ def rows_beyond(
     """
     share = memory // (2 * engine.workers)
     pieces = _pieces(groups, rows, engine.workers)
-    count = min(buckets(rows, share), max(MOST_PARTS // len(pieces), 1))
+    count = min(buckets(rows, share, engine.shares_memory), max(MOST_PARTS // len(pieces), 1))
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
     dealing = Dealing(domain, unit, tuple(names or domain.names), drop, through, count, secrets.randbits(64), segment)
     held = engine.shares_memory and rows * ROW_BYTES <= memory // 4

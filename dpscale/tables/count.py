@@ -92,7 +92,7 @@ def _without(codes: Codes, gone: Flags | None, rows: Marked | None, first: int) 
     out = np.zeros(codes.shape[1], dtype=bool) if gone is None else gone
     if rows is not None:
         out |= rows.within(first, codes.shape[1])
-    return codes[:, ~out] if out.any() else codes
+    return codes.take(np.flatnonzero(~out), axis=1) if out.any() else codes
 
 
 def encoded(

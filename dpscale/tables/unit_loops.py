@@ -1,5 +1,6 @@
 """The compiled loops of privacy units: hashes of rows, rows dealt to buckets, and rows beyond a unit's bound.
 
+SipHash-2-4 of texts (Aumasson & Bernstein, 2012) and the mix of whole numbers are those of pandas' `hash_array`.
 Apart from the rest so that numba is loaded where units are, and not by the import.
 """
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
+SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 
 
@@ -38,6 +40,120 @@ def mixed(codes: NDArray[Any]) -> Words:
             a ^= a >> SHIFT
         out[row] = a
     return out
+
+
+@njit(cache=True, nogil=True)
+def plain_words(data: NDArray[np.uint8], offsets: NDArray[np.int64], longest: int, keys: Words) -> tuple[Words, Flags]:
+    """Both words of every text that is plainly an id or a whole number, and which texts are.
+
+    A plain id is of ASCII letters that are seen, one of them in no number; and it has a digit, or is longer than
+    `longest`, so that it is no name for a number or for nothing. `keys`: two words for each of the two hashes.
+    """
+    rows = len(offsets) - 1
+    words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)
+    for row in range(rows):
+        start, end = offsets[row], offsets[row + 1]
+        seen, within, digit = _looked_at(data, start, end)
+        if seen and not within and (digit or end - start > longest):
+            words[row, 0], words[row, 1] = _hashed(data, start, end, keys)
+            plain[row] = True
+        elif within and _is_whole(data, start, end):
+            number = _whole(data, start, end)
+            words[row, 0], words[row, 1], plain[row] = _mixed(number), _mixed(number ^ CHANGE), True
+    return words, plain
+
+
+@njit(cache=True, nogil=True)
+def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool, bool]:
+    """Whether all letters are seen and ASCII, whether all are letters of numbers (digits, + - . e E), whether one is a
+    digit."""
+    seen, within, found = True, True, False
+    for place in range(start, end):
+        letter = data[place]
+        seen &= 0x21 <= letter <= 0x7E
+        digit = 48 <= letter <= 57
+        found |= digit
+        within &= digit or letter == 43 or letter == 45 or letter == 46 or letter == 69 or letter == 101
+    return seen, within, found
+
+
+@njit(cache=True, nogil=True)
+def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
+    """0, or an optional minus and up to 18 digits of which the first is not 0."""
+    if end - start == 1 and data[start] == 48:
+        return True
+    if end > start and data[start] == 45:
+        start += 1
+    if not 1 <= end - start <= 18 or data[start] == 48:
+        return False
+    digits = True
+    for place in range(start, end):
+        digits &= 48 <= data[place] <= 57
+    return digits
+
+
+@njit(cache=True, nogil=True)
+def _whole(data: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    minus, value = data[start] == 45, np.int64(0)
+    for place in range(start + minus, end):
+        value = value * 10 + (np.int64(data[place]) - 48)
+    return np.uint64(-value if minus else value)
+
+
+@njit(cache=True, nogil=True)
+def _mixed(word: np.uint64) -> np.uint64:
+    word = (word ^ (word >> np.uint64(30))) * FACTOR
+    word = (word ^ (word >> np.uint64(27))) * SECOND
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _turned(word: np.uint64, by: int) -> np.uint64:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _round(state: State) -> State:
+    a, b, c, d = state
+    a, c = a + b, c + d
+    b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c
+    a = _turned(a, 32)
+    c, a = c + b, a + d
+    b, d = _turned(b, 17) ^ c, _turned(d, 21) ^ a
+    return a, b, _turned(c, 32), d
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _begun(key: Words) -> State:
+    return (key[0] ^ np.uint64(0x736F6D6570736575), key[1] ^ np.uint64(0x646F72616E646F6D),
+            key[0] ^ np.uint64(0x6C7967656E657261), key[1] ^ np.uint64(0x7465646279746573))  # fmt: skip
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _absorbed(state: State, word: np.uint64) -> State:
+    a, b, c, d = _round(_round((state[0], state[1], state[2], state[3] ^ word)))
+    return a ^ word, b, c, d
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _ended(state: State) -> np.uint64:
+    a, b, c, d = _round(_round(_round(_round((state[0], state[1], state[2] ^ np.uint64(0xFF), state[3])))))
+    return a ^ b ^ c ^ d
+
+
+@njit(cache=True, nogil=True)
+def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple[np.uint64, np.uint64]:
+    """SipHash-2-4 of some bytes, mixed, under each of two keys."""
+    one, other = _begun(keys[0]), _begun(keys[1])
+    for first in range(start, end + 1, 8):
+        word = np.uint64(0) if end - first >= 8 else np.uint64((end - start) & 0xFF) << np.uint64(56)
+        for place in range(min(8, end - first)):
+            word |= np.uint64(data[first + place]) << np.uint64(8 * place)
+        one, other = _absorbed(one, word), _absorbed(other, word)
+    return _mixed(_ended(one)), _mixed(_ended(other))
 
 
 @njit(cache=True, nogil=True)

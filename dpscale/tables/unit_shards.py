@@ -143,7 +143,7 @@ class _Writer:
 
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
-    for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
+    for batch in partition.batches(list(dict.fromkeys([unit, *names])), "" if unit in names else unit):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
         if owners.missing.any() and not dealing.drop:

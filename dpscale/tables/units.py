@@ -25,7 +25,7 @@ from dpscale.tables.unit_ids import Words, family
 from dpscale.tables.unit_shards import Shard
 
 ROW_BYTES = 128  # of a bucket that is decided: words, table, and both of what came and what is put together
-BUCKET_ROWS = 1 << 16  # what the second cache holds a table of
+NEAR_ROWS, FAR_ROWS = 1 << 16, 1 << 19  # what the second cache holds a table of; where every part of a bucket is a task
 HEAVY_ROWS = 1 << 20
 Bits = NDArray[np.uint8] | None
 
@@ -36,9 +36,9 @@ def survey(partition: Partition, unit: str) -> tuple[int, str]:
     return row_bound(partition.path), family(kind, unit)
 
 
-def buckets(rows: int, memory: int) -> int:
-    """How many buckets keep what is decided at once within the memory, and small."""
-    return max(1, -(-rows // max(min(memory // ROW_BYTES, BUCKET_ROWS), 1)))
+def buckets(rows: int, memory: int, near: bool = True) -> int:
+    """How many buckets keep what is decided at once within the memory, and small. `near`: parts need no tasks."""
+    return max(1, -(-rows // max(min(memory // ROW_BYTES, NEAR_ROWS if near else FAR_ROWS), 1)))
 
 
 @dataclass(frozen=True, eq=False)
