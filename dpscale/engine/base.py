@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpscale.storage.scratch import Use
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -73,8 +75,8 @@ class Engine(ABC):
         """Handles of values that this process has, for tasks that need them more than once."""
 
     @abstractmethod
-    def scratch(self) -> AbstractContextManager[str | None]:
-        """Where files are that several tasks read: a folder, or None where each is only read by who wrote it."""
+    def scratch(self) -> AbstractContextManager[Use]:
+        """A use of files that tasks write and read, until its end."""
 
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
         """`map` under a label, in the shape that the rooms of mathematics take."""

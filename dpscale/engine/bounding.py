@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.storage.scratch import Memory, Sealed
+from dpscale.storage.scratch import Memory, Sealed, Use
 from dpscale.tables.count import Dropped
 from dpscale.tables.links import link_ends
 from dpscale.tables.table import Partition, Table
@@ -22,10 +22,11 @@ from dpscale.tables.unit_shards import ROW_BYTES, Dealing, Shard, deal
 from dpscale.tables.units import buckets, decided, marked, survey, taken
 
 NO_DOMAIN = Domain({"keys": 2})  # of files that are read by their keys alone
-SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 4
+SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
 LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
 SEGMENT_BYTES = 192  # of a row while a segment is made: what waits, put together, dealt, and sealed
 MOST_PARTS = 50_000  # that travel, as a task each
+MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
 SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
 
 
@@ -61,11 +62,14 @@ def rows_beyond(
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
     dealing = Dealing(domain, unit, tuple(names or domain.names), drop, through, count, secrets.randbits(64), segment)
     held = engine.shares_memory and rows * ROW_BYTES <= memory // 4
-    with engine.scratch() as folder:
-        shards = engine.keep(_dealt, [(dealing, piece, held, folder) for piece in pieces], "units")
+    with engine.scratch() as use:
+        shards = engine.keep(_dealt, [(dealing, piece, held, use) for piece in pieces], "units")
         found = engine.exchange(partial(taken, bound=bound), shards, partial(decided, bound=bound), count, "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
-        parts = engine.map(marked, list(zip(shards, bits, strict=True)), "mark")
+        parts = []
+        for start in range(0, len(shards), MARKED_AT_ONCE):
+            items = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
+            parts += engine.map(marked, items, "mark")
     return {partition: rows for own in parts for partition, rows in own.items()}
 
 
@@ -80,10 +84,9 @@ def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) ->
     return pieces
 
 
-def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, folder: str | None) -> Shard:
-    """`held`: in memory; else on a disk, in the folder that all tasks share, if there is one."""
-    store = Memory() if held else Sealed.new(folder or _own_folder(), named=folder is not None)
-    return deal(dealing, partitions, store)
+def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use) -> Shard:
+    """`held`: in memory; else on a disk."""
+    return deal(dealing, partitions, Memory() if held else Sealed.new(use, _own_folder()))
 
 
 def _own_folder() -> str | None:

@@ -10,28 +10,25 @@ from them.
 from __future__ import annotations
 
 import secrets
-import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
 from dpscale.discreet import accepted
 from dpscale.engine import checks
 from dpscale.engine.base import Engine, Progress, silent, spread
-from dpscale.engine.batches import Batch, Batches
+from dpscale.engine.batches import Batch, Batches, message_of
 from dpscale.engine.connect import await_worker
 from dpscale.engine.discretion import Discreet
 from dpscale.engine.graphs import Graph, calls, exchanges, sums
 from dpscale.engine.watch import Watch, dependable, lost_scheduler
 from dpscale.storage.files import place
+from dpscale.storage.scratch import Use, end
 
 RETRIES = 3
-MOST_SENT = 1 << 22  # bytes of values in one message
 MOST_TASKS = 4000  # of a map, on the scheduler at once
 A_THREAD, LEAST_TASKS = 4, 32
 FRESH_SECONDS = 1.0  # for which an answer about threads will do where it decides nothing but sizes
@@ -141,8 +138,9 @@ class ClusterEngine(Engine):
         results: list[Any] = []
         with dependable(self.client, label), _waiting():
             self._check_new()
+            at_once = min(A_THREAD * self.workers, max(MOST_TASKS // len(kept), self.workers))
             while len(results) < count:
-                numbers = range(len(results), min(len(results) + A_THREAD * self.workers, count))
+                numbers = range(len(results), min(len(results) + at_once, count))
                 results += self._exchanged(take, kept, join, numbers, self._kinds(label))
                 accepted(results[-len(numbers) :])
                 self.progress(label, len(results), count)
@@ -163,12 +161,18 @@ class ClusterEngine(Engine):
         """Futures of values that tasks give back, so that one lost with its worker is sent again; a few at a time."""
         handles: list[Any] = []
         while len(handles) < len(values):
-            handles += self.keep(_itself, _some(values[len(handles) :]), label)
+            handles += self.keep(_itself, [(value,) for value in message_of(values[len(handles) :])], label)
         return handles
 
-    def scratch(self) -> AbstractContextManager[str | None]:
-        """A file is of the worker that wrote it, and goes with it."""
-        return nullcontext()
+    @contextmanager
+    def scratch(self) -> Iterator[Use]:
+        """A file is of the worker that wrote it, and goes with it or at the end."""
+        use = Use()
+        try:
+            yield use
+        finally:
+            with suppress(Exception):  # the scheduler is lost, and its workers let go of all
+                self.client.run(end, use, on_error="ignore")
 
     def _kept(self, graph: Graph, keys: list[Any], label: str, memory: int | None) -> list[Any]:
         with dependable(self.client, label), _waiting():
@@ -267,12 +271,6 @@ def _ended(watch: Watch, count: int) -> Iterator[int]:
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _some(values: Sequence[Any]) -> list[tuple[Any]]:
-    """The first of some values, as many as one message may hold."""
-    sizes = np.cumsum([sys.getsizeof(value) for value in values])
-    return [(value,) for value in values[: max(1, int(np.searchsorted(sizes, MOST_SENT)))]]
 
 
 def _nothing(result: Any) -> None:

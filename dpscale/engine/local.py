@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from dpscale.discreet import accepted
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.discretion import lost_workers
 from dpscale.engine.graphs import Graph, calls, sums
-from dpscale.storage.scratch import shared_folder
+from dpscale.storage.scratch import Use, shared_folder, used
 
 LOCAL = ("threads", "processes", "synchronous")
 
@@ -64,9 +64,11 @@ class LocalEngine(Engine):
         """The values: tasks are near."""
         return list(values)
 
-    def scratch(self) -> AbstractContextManager[str | None]:
+    @contextmanager
+    def scratch(self) -> Iterator[Use]:
         """Threads share what is open; processes need a folder."""
-        return shared_folder() if self.scheduler == "processes" else nullcontext()
+        with nullcontext() if self.shares_memory else shared_folder() as folder, used(folder) as use:
+            yield use
 
     def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
         """The results of `keys`; `shown` are the tasks that progress counts, `keys` unless told."""

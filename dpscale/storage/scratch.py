@@ -3,7 +3,8 @@
 A file has mode 600 and is written under a key that is drawn for it and only ever in memory (AES in counter mode, so
 any part can be read alone). It has no name: when nobody has it open any more, or the process that has is killed, the
 system takes it back. Processes that share one need a name; theirs are in a folder of their parent's, mode 700, that
-goes at the end, and that of a parent who was killed with the next one that is made.
+goes at the end, and that of a parent who was killed with the next one that is made. Files are of a *use*, whose end
+closes them in each process, whoever still holds them: a logged error may hold all that was in sight of it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 BLOCK = 16
+_open: dict[str, WeakSet[Sealed]] = {}
+
+
+@dataclass(frozen=True)
+class Use:
+    """What some scratch is for, by a name of its own, and the folder of its named files, where it has any."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    folder: str | None = None
+
+
 NAME, LOCK = "dpscale-scratch-", ".lock"
 
 
@@ -64,17 +78,22 @@ class Sealed:
     where it is unpickled.
     """
 
-    def __init__(self, file: IO[bytes], key: bytes, size: int = 0, path: str | None = None) -> None:
-        self._file, self._key, self.size, self._path = file, key, size, path
+    def __init__(self, use: Use, file: IO[bytes], key: bytes, size: int = 0, path: str | None = None) -> None:
+        self._use, self._file, self._key, self.size, self._path = use, file, key, size, path
+        _open.setdefault(use.name, WeakSet()).add(self)
 
     @classmethod
-    def new(cls, folder: str | None = None, named: bool = False) -> Sealed:
-        """An empty one in a folder (the system's for temporary files by default). OSError where there is no room."""
+    def new(cls, use: Use, base: str | None = None) -> Sealed:
+        """An empty one, without a name unless its use has a folder. `base`: where, if not in the system's own place."""
         key = secrets.token_bytes(BLOCK)
-        if not named:
-            return cls(tempfile.TemporaryFile(dir=folder), key)
-        place, path = tempfile.mkstemp(dir=folder)
-        return cls(os.fdopen(place, "w+b"), key, path=path)
+        if use.folder is None:
+            return cls(use, tempfile.TemporaryFile(dir=base), key)
+        place, path = tempfile.mkstemp(dir=use.folder)
+        return cls(use, os.fdopen(place, "w+b"), key, path=path)
+
+    def close(self) -> None:
+        """Nothing can be read from it any more."""
+        self._file.close()
 
     def append(self, array: NDArray[Any]) -> int:
         """Where the array begins: at a multiple of BLOCK bytes."""
@@ -95,8 +114,8 @@ class Sealed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
-            return _named, (self._path, self._key, self.size)
-        return _restored, (os.pread(self._file.fileno(), self.size, 0), self._key)
+            return _named, (self._use, self._path, self._key, self.size)
+        return _restored, (self._use, os.pread(self._file.fileno(), self.size, 0), self._key)
 
     def __repr__(self) -> str:
         return "Sealed(hidden)"
@@ -107,15 +126,31 @@ def _cipher(key: bytes, block: int) -> CipherContext:
     return Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK, "big"))).encryptor()
 
 
-def _named(path: str, key: bytes, size: int) -> Sealed:
-    return Sealed(open(path, "rb"), key, size, path)
+def _named(use: Use, path: str, key: bytes, size: int) -> Sealed:
+    return Sealed(use, open(path, "rb"), key, size, path)
 
 
-def _restored(content: bytes, key: bytes) -> Sealed:
+def _restored(use: Use, content: bytes, key: bytes) -> Sealed:
     file = tempfile.TemporaryFile()  # noqa: SIM115
     file.write(content)
     file.flush()
-    return Sealed(file, key, len(content))
+    return Sealed(use, file, key, len(content))
+
+
+def end(use: Use) -> None:
+    """Close the files of a use in this process."""
+    for file in list(_open.pop(use.name, ())):
+        file.close()
+
+
+@contextmanager
+def used(folder: str | None = None) -> Iterator[Use]:
+    """A use of this process and its threads."""
+    use = Use(folder=folder)
+    try:
+        yield use
+    finally:
+        end(use)
 
 
 @contextmanager

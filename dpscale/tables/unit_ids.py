@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpscale.errors import DataError
-from dpscale.tables.numbers import NOTHING, Flags, is_text
+from dpscale.tables.numbers import NOTHING, Flags, bytes_of, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,21 +171,13 @@ def _of_texts(texts: pa.Array) -> Identities:
     from dpscale.tables.unit_loops import plain_words
 
     texts = texts.fill_null("")
-    words, plain = plain_words(*_bytes(texts), LONGEST_NAME, KEY_WORDS)
+    words, plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
         left = texts.filter(pa.array(~plain)).dictionary_encode()
         own, rows = _spelled_out(left.dictionary), left.indices.to_numpy()
         words[~plain], missing[~plain] = own.words[rows], own.missing[rows]
     return Identities(words, missing)
-
-
-def _bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of large texts, and where each begins and the last ends."""
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None:
-        return np.empty(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
-    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
 
 
 def _spelled_out(texts: pa.Array) -> Identities:

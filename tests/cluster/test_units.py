@@ -17,7 +17,6 @@ from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from dpscale.tables import count_marginals
 from dpscale.tables.unit_shards import Dealing
 from tests.cluster.troubles import UNITS, arm
-from tests.cluster.waiting import eventually
 from tests.engine import old_units
 
 DOMAIN = dp.Domain({"a": 3, "b": 3})
@@ -45,13 +44,11 @@ def wanted(groups):
     return old_units.rows_beyond(DOMAIN, groups, "unit", 3, ROWS, 1 << 30)
 
 
-def held():
+def held(dask_worker):
     """Files without a name that this process has open in its own folder."""
-    from distributed import get_worker
-
     links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return [os.readlink(one) for one in links if one.exists() or one.is_symlink()
-            if str(get_worker().local_directory) in os.readlink(one) and "deleted" in os.readlink(one)]  # fmt: skip
+            if str(dask_worker.local_directory) in os.readlink(one) and "deleted" in os.readlink(one)]  # fmt: skip
 
 
 def same(found, wanted):
@@ -67,15 +64,17 @@ def test_the_same_rows_whichever_worker_is_lost_and_nothing_is_left(cluster, cli
     after = {worker.pid for worker in cluster.workers.values()}
     assert (before != after) == bool(lost)
     client.wait_for_workers(2, timeout=60)
-    assert eventually(lambda: not any(client.run(held, on_error="ignore").values()))
+    assert not any(client.run(held).values())
 
 
 def test_what_a_worker_holds_is_seen(client, table):
     dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 1, 1000)
-    shards = resolve(client).keep(bounding._dealt, [(dealing, table.partitions, False, None)])
-    assert any(client.run(held).values())
-    shards.clear()
-    assert eventually(lambda: not any(client.run(held).values()))
+    engine = resolve(client)
+    with engine.scratch() as use:
+        shards = engine.keep(bounding._dealt, [(dealing, table.partitions, False, use)])
+        assert any(client.run(held).values())
+    assert shards
+    assert not any(client.run(held).values())
 
 
 def test_counts_leave_out_what_was_sent_once(client, table, groups, wanted, monkeypatch):

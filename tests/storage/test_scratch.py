@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpscale.storage.scratch import LOCK, NAME, Memory, Sealed, shared_folder, sweep
+from dpscale.storage.scratch import LOCK, NAME, Memory, Sealed, Use, shared_folder, sweep, used
 
 WRITES = """
 import sys, numpy as np
-from dpscale.storage.scratch import Sealed, shared_folder
+from dpscale.storage.scratch import Sealed, shared_folder, used
 from contextlib import nullcontext
 base, named = sys.argv[1], sys.argv[2] == "named"
-with shared_folder(base) if named else nullcontext(base) as folder:
-    file = Sealed.new(folder, named=named)
+with shared_folder(base) if named else nullcontext() as folder, used(folder) as use:
+    file = Sealed.new(use, base)
     file.append(np.arange(1000))
     print("written", flush=True)
     sys.stdin.read()
@@ -32,7 +32,7 @@ def test_any_part_is_read_back(lengths, data):
     arrays = [
         np.arange(length, dtype=kind) * 3 for length, kind in zip(lengths, [np.uint64, np.uint32] * 3, strict=False)
     ]
-    for store in (Memory(), Sealed.new()):
+    for store in (Memory(), Sealed.new(Use())):
         called = [store.append(array) for array in arrays]
         number = data.draw(st.integers(0, len(arrays) - 1))
         first = data.draw(st.integers(0, lengths[number]))
@@ -45,7 +45,7 @@ def test_any_part_is_read_back(lengths, data):
 
 
 def test_two_files_of_the_same_numbers_have_nothing_in_common(tmp_path):
-    files = [Sealed.new(str(tmp_path), named=True) for _ in range(2)]
+    files = [Sealed.new(Use(folder=str(tmp_path))) for _ in range(2)]
     for file in files:
         file.append(np.zeros(1000, np.uint64))
         file.append(np.zeros(1000, np.uint64))
@@ -99,3 +99,16 @@ def test_a_folder_goes_with_an_error_and_one_that_is_being_made_stays(tmp_path):
     (young / LOCK).touch()
     sweep(str(tmp_path))
     assert not young.exists()
+
+
+def test_the_end_of_a_use_closes_its_files_whoever_holds_them(tmp_path):
+    with used() as mine, used() as other:
+        files = [Sealed.new(use, str(tmp_path)) for use in (mine, other)]
+        called = [file.append(np.arange(3)) for file in files]
+        moved = pickle.loads(pickle.dumps(files[0]))
+    with used() as third:
+        kept = Sealed.new(third, str(tmp_path))
+        assert kept.append(np.arange(3)) == 0
+        for file in (*files, moved):
+            with pytest.raises(ValueError, match="closed file"):
+                file.read(called[0], 0, 3, np.int64)

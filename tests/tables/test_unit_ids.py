@@ -21,11 +21,11 @@ import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.bounding import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
+from dpscale.tables.numbers import bytes_of
 from dpscale.tables.unit_ids import (
     KEY_WORDS,
     LONGEST_NAME,
     NAMED,
-    _bytes,
     _spelled_out,
     canonical,
     canonical_texts,
@@ -322,7 +322,7 @@ def test_most_ids_are_seen_in_one_look():
     texts = pa.array(
         ["person-1", "550e8400-e29b-41d4-a716-446655440000", "4711", "-3", "me@example.org"], pa.large_string()
     )
-    plain = plain_words(*_bytes(texts), LONGEST_NAME, KEY_WORDS)[1]
+    plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1]
     assert plain.all()
     texts = pa.array(["none", "-Infinity", "1.50", "007", " a1", "é1", "1e5"], pa.large_string())
-    assert not plain_words(*_bytes(texts), LONGEST_NAME, KEY_WORDS)[1].any()
+    assert not plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1].any()
