@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
 SEGMENT_BYTES = 192  # of a row while a segment is made: what waits, put together, dealt, and sealed
 MOST_PARTS = 50_000  # that travel, as a task each
 MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
+KEYS_SENT = 1 << 17  # of 32 bytes, in a message
 SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
 
 
@@ -60,10 +62,11 @@ def rows_beyond(
     pieces = _pieces(groups, rows, engine.workers)
     count = min(buckets(rows, share, engine.shares_memory), max(MOST_PARTS // len(pieces), 1))
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
-    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, through, count, secrets.randbits(64), segment)
+    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, secrets.randbits(64), segment)
+    known = engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
     held = engine.shares_memory and rows * ROW_BYTES <= memory // 4
     with engine.scratch() as use:
-        shards = engine.keep(_dealt, [(dealing, piece, held, use) for piece in pieces], "units")
+        shards = engine.keep(_dealt, [(dealing, piece, held, use, *known) for piece in pieces], "units")
         found = engine.exchange(partial(taken, bound=bound), shards, partial(decided, bound=bound), count, "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
         parts = []
@@ -84,8 +87,10 @@ def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) ->
     return pieces
 
 
-def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use) -> Shard:
-    """`held`: in memory; else on a disk."""
+def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use, *through: Through) -> Shard:
+    """`held`: in memory; else on a disk. `through`: whose ids are, in pieces, where they are not the unit's own."""
+    if through:
+        dealing = replace(dealing, through=Through.joined(through))
     return deal(dealing, partitions, Memory() if held else Sealed.new(use, _own_folder()))
 
 

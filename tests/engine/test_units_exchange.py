@@ -66,6 +66,7 @@ def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
         patch.setattr(bounding, "LEAST_SEGMENT", 5)
+        patch.setattr(bounding, "KEYS_SENT", 2)
         now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
         assert now == then
         through = Through.made(
