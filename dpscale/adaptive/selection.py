@@ -2,19 +2,19 @@
 
 Estimates are rounded to 1/SCALE first (they are released, so that is free); then a candidate's distance from what is
 believed of it is a whole number of 1/SCALE, computed in integers from exact counts: no floating-point error touches the
-sensitivity. True scores are private: only `draw_index` meets them.
+sensitivity. True scores are private: only an `Urn` meets them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dpscale.adaptive.shard import Distances
 from dpscale.names import AttributeSet
 from dpscale.plans.believed import SCALE
 from dpscale.plans.planned import Selection
-from dpscale.privacy.selection import draw_index, scale_for
+from dpscale.privacy.selection import Urn, scale_for
 from dpscale.privacy.staircase import Words
 
 
@@ -35,10 +35,10 @@ class Scores:
         for names in sets:
             self._known.pop(names, None)
 
-    def of(self, selection: Selection) -> dict[AttributeSet, int]:
-        """The score of every candidate: weight · (distance − offset)."""
-        offsets = {names: selection.offset(names) for names in selection.candidates}
-        return {names: selection.weights[names] * (self._known[names] - offsets[names]) for names in offsets}
+    def of(self, selection: Selection) -> list[int]:
+        """The score of every candidate, in their order: weight · (distance − offset)."""
+        known, weights = self._known, selection.weights
+        return [weights[names] * (known[names] - selection.offset(names)) for names in selection.candidates]
 
     def __repr__(self) -> str:
         return "Scores(hidden)"
@@ -51,15 +51,17 @@ def sensitivity(selection: Selection, rows_per_unit: int) -> int:
 
 def draw_chosen(
     selection: Selection,
-    scores: Mapping[AttributeSet, int],
+    scores: Sequence[int],
     rows_per_unit: int,
     stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
-    scale = scale_for(selection.beta, sensitivity(selection, rows_per_unit))
+    urn = Urn(scores, scale_for(selection.beta, sensitivity(selection, rows_per_unit)))
     chosen: list[AttributeSet] = []
     for rank in range(selection.count):
-        left = selection.left(chosen)
-        words = stream_of(selection.label(rank))
-        chosen.append(left[draw_index(words, [scores[names] for names in left], scale)])
+        if chosen:
+            urn.take(selection.lost(chosen))
+        place = urn.draw(stream_of(selection.label(rank)))
+        urn.take([place])
+        chosen.append(selection.candidates[place])
     return tuple(chosen)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from dpscale.storage.scratch import Use
 
 Progress = Callable[[str, int, int], None]
 
@@ -26,6 +29,7 @@ class Engine(ABC):
     """
 
     workers: int
+    shares_memory = False  # whether tasks have this process's
     progress: Progress
 
     @abstractmethod
@@ -55,6 +59,24 @@ class Engine(ABC):
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
         """function(*item) for every item, left where it was made: a handle each."""
+
+    @abstractmethod
+    def exchange(
+        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        label: str = "exchange",
+    ) -> list[Any]:  # fmt: skip
+        """join([take(one, number) for one in kept]) for every number below `count`: all to all.
+
+        `kept`: handles, of which the parts travel and never the whole. Few numbers are under way at once.
+        """
+
+    @abstractmethod
+    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+        """Handles of values that this process has, for tasks that need them more than once."""
+
+    @abstractmethod
+    def scratch(self) -> AbstractContextManager[Use]:
+        """A use of files that tasks write and read, until its end."""
 
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
         """`map` under a label, in the shape that the rooms of mathematics take."""

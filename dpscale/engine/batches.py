@@ -10,14 +10,18 @@ those of all calls of a batch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from dpscale.engine.graphs import fresh_token, is_handle
 
 TASK_SECONDS = 1.0
 MOST_CALLS = 10_000  # in a task: what a death of its worker repeats, and what one message holds
+MOST_SENT = 1 << 22  # bytes of values in one message
 SHARES = 4  # tasks that every thread should still get at the end, so that all end together
 
 
@@ -44,6 +48,12 @@ class Batch:
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+def message_of(values: Sequence[Any]) -> Sequence[Any]:
+    """The first of some values, as many as one message may hold; one at least."""
+    sizes = np.cumsum([sys.getsizeof(value) for value in values])
+    return values[: max(1, int(np.searchsorted(sizes, MOST_SENT)))]
 
 
 class _Slot:

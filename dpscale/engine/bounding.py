@@ -1,22 +1,35 @@
-"""The rows that exceed a unit's bound, found over all partitions, one bucket of units at a time."""
+"""The rows that exceed a unit's bound: one reading of all partitions, an exchange by buckets of units, a bit a row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
+from dpscale.storage.scratch import Memory, Sealed, Use
 from dpscale.tables.count import Dropped
 from dpscale.tables.links import link_ends
 from dpscale.tables.table import Partition, Table
 from dpscale.tables.through import Through, composed
 from dpscale.tables.unit_ids import one_family
-from dpscale.tables.units import buckets, dropped, survey, unit_rows
+from dpscale.tables.unit_shards import ROW_BYTES, Dealing, Shard, deal
+from dpscale.tables.units import buckets, decided, marked, survey, taken
 
 NO_DOMAIN = Domain({"keys": 2})  # of files that are read by their keys alone
+SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
+LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
+SEGMENT_BYTES = 192  # of a row while a segment is made: what waits, put together, dealt, and sealed
+MOST_PARTS = 50_000  # that travel, as a task each
+MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
+KEYS_SENT = 1 << 17  # of 32 bytes, in a message
+SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
 
 
 def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> int:
@@ -39,20 +52,65 @@ def rows_beyond(
     drop: bool = False,
     through: Through | None = None,
 ) -> Dropped:
-    """Rows to leave out, by partition, ascending. `drop`: also those of no unit, which are an error else.
+    """Rows to leave out, of every partition that has any. `drop`: also those of no unit, which are an error else.
 
     `rows` is an upper guess of the table's length, for the number of buckets. `names` are the attributes that will be
     counted (all of the domain when None): only they are read, and rows that agree on them are alike. `through`: whose
-    the ids in the unit's column are.
+    the ids in the unit's column are. Of rows that are alike the first stay, in the order of the groups.
     """
-    count = buckets(rows, memory // 2)
-    by_partition: dict[Partition, list[NDArray[np.int64]]] = {}
-    for bucket in range(count):
-        items = [(domain, group, unit, bucket, count, names, drop, through) for group in groups]
-        parts = engine.map(unit_rows, items, "units")
-        for part, places in dropped(parts, bound).items():
-            by_partition.setdefault(part, []).append(places)
-    return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}
+    share = memory // (2 * engine.workers)
+    pieces = _pieces(groups, rows, engine.workers)
+    count = min(buckets(rows, share, engine.shares_memory), max(MOST_PARTS // len(pieces), 1))
+    segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
+    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, secrets.randbits(64), segment)
+    known = engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
+    held = engine.shares_memory and rows * ROW_BYTES <= memory // 4
+    with engine.scratch() as use:
+        shards = engine.keep(_dealt, [(dealing, piece, held, use, *known) for piece in pieces], "units")
+        found = engine.exchange(partial(taken, bound=bound), shards, partial(decided, bound=bound), count, "bound")
+        bits = [[own[number] for own in found] for number in range(len(shards))]
+        parts = []
+        for start in range(0, len(shards), MARKED_AT_ONCE):
+            items = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
+            parts += engine.map(marked, items, "mark")
+    return {partition: rows for own in parts for partition, rows in own.items()}
+
+
+def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
+    """The partitions in the order of the groups, in pieces that are a shard each."""
+    wanted = max(-(-rows // SHARD_ROWS), SHARDS_A_WORKER * workers)
+    each = max(wanted // max(len(groups), 1), 1)
+    pieces = []
+    for group in groups:
+        step = -(-len(group) // each)
+        pieces += [group[start : start + step] for start in range(0, len(group), step)]
+    return pieces
+
+
+def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use, *through: Through) -> Shard:
+    """`held`: in memory; else on a disk. `through`: whose ids are, in pieces, where they are not the unit's own."""
+    if through:
+        dealing = replace(dealing, through=Through.joined(through))
+    return deal(dealing, partitions, Memory() if held else Sealed.new(use, _own_folder()))
+
+
+def _own_folder() -> str | None:
+    """Where this worker keeps what does not fit its memory; None for the system's own place."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except (ValueError, AttributeError):  # no task of a worker
+        return None
+
+
+def handed(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
+    """The same for many tasks: handles, unless it is little."""
+    if sum(rows.bits.nbytes for rows in dropped.values()) <= SMALL:
+        return dropped
+    return dict(zip(dropped, engine.sent(list(dropped.values()), "units"), strict=True))
 
 
 def read_through(engine: Engine, hops: Sequence[tuple[str, str, str]]) -> Through:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,12 +20,13 @@ from typing import Any
 from dpscale.discreet import accepted
 from dpscale.engine import checks
 from dpscale.engine.base import Engine, Progress, silent, spread
-from dpscale.engine.batches import Batch, Batches
+from dpscale.engine.batches import Batch, Batches, message_of
 from dpscale.engine.connect import await_worker
 from dpscale.engine.discretion import Discreet
-from dpscale.engine.graphs import Graph, calls, sums
+from dpscale.engine.graphs import Graph, calls, exchanges, sums
 from dpscale.engine.watch import Watch, dependable, lost_scheduler
 from dpscale.storage.files import place
+from dpscale.storage.scratch import Use, end
 
 RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once
@@ -126,16 +127,60 @@ class ClusterEngine(Engine):
         graph = calls(function, list(items), self._named(label))
         return self._kept(graph, list(graph), label, memory)
 
+    def exchange(
+        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        label: str = "exchange",
+    ) -> list[Any]:  # fmt: skip
+        """join([take(one, number) for one in kept]) for every number below `count`: parts go from worker to worker.
+
+        What was kept and is lost with its worker is made again by Dask, from its own task.
+        """
+        results: list[Any] = []
+        with dependable(self.client, label), _waiting():
+            self._check_new()
+            at_once = min(A_THREAD * self.workers, max(MOST_TASKS // len(kept), self.workers))
+            while len(results) < count:
+                numbers = range(len(results), min(len(results) + at_once, count))
+                results += self._exchanged(take, kept, join, numbers, self._kinds(label))
+                accepted(results[-len(numbers) :])
+                self.progress(label, len(results), count)
+        return results
+
+    def _exchanged(
+        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], numbers: range,
+        named: Callable[[str], str],
+    ) -> list[Any]:  # fmt: skip
+        graph, keys = exchanges(take, kept, join, numbers, named)
+        futures, watch = self._submit(graph, keys, None), Watch(self.client)
+        watch.add(futures)
+        for _ in _ended(watch, len(futures)):
+            pass
+        return watch.gather(futures)
+
+    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+        """Futures of values that tasks give back, so that one lost with its worker is sent again; a few at a time."""
+        handles: list[Any] = []
+        while len(handles) < len(values):
+            handles += self.keep(_itself, [(value,) for value in message_of(values[len(handles) :])], label)
+        return handles
+
+    @contextmanager
+    def scratch(self) -> Iterator[Use]:
+        """A file is of the worker that wrote it, and goes with it or at the end."""
+        use = Use()
+        try:
+            yield use
+        finally:
+            with suppress(Exception):  # the scheduler is lost, and its workers let go of all
+                self.client.run(end, use, on_error="ignore")
+
     def _kept(self, graph: Graph, keys: list[Any], label: str, memory: int | None) -> list[Any]:
         with dependable(self.client, label), _waiting():
             self._check_new()
             handles = self._submit(graph, keys, self._resources(memory))
-            watch, done = Watch(self.client), 0
+            watch = Watch(self.client)
             watch.add(handles)
-            while done < len(keys):
-                for future in watch.next():
-                    _raise_failed(future)
-                    done += 1
+            for done in _ended(watch, len(keys)):
                 self.progress(label, done, len(keys))
         return handles
 
@@ -212,6 +257,20 @@ def _batch_graph(function: Discreet, batches: Batches, most: int, name: str) -> 
         graph[name, start] = (batch, *batch.handles)
         handles = handles or bool(batch.handles)
     return graph, handles
+
+
+def _ended(watch: Watch, count: int) -> Iterator[int]:
+    """How many of so many futures have ended, as they do; raises what one failed with."""
+    done = 0
+    while done < count:
+        for future in watch.next():
+            _raise_failed(future)
+            done += 1
+        yield done
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _nothing(result: Any) -> None:

@@ -13,7 +13,7 @@ rows, and each reads everything.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -26,8 +26,9 @@ from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN
 from dpscale.names import AttributeSet
 from dpscale.tables.choice import SPARE_CELLS, guess_rows, plan_cover
-from dpscale.tables.count import Counts, Dropped, Layout, count_by
+from dpscale.tables.count import Counts, Layout, count_by
 from dpscale.tables.cover import ROWS, Cover, Saving, total
+from dpscale.tables.marked import Marked
 from dpscale.tables.program import Program
 from dpscale.tables.table import Partition
 
@@ -189,16 +190,20 @@ def run_pass(
     one: Pass,
     groups: Sequence[tuple[Partition, ...]],
     checked: Sequence[str] = (),
-    dropped: Dropped | None = None,
+    dropped: Mapping[Partition, Any] | None = None,
 ) -> list[Any]:
-    """Count one pass: a handle of the exact counts of every shard."""
+    """Count one pass: a handle of the exact counts of every shard. `dropped`: of partitions the rows that do not count,
+    or handles of them."""
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
     if _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers):
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, rows))
-    tasks = [(one.shards, group, tuple(checked), _of(dropped, group), program, mine) for group, program, mine in items]
+    tasks = []
+    for group, program, mine in items:
+        own = [part for part in group if part in (dropped or {})]
+        tasks.append((one.shards, group, tuple(checked), program, mine, own, *((dropped or {})[part] for part in own)))
     return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, one.whole)
 
 
@@ -248,12 +253,17 @@ def count_shards(
     shards: Sequence[Layout],
     partitions: Sequence[Partition],
     checked: Sequence[str],
-    dropped: Dropped | None,
     program: Program,
     mine: tuple[int, int],
+    bounded: Sequence[Partition] = (),
+    *dropped: Marked,
 ) -> list[Counts | None]:
-    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; None for the others."""
-    flat = count_by(program, shards[0].domain, partitions, checked, dropped)
+    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; None for the others.
+
+    `dropped`: the rows of the `bounded` partitions that do not count.
+    """
+    without = dict(zip(bounded, dropped, strict=True))
+    flat = count_by(program, shards[0].domain, partitions, checked, without)
     counts: list[Counts | None] = [None] * len(shards)
     start = 0
     for number in range(*mine):
@@ -261,7 +271,3 @@ def count_shards(
         counts[number] = flat[start:end]
         start = end
     return counts
-
-
-def _of(dropped: Dropped | None, group: Sequence[Partition]) -> Dropped | None:
-    return None if dropped is None else {part: dropped[part] for part in group if part in dropped}

@@ -23,6 +23,28 @@ def calls(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: 
     return {(name, i): (discreet, *map(literal, item)) for i, item in enumerate(items)}
 
 
+def exchanges(
+    take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], numbers: Sequence[int], named: Named
+) -> tuple[Graph, list[Any]]:
+    """The graph of join([take(one, number) for one in kept]), a task for each part; the keys of the joins."""
+    graph, taking, joining = Graph(), Discreet(take), Discreet(_Joining(join))
+    for number in numbers:
+        parts = [(named("take"), number, i) for i in range(len(kept))]
+        graph |= {part: (taking, one, number) for part, one in zip(parts, kept, strict=True)}
+        graph[named("join"), number] = (joining, *parts)
+    return graph, [(named("join"), number) for number in numbers]
+
+
+class _Joining:
+    """A function of a list as one of its items."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *parts: Any) -> Any:
+        return self.function(parts)
+
+
 def sums(
     function: Callable[..., Any], items: Sequence[tuple[Any, ...]], parts: int, named: Named, whole: bool = False
 ) -> tuple[Graph, list[Any], list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dpscale.discreet import accepted
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.discretion import lost_workers
 from dpscale.engine.graphs import Graph, calls, sums
+from dpscale.storage.scratch import Use, shared_folder, used
 
 LOCAL = ("threads", "processes", "synchronous")
 
@@ -22,6 +23,7 @@ class LocalEngine(Engine):
 
     def __init__(self, scheduler: str = "threads", workers: int | None = None, progress: Progress = silent) -> None:
         self.scheduler, self.progress = scheduler, progress
+        self.shares_memory = scheduler != "processes"
         self.workers = 1 if scheduler == "synchronous" else workers or len(os.sched_getaffinity(0))
 
     def map(
@@ -50,6 +52,23 @@ class LocalEngine(Engine):
     ) -> list[Any]:  # fmt: skip
         """function(*item) for every item: what it made."""
         return self.map(function, items, label, memory)
+
+    def exchange(
+        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        label: str = "exchange",
+    ) -> list[Any]:  # fmt: skip
+        """join([take(one, number) for one in kept]) for every number below `count`."""
+        return self.map(_joined, [(take, kept, join, number) for number in range(count)], label)
+
+    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+        """The values: tasks are near."""
+        return list(values)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Use]:
+        """Threads share what is open; processes need a folder."""
+        with nullcontext() if self.shares_memory else shared_folder() as folder, used(folder) as use:
+            yield use
 
     def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
         """The results of `keys`; `shown` are the tasks that progress counts, `keys` unless told."""
@@ -81,6 +100,10 @@ class LocalEngine(Engine):
             "synchronous": dask.local.get_sync,
         }
         return schedulers[self.scheduler]  # type: ignore[return-value]
+
+
+def _joined(take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], number: int) -> Any:
+    return join([take(one, number) for one in kept])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ a distance goes up for one record and down for another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.graphical import Graphical
-from dpscale.mechanisms.aim.schedule import Inside, Targets, by_overlap, vain
+from dpscale.mechanisms.aim.schedule import Inside, Targets, by_overlap, fewer, vain
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
@@ -59,6 +59,10 @@ class Rounds:
     measured: int
     sets: int
     penalty: float = 1.0
+
+    @property
+    def fewer(self) -> str:
+        return fewer(self.degree)
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, self.degree
@@ -93,9 +97,9 @@ class Fitting(Selection):
     kept: tuple[AttributeSet, ...]
     limit: int
 
-    def left(self, chosen: Sequence[AttributeSet]) -> Sequence[AttributeSet]:
-        offered = super().left(chosen)
-        return fitting(offered, self.sizes, [*self.kept, *chosen], self.limit) if chosen else offered
+    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+        left = set(fitting(self.candidates, self.sizes, [*self.kept, *chosen], self.limit))
+        return [place for place, names in enumerate(self.candidates) if names not in left]
 
 
 def fitting(
@@ -129,7 +133,8 @@ class Growing(Chosen):
         spent = 1 - (state.left - asked.count * (asked.beta + asked.step)) / state.setting.beta
         limit = int(self.most_cells * spent)
         offered, count = tuple(fitting(asked.candidates, sizes, kept, limit)), min(asked.count, len(sizes))
-        mine = vars(asked) | {"candidates": offered, "count": count, **self._steps(state, asked, count)}
+        mine = {field.name: getattr(asked, field.name) for field in fields(Selection)}
+        mine |= {"candidates": offered, "count": count, **self._steps(state, asked, count)}
         return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
 
     def _steps(self, state: State, asked: Selection, count: int) -> dict[str, Fraction]:

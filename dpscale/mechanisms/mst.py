@@ -12,10 +12,14 @@ so a choice among scores of sensitivity k is an exponential mechanism at ε/(2k)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
@@ -52,9 +56,20 @@ def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
 class Branches(Selection):
     """Pairs, of which those are left that close no circle; a score is the distance alone, and all count the same."""
 
-    def left(self, chosen: Sequence[AttributeSet]) -> Sequence[AttributeSet]:
-        parts = joined(chosen)
-        return [pair for pair in self.candidates if parts.get(pair[0], pair[0]) != parts.get(pair[1], pair[1])]
+    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+        """The pairs within a part."""
+        numbers, ends = self._ends
+        parts = np.arange(len(numbers))
+        for name, head in joined(chosen).items():
+            parts[numbers[name]] = numbers[head]
+        return np.flatnonzero(parts[ends[:, 0]] == parts[ends[:, 1]])
+
+    @cached_property
+    def _ends(self) -> tuple[dict[str, int], NDArray[np.int64]]:
+        """Numbers of the attributes, and the two of every pair."""
+        numbers = {name: number for number, name in enumerate(self.groups)}
+        ends = [(numbers[one], numbers[other]) for one, other in self.candidates]
+        return numbers, np.array(ends, dtype=np.int64)
 
     def offset(self, names: AttributeSet) -> int:
         return 0

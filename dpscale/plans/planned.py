@@ -85,8 +85,9 @@ class Selection(Protocol):
     def candidates(self) -> Sequence[AttributeSet]: ...
     @property
     def weights(self) -> Mapping[AttributeSet, int]: ...
-    def left(self, chosen: Sequence[AttributeSet], /) -> Sequence[AttributeSet]:
-        """The candidates that may still be chosen after some; for a spanning tree those that close no circle."""
+    def lost(self, chosen: Sequence[AttributeSet], /) -> Iterable[int]:
+        """Places of the candidates that may no longer be chosen after some, beside these; once lost is lost for the
+        round. For a spanning tree those that close a circle."""
 
     def offset(self, names: AttributeSet, /) -> int: ...
 

@@ -87,19 +87,19 @@ def posterior(table: NoisyTable, law: Array) -> Array:
     """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
     sample, _ = DEPARTURES.likelihoods(*table.sample, table.deviation)
     weights = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
-    means = _means_of(table, weights, sample if len(sample) == table.values.size else None)
+    means = _means_of(DEPARTURES, table, weights, sample)
     return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
 
 
-def _means_of(table: NoisyTable, law: Array, known: Array | None) -> Array:
-    """Posterior means of all cells, flat, by blocks unless all likelihoods are known."""
+def _means_of(components: Components, table: NoisyTable, law: Array, known: Array) -> Array:
+    """Posterior means of all cells, flat; by blocks, unless the likelihoods `known` of the sample are those of all."""
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
-    if known is not None:
-        return DEPARTURES.means(flat, expected, table.deviation, known, law)
+    if len(known) == len(flat):
+        return components.means(flat, expected, table.deviation, known, law)
     parts = []
     for at in range(0, len(flat), BLOCK):
         cells = flat[at : at + BLOCK], expected[at : at + BLOCK], table.deviation
-        parts.append(DEPARTURES.means(*cells, DEPARTURES.likelihoods(*cells)[0], law))
+        parts.append(components.means(*cells, components.likelihoods(*cells)[0], law))
     return np.concatenate(parts)
 
 
@@ -108,12 +108,13 @@ def shrunk_counts(values: Array, deviation: float) -> Array:
 
     Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
     neighbours, a cell itself left out so that its noise is not met twice. The evidence of the noisy counts decides.
+    Laws and evidence are those of evenly spread cells, MOST_CELLS at most, so that 10⁶ codes take a second.
     """
     counts = _counts(values, deviation)
-    tried = [_Mixture(counts, values, np.ones(len(values)), deviation, _even(counts), 1.0)]
+    tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), _even(counts), 1.0)]
     for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
-        near = _neighbours(values, reach)
-        tried.append(_Mixture(DEPARTURES, values, near, deviation, START, POOLED_STRENGTH))
+        near = NoisyTable(values, _neighbours(values, reach), deviation)
+        tried.append(_Mixture(DEPARTURES, near, START, POOLED_STRENGTH))
     return max(tried, key=lambda mixture: mixture.evidence).means
 
 
@@ -139,17 +140,15 @@ def _neighbours(values: Array, reach: int) -> Array:
 class _Mixture:
     """Components for every value, with the weights that EM finds."""
 
-    def __init__(
-        self, components: Components, values: Array, reference: Array, deviation: float, start: Array, strength: float
-    ) -> None:
-        self._cells, self._components = (values, reference, deviation), components
-        self._likelihood, tops = components.likelihoods(*self._cells)
+    def __init__(self, components: Components, table: NoisyTable, start: Array, strength: float) -> None:
+        self._components, self._table = components, table
+        self._likelihood, tops = components.likelihoods(*table.sample, table.deviation)
         self._weights = _weights(self._likelihood, start, strength, COUNT_ROUNDS)
         self.evidence = float((np.log((self._likelihood * self._weights).sum(axis=1)) + tops).sum())
 
     @property
     def means(self) -> Array:
-        return self._components.means(*self._cells, self._likelihood, self._weights)
+        return _means_of(self._components, self._table, self._weights, self._likelihood)
 
 
 def _weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:

@@ -46,11 +46,11 @@ def every_cell(size: int) -> Groups:
 def by_mass(counts: Array, least: float) -> Groups:
     """Groups of at least `least` counts; a cell with that many stands alone where the group before has three tenths."""
     starts, held = [0], 0.0
-    for cell, count in enumerate(counts):
+    for cell, count in enumerate(counts.tolist()):
         if cell and (held >= least or (count >= least and held >= 0.3 * least)):
             starts.append(cell)
             held = 0.0
-        held += float(count)
+        held += count
     if held < 0.5 * least and len(starts) > 2:
         starts.pop()
     if len(starts) == 1 and len(counts) > 1:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.bounding import read_through, rows_beyond, survey_units
+from dpscale.engine.bounding import handed, read_through, rows_beyond, survey_units
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
@@ -17,9 +17,9 @@ from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import Run
 from dpscale.tables import Table
-from dpscale.tables.count import Dropped
 from dpscale.tables.layout import layout
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
+from dpscale.tables.table import Partition
 
 
 def open_table(run: Run, columns: Sequence[str]) -> Table:
@@ -71,7 +71,7 @@ class Reader:
     seen: Stamps
     columns: list[str]
     groups: list[Any]
-    dropped: Dropped | None
+    dropped: Mapping[Partition, Any] | None
 
     @classmethod
     def of(cls, run: Run, engine: Engine, table: Table, seen: Stamps, columns: list[str]) -> Reader:
@@ -101,12 +101,15 @@ def _changed(got: str) -> DataError:
     )
 
 
-def _dropped(run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]) -> Dropped | None:
+def _dropped(
+    run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+) -> Mapping[Partition, Any] | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
     hops = [(one.path, one.key, one.unit) for one in data.unit_through or []]
     through = read_through(engine, hops) if hops else None
-    return rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
-                       run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
+    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
+                        run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
+    return handed(engine, found)

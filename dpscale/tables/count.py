@@ -16,12 +16,13 @@ from dpscale.names import AttributeSet
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
 from dpscale.tables.encode import Codes, code_type, encode
+from dpscale.tables.marked import Marked
 from dpscale.tables.numbers import Flags
 from dpscale.tables.program import Program
 from dpscale.tables.table import Partition, Table
 
 Counts = NDArray[np.int64]
-Dropped = Mapping[Partition, NDArray[np.int64]]
+Dropped = Mapping[Partition, Marked]
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def count_by(
 ) -> Counts:
     """Count the sets of a program over the partitions: a flat int64 array.
 
-    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, in
-    ascending order, beside those that the domain file drops.
+    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, beside
+    those that the domain file drops.
     """
     counter = Counter(program)
     names = list(dict.fromkeys([*program.names, *checked]))
@@ -84,15 +85,14 @@ def count_by(
     return counter.finish()
 
 
-def _without(codes: Codes, gone: Flags | None, rows: NDArray[np.int64] | None, first: int) -> Codes:
-    """The batch that begins at row `first`, without those gone and some rows of its partition (ascending)."""
+def _without(codes: Codes, gone: Flags | None, rows: Marked | None, first: int) -> Codes:
+    """The batch that begins at row `first`, without those gone and some rows of its partition."""
     if gone is None and rows is None:
         return codes
     out = np.zeros(codes.shape[1], dtype=bool) if gone is None else gone
     if rows is not None:
-        start, end = np.searchsorted(rows, [first, first + codes.shape[1]])
-        out[rows[start:end] - first] = True
-    return codes[:, ~out] if out.any() else codes
+        out |= rows.within(first, codes.shape[1])
+    return codes.take(np.flatnonzero(~out), axis=1) if out.any() else codes
 
 
 def encoded(

@@ -20,7 +20,7 @@ from dpscale.tables.count import encode_batch
 from dpscale.tables.table import Partition
 from dpscale.tables.through import places
 from dpscale.tables.unit_ids import ODD, Identities, Words, family, identities
-from dpscale.tables.units import value_words
+from dpscale.tables.unit_shards import value_words
 
 Rows = NDArray[np.int64]
 Columns = tuple[str, ...]

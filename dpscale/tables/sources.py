@@ -32,7 +32,7 @@ class Source(Protocol):
 
     def kind(self, name: str) -> pa.DataType: ...
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int]) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int], ids: str = "") -> Iterator[pa.RecordBatch]: ...
 
 
 def open_source(path: str) -> Source:
@@ -57,11 +57,13 @@ class ParquetSource:
         """The type of a column."""
         return self.schema.field(name).type
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
-        """The columns of some row groups (all when none are named)."""
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = ""
+    ) -> Iterator[pa.RecordBatch]:
+        """The columns of some row groups (all when none are named); texts as dictionaries, but those of `ids`."""
         import pyarrow.parquet as pq
 
-        texts = [name for name in columns if is_text(self.schema.field(name).type)]
+        texts = [name for name in columns if name != ids and is_text(self.schema.field(name).type)]
         groups, rows = list(row_groups or range(self.metadata.num_row_groups)), _batch_rows(len(columns))
         with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True, read_dictionary=texts) as file:
             yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
@@ -84,7 +86,9 @@ class CsvSource:
 
         return pa.string()
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = ""
+    ) -> Iterator[pa.RecordBatch]:
         """The columns, as dictionaries of texts; a CSV has no row groups."""
         import pyarrow as pa
         import pyarrow.csv as arrow_csv

@@ -64,8 +64,8 @@ class Partition:
             raise missing_column(column, self.path)
         return pa.string()
 
-    def batches(self, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
-        """The named columns, in batches of bounded length."""
+    def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+        """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
         fixed = dict(self.fixed)
         with reading(self.path):
             source = open_source(self.path)
@@ -74,7 +74,7 @@ class Partition:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path)
             wanted = [name for name in columns if name in present]
-            for batch in source.batches(wanted or source.names[:1], self.row_groups):
+            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids):
                 rows = len(batch)
                 yield {n: batch.column(n) if n in present else _repeated(fixed[n], rows) for n in columns}
 

@@ -44,6 +44,18 @@ class Through:
         found = self.units[np.maximum(at, 0)] if len(self.units) else np.zeros_like(words)
         return found, at < 0
 
+    def cut(self, keys: int) -> list[Through]:
+        """In pieces of so many keys, for messages; `joined` puts them together."""
+        starts = range(0, max(len(self.words), 1), keys)
+        return [Through(self.words[at : at + keys], self.units[at : at + keys]) for at in starts]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Through]) -> Through:
+        return cls(*(np.concatenate(own) for own in ([one.words for one in pieces], [one.units for one in pieces])))
+
+    def __sizeof__(self) -> int:
+        return self.words.nbytes + self.units.nbytes
+
     def then(self, following: Through) -> Through:
         """The keys here by the units of the next hop; those that it does not know are nobody's."""
         units, missing = following(self.units)

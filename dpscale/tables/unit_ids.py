@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpscale.errors import DataError
-from dpscale.tables.numbers import NOTHING, Flags, is_text
+from dpscale.tables.numbers import NOTHING, Flags, bytes_of, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +58,8 @@ PADDED = r"^\+?(-?)0*(\d{1,18})(?:\.0*)?$"
 DECIMAL = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,18})?"
 INFINITE = {sign + word: sign.strip("+") + "inf" for sign in ("", "+", "-") for word in ("inf", "infinity")}
 NAMED = {"true": "1", "false": "0", **dict.fromkeys(NOTHING, ""), **INFINITE}
+LONGEST_NAME = max(map(len, NAMED))
+KEY_WORDS = np.array([np.frombuffer(key.encode(), "<u8") for key in KEYS])
 SPECIAL = rf"(?i)^(?:{DECIMAL}|{'|'.join(re.escape(word) for word in NAMED)})$"
 NUMBER = re.compile(DECIMAL, re.ASCII)
 
@@ -96,12 +98,12 @@ def one_family(families: Iterable[str], unit: str) -> None:
 
 
 def identities(column: pa.Array, unit: str) -> Identities:
-    """The units of a column's rows; a dictionary's entries are looked at once."""
+    """The units of a column's rows; a dictionary's entries are looked at once, and other texts where they stand."""
     import pyarrow as pa
 
     family(column.type, unit)
     rows: Any = slice(None)
-    if is_text(column.type) or pa.types.is_decimal(column.type):
+    if pa.types.is_decimal(column.type):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
         rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -163,10 +165,26 @@ def _of_times(column: pa.Array) -> Identities:
 
 
 def _of_texts(texts: pa.Array) -> Identities:
+    """What is plainly an id or a whole number is so in one look; other texts are spelled out, each once."""
+    import pyarrow as pa
+
+    from dpscale.tables.unit_loops import plain_words
+
+    texts = texts.fill_null("")
+    words, plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)
+    missing = np.zeros(len(texts), dtype=bool)
+    if not plain.all():
+        left = texts.filter(pa.array(~plain)).dictionary_encode()
+        own, rows = _spelled_out(left.dictionary), left.indices.to_numpy()
+        words[~plain], missing[~plain] = own.words[rows], own.missing[rows]
+    return Identities(words, missing)
+
+
+def _spelled_out(texts: pa.Array) -> Identities:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    plain = canonical_texts(texts.fill_null(""))
+    plain = canonical_texts(texts)
     words, spelled = _text_words(plain), pc.match_substring_regex(plain, WHOLE)
     words[_flags(spelled)] = number_words(plain.filter(spelled).cast(pa.int64()).to_numpy())
     return Identities(words, _flags(pc.equal(plain, "")))

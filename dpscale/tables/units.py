@@ -5,43 +5,29 @@ hash of their encoded values, of the rows that the domain file does not drop. So
 most k counted rows, however the rows are ordered or partitioned. Units are told apart by 128 bits of hash (see
 `unit_ids`), so that two units are never taken for one. A row without a unit is refused or left out, each by itself.
 
-Hashes are taken bucket by bucket over the units, so that memory follows the setting and not the number of rows.
+The table is read once, into shards by buckets of units (`unit_shards`). A bucket is decided by itself: `taken` of every
+shard is what it has of the bucket, `decided` which of these rows go, a bit each; then `marked` puts a shard's bits
+where its rows stand. Memory follows the bucket, which follows the setting, and not the number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.domain import Domain
-from dpscale.errors import DataError
-from dpscale.tables.count import encode_batch
-from dpscale.tables.encode import Codes
+from dpscale.tables.marked import Marked
 from dpscale.tables.table import Partition, row_bound
-from dpscale.tables.through import Through
-from dpscale.tables.unit_ids import Identities, Words, family, identities
+from dpscale.tables.unit_ids import Words, family
+from dpscale.tables.unit_shards import Shard
 
-ROW_BYTES = 64
-
-
-@dataclass(frozen=True)
-class UnitRows:
-    """Rows of some partitions in one bucket of units: unit (two words), value hash, and where each row stands.
-
-    `nobody`: rows of no unit, of all buckets, told with the first one.
-    """
-
-    units: Words
-    values: Words
-    places: NDArray[np.int64]
-    nobody: NDArray[np.int64]
-
-
-NONE = UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+ROW_BYTES = 128  # of a bucket that is decided: words, table, and both of what came and what is put together
+NEAR_ROWS, FAR_ROWS = 1 << 16, 1 << 19  # what the second cache holds a table of; where every part of a bucket is a task
+HEAVY_ROWS = 1 << 20
+Bits = NDArray[np.uint8] | None
 
 
 def survey(partition: Partition, unit: str) -> tuple[int, str]:
@@ -50,95 +36,62 @@ def survey(partition: Partition, unit: str) -> tuple[int, str]:
     return row_bound(partition.path), family(kind, unit)
 
 
-def buckets(rows: int, memory: int) -> int:
-    """How many buckets keep the rows' hashes within the memory."""
-    return max(1, -(-rows * ROW_BYTES // max(memory, 1)))
+def buckets(rows: int, memory: int, near: bool = True) -> int:
+    """How many buckets keep what is decided at once within the memory, and small. `near`: parts need no tasks."""
+    return max(1, -(-rows // max(min(memory // ROW_BYTES, NEAR_ROWS if near else FAR_ROWS), 1)))
 
 
-def unit_rows(
-    domain: Domain,
-    partitions: Sequence[Partition],
-    unit: str,
-    bucket: int,
-    bucket_count: int,
-    names: Sequence[str] | None = None,
-    drop: bool = False,
-    through: Through | None = None,
-) -> dict[Partition, UnitRows]:
-    """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all.
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Of a shard's rows in a bucket those that others may still push out, at `places` among its `count` (None: all)."""
 
-    `drop`: rows without a unit are left out; else DataError. `through`: whose the ids in the column are.
-    """
-    names = tuple(names or domain.names)
-    return {
-        part: _partition_rows(domain, part, unit, bucket, bucket_count, names, drop, through) for part in partitions
-    }
+    rows: Words = field(repr=False)
+    count: int = field(repr=False)
+    places: NDArray[np.int64] | None = field(repr=False)
+
+    def __sizeof__(self) -> int:
+        return self.rows.nbytes
 
 
-def _partition_rows(
-    domain: Domain,
-    partition: Partition,
-    unit: str,
-    bucket: int,
-    bucket_count: int,
-    names: Sequence[str],
-    drop: bool,
-    through: Through | None,
-) -> UnitRows:
-    chosen, first = [NONE], 0
-    for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
-        codes, gone = encode_batch(domain, batch, names)
-        owners = _owners(batch[unit], unit, through)
-        if owners.missing.any() and not drop:
-            raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
-                            'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
-        stays = ~owners.missing & (owners.words[:, 0] % np.uint64(bucket_count) == bucket)
-        mine = np.flatnonzero(stays if gone is None else stays & ~gone)
-        nobody = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.nobody
-        values = value_words(codes)[mine] ^ owners.words[mine, 1]
-        chosen.append(UnitRows(owners.words[mine], values, first + mine.astype(np.int64), nobody))
-        first += len(stays)
-    columns = zip(*((rows.units, rows.values, rows.places, rows.nobody) for rows in chosen), strict=True)
-    return UnitRows(*(np.concatenate(column) for column in columns))
+def taken(shard: Shard, bucket: int, bound: int) -> Taken:
+    """What a shard has of a bucket. Where that is much, as of a unit with most rows, without what goes in any case."""
+    rows = shard.rows(bucket)
+    if len(rows) <= HEAVY_ROWS:
+        return Taken(rows, len(rows), None)
+    left = np.flatnonzero(~_beyond(rows, bound))
+    return Taken(rows[left], len(rows), left)
 
 
-def _owners(column: Any, unit: str, through: Through | None) -> Identities:
-    """The units of a column's rows."""
-    own = identities(column, unit)
-    if through is None:
-        return own
-    words, missing = through(own.words)
-    return Identities(words, missing | own.missing)
+def decided(parts: Sequence[Taken], bound: int) -> list[Bits]:
+    """Which rows of a bucket go, by shard: all but the `bound` smallest hashes of a unit, the first of those alike."""
+    gone = _beyond(np.concatenate([part.rows for part in parts]), bound)
+    ends = np.cumsum([len(part.rows) for part in parts])
+    return [_bits(part, own) for part, own in zip(parts, np.split(gone, ends[:-1]), strict=True)]
 
 
-def value_words(codes: Codes) -> Words:
-    """A 64 bit mix of each row's codes."""
-    mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for row in codes:
-        mixed = (mixed ^ row.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
-    return mixed
+def _bits(part: Taken, gone: NDArray[np.bool_]) -> Bits:
+    flags = gone
+    if part.places is not None:
+        flags = np.ones(part.count, dtype=bool)
+        flags[part.places] = gone
+    return np.packbits(flags) if flags.any() else None
 
 
-def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
-    """Rows of no unit and beyond the bound, by partition, ascending: all but the `bound` smallest hashes of a unit."""
-    by_partition = {part: rows for mapping in parts for part, rows in mapping.items()}
-    if not by_partition:
-        return {}
-    ends = np.cumsum([len(rows.places) for rows in by_partition.values()])
-    units = np.concatenate([rows.units for rows in by_partition.values()])
-    values = np.concatenate([rows.values for rows in by_partition.values()])
-    order = np.lexsort((values, units[:, 1], units[:, 0]))
-    beyond = np.zeros(len(order), dtype=bool)
-    beyond[order] = _rank_in_unit(units[order]) >= bound
-    flags = np.split(beyond, ends[:-1])
-    gone = {part: rows.places[flag] for (part, rows), flag in zip(by_partition.items(), flags, strict=True)}
-    return {part: np.sort(np.concatenate([gone[part], rows.nobody])) for part, rows in by_partition.items()}
+def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, Marked]:
+    """The rows that go, of every partition that has any. `found`: those of each bucket; of nobody's all go."""
+    flags, nobody = np.zeros(sum(shard.lengths), dtype=bool), 0
+    for bucket, bits in enumerate(found):
+        nobody = bucket + 1
+        if bits is not None:
+            places = shard.places(bucket)
+            flags[places] = np.unpackbits(bits, count=len(places)).view(bool)
+    flags[shard.places(nobody)] = True
+    parts = np.split(flags, np.cumsum(shard.lengths)[:-1])
+    own = zip(shard.partitions, parts, strict=True)
+    return {partition: Marked.of(part) for partition, part in own if part.any()}
 
 
-def _rank_in_unit(units: Words) -> NDArray[np.int64]:
-    """Rank of each row within its run of equal units."""
-    starts = np.ones(len(units), dtype=bool)
-    starts[1:] = (units[1:] != units[:-1]).any(axis=1)
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
-    return np.arange(len(units)) - first
+def _beyond(rows: Words, bound: int) -> NDArray[Any]:
+    from dpscale.tables.unit_loops import beyond
+
+    return np.asarray(beyond(rows, bound))

@@ -11,9 +11,10 @@ from dpscale.adaptive import Scores, draw_chosen, packed
 from dpscale.adaptive.selection import sensitivity
 from dpscale.adaptive.shard import Held, distance
 from dpscale.errors import PlanError
+from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
-from dpscale.mechanisms.aim.schedule import Batched
+from dpscale.mechanisms.aim.schedule import Batched, Published
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
 from dpscale.plans.believed import SCALE, Tables
@@ -116,7 +117,7 @@ def test_one_record_moves_a_score_by_the_sensitivity_at_most(options):
     selection, here = next_selection(state), scores_of(state, counter(table))
     for row in range(0, 40, 4):
         there = scores_of(state, counter(np.delete(table, row, axis=0)))
-        moved = max(abs(one - other) for one, other in zip(here.values(), there.values(), strict=True))
+        moved = max(abs(one - other) for one, other in zip(here, there, strict=True))
         assert moved <= sensitivity(selection, 1)
     largest = max(selection.weights[names] for names in selection.candidates)
     assert sensitivity(selection, 1) == selection.sensitivity == SCALE * largest
@@ -278,14 +279,27 @@ def test_more_rows_a_unit_mean_more_noise():
 
 
 def test_pairs_inside_many_targets_are_candidates_once():
-    """45,760 triples hold 137,280 pairs, of which 2,145 differ: more than the limit, and far fewer."""
+    """45,760 triples hold 137,280 pairs, of which 2,145 differ."""
     sizes = {f"x{i}": 2 for i in range(66)}
     setting = Setting(sizes, tuple(combinations(sizes, 3)), Fraction(1))
     assert len(setting.candidates) == 2145
     assert set(setting.weights.values()) == {64}
 
 
-def test_too_many_candidates_are_refused_before_they_are_made():
+@pytest.mark.parametrize(("schedule", "remedy"), [
+    (Batched(degree=30), "set mechanism.degree = 2"),
+    (Published(), "set mechanism.published = false"),
+])  # fmt: skip
+def test_too_many_candidates_are_refused_before_they_are_made(schedule, remedy, monkeypatch):
+    monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
     sizes = {f"x{i}": 2 for i in range(60)}
-    with pytest.raises(PlanError, match="over 100,000 sets to choose among"):
-        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=Batched(degree=30)))
+    with pytest.raises(PlanError, match=f"over 1,000 sets to choose among.*{remedy}"):
+        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=schedule))
+
+
+def test_the_default_is_not_advised(monkeypatch):
+    monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
+    sizes = {f"x{i}": 2 for i in range(60)}
+    with pytest.raises(PlanError, match="marginals over fewer attributes") as refused:
+        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1)))
+    assert "degree" not in str(refused.value)

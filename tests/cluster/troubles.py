@@ -26,6 +26,12 @@ ROUNDS = {  # of an adaptive job
 }
 
 
+UNITS = {  # of rows dealt by their unit
+    "dealing": ("dpscale.engine.bounding", "deal"),
+    "taking": ("dpscale.tables.units", "taken"),
+    "deciding": ("dpscale.tables.units", "decided"),
+    "marking": ("dpscale.tables.units", "marked"),
+}
 ROWS = {"rows": ("dpscale.stages.synthesize", "counted")}  # when its files are written
 changes: list[str] = []  # what tests did to this worker
 
@@ -42,7 +48,7 @@ def arm(stage: str) -> None:
     import importlib
 
     changes.append(stage)
-    module, name = (PLACES | ROUNDS | ROWS)[stage]
+    module, name = (PLACES | ROUNDS | ROWS | UNITS)[stage]
     setattr(importlib.import_module(module), name, die)
 
 

@@ -113,7 +113,7 @@ def kept_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.Dat
                        data.max_rows_per_unit, 1000, 1 << 20, drop=True,
                        through=read_through(engine, hops) if hops else None)  # fmt: skip
     frame = pd.read_parquet(data.path)
-    return frame.drop(index=np.concatenate(list(gone.values())) if gone else [])
+    return frame.drop(index=np.concatenate([rows.places for rows in gone.values()]) if gone else [])
 
 
 def moved(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list[float]:

@@ -1,14 +1,16 @@
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dpscale.privacy import selection
 from dpscale.privacy.conversion import mu_of_exponential
-from dpscale.privacy.selection import _located, _screened, draw_index, epsilon_below, scale_for
+from dpscale.privacy.selection import Urn, _located, draw_index, epsilon_below, margin, scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 
 
@@ -61,22 +63,108 @@ def test_an_undecided_prefix_asks_for_more_words():
     assert len(script.left) <= 2
 
 
-@given(
-    st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=40),
-    st.integers(0, 2**128 - 1),
-    st.fractions(0, 3, max_denominator=10**6),
+def by_intervals(scores, left, scale, prefix, bits=128):
+    """The place among those left by rational bounds alone, None where 128 bits do not tell."""
+    places = [place for place, kept in enumerate(left) if kept]
+    most = max(scores[place] for place in places)
+    found = _located([(most - scores[place]) * scale for place in places], prefix, bits)
+    return None if found is None else places[found]
+
+
+def draws_as_the_intervals_do(make, scores, scale, taken, prefixes):
+    """Draw, take out what was drawn and some more, draw again: after every step as the intervals have it."""
+    urn, left = make(scores, scale), [True] * len(scores)
+    for prefix, further in zip(prefixes, taken, strict=False):
+        place = by_intervals(scores, left, scale, prefix)
+        if place is not None and urn.draw(Script(prefix >> 64, prefix & 2**64 - 1)) != place:
+            return False
+        out = {max(range(len(scores)), key=lambda one: (left[one], scores[one])) if place is None else place}
+        out |= {one % len(scores) for one in further}
+        urn.take(out)
+        left = [kept and one not in out for one, kept in enumerate(left)]
+        if not any(left):
+            break
+    return True
+
+
+scores_of_any_size = st.lists(
+    st.integers(-(10**6), 10**6) | st.integers(-40, 40) | st.integers(-(10**25), 10**25), min_size=1, max_size=40
 )
-def test_floats_find_what_the_intervals_find(scores, prefix, scale):
-    gaps = [max(scores) - score for score in scores]
-    found = _screened(gaps, scale, prefix / 2**128)
-    if found is not None:
-        assert found == _located([Fraction(gap) * scale for gap in gaps], prefix, 128)
+prefixes = st.lists(st.integers(0, 2**128 - 1), min_size=6, max_size=6)
+takings = st.lists(st.lists(st.integers(0, 39), max_size=5), min_size=6, max_size=6)
+
+
+@given(scores_of_any_size, st.fractions(0, 3, max_denominator=10**6), takings, prefixes)
+def test_an_urn_draws_what_the_intervals_draw_whatever_was_taken(scores, scale, taken, prefixes):
+    assert draws_as_the_intervals_do(Urn, scores, scale, taken, prefixes)
+
+
+class Forgetful(Urn):
+    """Planted: what is taken out keeps its part of the sums."""
+
+    def take(self, places):
+        self._left[list(places)] = False
+
+
+class Sloppy(Urn):
+    """Planted: weights are never taken anew, so that those left of a steep law are nothing."""
+
+    def _edges(self):
+        if not self._sums.any():
+            self._weigh()
+        return np.maximum(np.cumsum(self._sums), 5e-324)
+
+
+@pytest.mark.parametrize("planted", [Forgetful, Sloppy])
+def test_an_urn_that_forgets_is_found(planted, monkeypatch):
+    monkeypatch.setattr(selection, "margin", lambda side: -1.0)  # floats alone decide
+    scores = [0, -5000, -10_000, -10_000]
+    many = [[number << 120] * 4 for number in range(256)]
+    assert not all(draws_as_the_intervals_do(planted, scores, Fraction(1, 2), [[]] * 4, own) for own in many)
+
+
+def test_floats_stay_within_their_margin_where_it_is_widest():
+    """Many equal weights far below the first, which is taken out: the largest mean exponent. Edges against mpmath's."""
+    n, scale = 5000, Fraction(277, 1000)
+    scores = [0, *(-1000 + place % 7 for place in range(n - 1))]
+    urn = Urn(scores, scale)
+    urn._edges()
+    urn.take([0])
+    edges = urn._edges()
+    exact = np.cumsum([mpmath.exp((score + 1000) * mpmath.mpf(277) / 1000) for score in scores[1:]])
+    sides = np.arange(1, n // urn._side) * urn._side
+    errors = [abs(edges[row] / edges[-1] - float(exact[side - 2] / exact[-1])) for row, side in enumerate(sides)]
+    assert max(errors) < margin(urn._side) / 2
+    assert edges[-1] < 1e-100  # not weighed anew yet
 
 
 def test_near_an_edge_floats_do_not_decide():
-    assert _screened([0, 0], Fraction(1), 0.5 + 1e-10) is None
-    assert _screened([0, 0], Fraction(1), 0.5 + 1e-8) == 1
-    assert _screened([0] * 7, Fraction(0), 3 / 7) is None
+    for scores, edge in (([0, 0], 0.5), ([0] * 7, 3 / 7)):
+        apart = margin(math.isqrt(len(scores) - 1) + 1)
+        urn = Urn(scores, Fraction(1))
+        assert urn._screened(edge + apart / 2) is None
+        assert urn._screened(edge + 2 * apart) == round(edge * len(scores))
+
+
+def test_an_urn_holds_a_million_and_shows_none():
+    urn = Urn(np.arange(10**6) % 1000 - 500, Fraction(1, 50))
+    drawn = []
+    for number in range(200):
+        drawn.append(urn.draw(stream(number)))
+        urn.take(drawn[-1:])
+    assert len(set(drawn)) == 200
+    weights = law(range(-500, 500), Fraction(1, 50))
+    assert chisquare(*_halves(np.array(drawn) % 1000, weights)).pvalue > 1e-4
+    assert repr(urn) == "Urn(hidden)"
+    urn.take(range(10**6))
+    with pytest.raises(ValueError, match="none that is left"):
+        urn.draw(stream(1))
+
+
+def _halves(drawn, weights):
+    """Draws and expectations in four parts of about equal chance."""
+    parts = np.minimum((np.cumsum(weights) * 4).astype(int), 3)
+    return np.bincount(parts[drawn], minlength=4), len(drawn) * np.bincount(parts, weights)
 
 
 def test_huge_gaps_and_one_candidate():

@@ -122,7 +122,7 @@ def kept(folder, rows, bound):
     out = rows_beyond(ENGINE, domain, partition_groups(partitions, 1), "unit", bound, 50, 1 << 20, drop=True)
     left = Counter()
     for part, mine in zip(partitions, (rows[::2], rows[1::2]), strict=True):
-        gone = set(out[part].tolist())
+        gone = set(out[part].places.tolist()) if part in out else set()
         inside = [row for place, row in enumerate(mine) if place not in gone]
         left.update(row for row in inside if row[1] in (0, 1, 2) and row[2] in (0, 1))
     return left

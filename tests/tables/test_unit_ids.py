@@ -21,7 +21,18 @@ import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.bounding import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
-from dpscale.tables.unit_ids import canonical, canonical_texts, identities, one_family
+from dpscale.tables.numbers import bytes_of
+from dpscale.tables.unit_ids import (
+    KEY_WORDS,
+    LONGEST_NAME,
+    NAMED,
+    _spelled_out,
+    canonical,
+    canonical_texts,
+    identities,
+    one_family,
+)
+from dpscale.tables.unit_loops import plain_words
 from tests.tables.naive import NULL_WORDS
 
 DAY = datetime.datetime(2020, 1, 1)
@@ -281,3 +292,37 @@ def test_rows_without_a_unit_are_refused_or_left_out_each_by_itself(tmp_path):
     (tmp_path / "again").mkdir()
     (tmp_path / "data").rename(tmp_path / "again" / "data")
     assert estimate(tmp_path / "again", unit_nulls="drop") == pytest.approx(1000, abs=30)
+
+
+# Texts in one look
+
+LETTERS = st.characters(codec="utf-8")
+ODD_TEXTS = [*NAMED, "0", "-0", "00", "-", "", "-1", "1" * 18, "1" * 19, "-" + "9" * 18, "1e5", "person-1", " person-1"]
+ODD_TEXTS += ["a" * 9, "a" * 10, "infinity12", "1234567890+", "123456789012x", "é" * 12, "x" * 300, "\x7fabcdefghijkl"]
+TEXTS = [st.none(), st.sampled_from(ODD_TEXTS), st.text(LETTERS, max_size=20), st.text("0123456789-", max_size=20),
+         st.text("abc-019", max_size=30)]  # fmt: skip
+
+
+@given(st.lists(st.one_of(TEXTS), max_size=12))
+def test_texts_in_one_look_are_what_they_are_spelled_out(texts):
+    """Plain and sliced, and as entries of a dictionary: as every text alone, spelled out and hashed by pandas."""
+    column = pa.array(["left out", *texts], pa.string())[1:]
+    found = identities(column, "u")
+    assert found.words.shape == (len(texts), 2)
+    for row, text in enumerate(texts):
+        own = _spelled_out(pa.array([text or ""], pa.large_string()))
+        assert found.missing[row] == own.missing[0]
+        assert own.missing[0] or found.words[row].tolist() == own.words[0].tolist()
+    alike = identities(column.dictionary_encode(), "u")
+    np.testing.assert_array_equal(found.missing, alike.missing)
+    np.testing.assert_array_equal(found.words[~found.missing], alike.words[~found.missing])
+
+
+def test_most_ids_are_seen_in_one_look():
+    texts = pa.array(
+        ["person-1", "550e8400-e29b-41d4-a716-446655440000", "4711", "-3", "me@example.org"], pa.large_string()
+    )
+    plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1]
+    assert plain.all()
+    texts = pa.array(["none", "-Infinity", "1.50", "007", " a1", "é1", "1e5"], pa.large_string())
+    assert not plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1].any()

@@ -9,9 +9,9 @@ from dpscale.mechanisms.contract import Mechanism, NoOptions
 
 
 class Branches(Selection):
-    """Only pairs that close no circle are left."""
+    """Pairs that close a circle are lost."""
 
-    def left(self, chosen):
+    def lost(self, chosen):
         root = {name: name for names in self.candidates for name in names}
 
         def root_of(name):
@@ -19,7 +19,7 @@ class Branches(Selection):
 
         for one, other in chosen:
             root[root_of(one)] = root_of(other)
-        return [(one, other) for one, other in self.candidates if root_of(one) != root_of(other)]
+        return [place for place, (one, other) in enumerate(self.candidates) if root_of(one) == root_of(other)]
 
 
 class Tree(Chosen):

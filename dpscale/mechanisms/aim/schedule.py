@@ -25,6 +25,10 @@ class RoundSchedule(Protocol):
     def selecting(self) -> Fraction: ...
     @property
     def penalty(self) -> float: ...
+    @property
+    def fewer(self) -> str:
+        """What makes fewer candidates."""
+
     def sizes(self, attributes: int) -> tuple[int, int]:
         """The fewest and the most attributes of a candidate."""
 
@@ -50,6 +54,7 @@ class Published:
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
+    fewer: str = "ask for smaller marginals, or set mechanism.published = false"
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, attributes
@@ -87,6 +92,10 @@ class Batched:
     rounds: int = 9
     degree: int = DEGREE
 
+    @property
+    def fewer(self) -> str:
+        return fewer(self.degree)
+
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 2, self.degree
 
@@ -111,6 +120,11 @@ class Batched:
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
         return self.growth * step if 2 * vain(moved, noise, self.patience) > len(moved) else step
+
+
+def fewer(degree: int) -> str:
+    """What makes fewer candidates of sets of up to `degree` attributes."""
+    return f"set mechanism.degree = {DEGREE}" if degree > DEGREE else "ask for marginals over fewer attributes"
 
 
 def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:

@@ -7,9 +7,10 @@ record moves by at most SCALE (`adaptive.shard`), so the sensitivity of a score 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from dpscale.mechanisms.aim.orders import VERSION
@@ -34,20 +35,22 @@ class Selection:
     penalty: float
     rows_per_unit: int
 
-    @property
+    @cached_property
     def sensitivity(self) -> int:
         """How far one unit moves any score."""
         return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates)
 
-    def left(self, chosen: Sequence[AttributeSet]) -> Sequence[AttributeSet]:
-        """All that were not chosen yet."""
-        taken = set(chosen)
-        return [names for names in self.candidates if names not in taken]
+    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+        """None but those chosen."""
+        return ()
 
     def offset(self, names: AttributeSet) -> int:
         """The penalty in units of 1/SCALE."""
-        cells = math.prod(self.groups[name].count for name in names)
-        return round(SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit) * cells)
+        return round(self._cell_penalty * math.prod(self.groups[name].count for name in names))
+
+    @cached_property
+    def _cell_penalty(self) -> float:
+        return SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit)
 
     def label(self, rank: int) -> dict[str, Any]:
         """What names the draw, besides release and snapshot."""

@@ -13,7 +13,7 @@ from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
 from dpscale.names import AttributeSet
 
-MOST_CANDIDATES = 10**5
+MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes
 OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
 
 
@@ -57,7 +57,7 @@ class Setting:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
             if len(inside) > MOST_CANDIDATES:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
-                                "ask for smaller marginals, or set mechanism.degree = 2")  # fmt: skip
+                                self.schedule.fewer)  # fmt: skip
         position = {name: index for index, name in enumerate(self.sizes)}
         return tuple(sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept])))
 

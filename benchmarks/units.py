@@ -1,0 +1,154 @@
+"""What a bound of rows a person costs: rows dealt by their unit and decided, beside counting without units.
+
+Writes tables of 20 attributes with a person to each row, four rows a person on average and three allowed; then prints
+seconds (wall and of all processes) to count pairs and triples, to find the rows that go, the ratio of both together to
+counting alone, and peak memory. On a cluster of processes also the largest message that its scheduler or client got.
+
+    python benchmarks/units.py [--rows 1e7] [--files 8] [--kind int text] [--memory 4GiB 256MiB] [--cluster 2GiB]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpscale import Domain, Table
+from dpscale.engine import resolve
+from dpscale.engine.bounding import handed, rows_beyond, survey_units
+from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+
+SIZES = (2, 3, 4, 5, 5, 6, 8, 8, 10, 10, 10, 12, 16, 16, 20, 20, 24, 30, 40, 50)
+DOMAIN = Domain({f"a{i:02d}": size for i, size in enumerate(SIZES)})
+BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def written(folder: Path, rows: int, files: int, kind: str) -> Path:
+    """The table, made unless it is there."""
+    place = folder / f"{rows}-{files}-{kind}"
+    place.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        if not (path := place / f"{number:04d}.parquet").exists():
+            rng, count = np.random.default_rng(number), rows // files
+            person: Any = rng.integers(0, rows // 4, count)
+            columns = {name: pa.array((rng.random(count) ** 1.5 * DOMAIN[name].size).astype(np.int8))
+                       for name in DOMAIN.names}  # fmt: skip
+            owner = pa.array(person if kind == "int" else np.char.add("person-", person.astype(str)))
+            pq.write_table(pa.table(columns | {"person": owner}), path, row_group_size=1 << 20)
+    return place
+
+
+class Clock:
+    """Seconds on the wall and of processors, of this process and of workers."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def now(self) -> tuple[float, float]:
+        times = [spent(), *(self._client.run(spent).values() if self._client else ())]
+        return perf_counter(), sum(times)
+
+    @contextmanager
+    def timed(self, into: dict[str, tuple[float, float]], name: str) -> Iterator[None]:
+        wall, used = self.now()
+        yield
+        now, after = self.now()
+        into[name] = now - wall, after - used
+
+
+def spent() -> float:
+    own = os.times()
+    return own.user + own.system + own.children_user + own.children_system
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def measured(place: Path, rows: int, memory: int, client: Any = None, scheduler: str = "threads") -> None:
+    engine = resolve(client) if client else resolve(scheduler=scheduler)
+    table, clock, found = Table.open(place, DOMAIN).split(), Clock(client), dict[str, tuple[float, float]]()
+    groups, names = partition_groups(table.partitions, engine.workers), DOMAIN.names
+    for round_ in ("warm", "timed"):
+        with clock.timed(found, "units"):
+            guess = survey_units(engine, table.partitions, "person")
+            dropped = handed(engine, rows_beyond(engine, DOMAIN, groups, "person", 3, guess, memory, names))
+        for degree in (2, 3) if round_ == "timed" else (2,):
+            [one] = plan_passes(DOMAIN, list(combinations(names, degree)), 1 << 30, engine.workers)
+            for also, given in (("", None), (" without them", dropped)):
+                with clock.timed(found, f"{degree}-way{also}"):
+                    run_pass(engine, one, groups, names, given)
+    told = " | ".join(f"{name} {wall:.2f} s ({used:.2f})" for name, (wall, used) in found.items())
+    ratios = [(found["units"][k] + found[f"{degree}-way without them"][k]) / found[f"{degree}-way"][k]
+              for degree in (2, 3) for k in (0, 1)]  # fmt: skip
+    held = max(client.run(peak).values()) if client else peak()
+    print(f"  {told}\n  with units over without: 2-way {ratios[0]:.2f} (CPU {ratios[1]:.2f}), 3-way {ratios[2]:.2f} "
+          f"(CPU {ratios[3]:.2f}); {found['units'][1] / rows * 1e9:.0f} ns a row; peak {held:.2f} GiB",
+          flush=True)  # fmt: skip
+
+
+@contextmanager
+def weighed() -> Iterator[list[int]]:
+    """Sizes of all messages that this process gets."""
+    from distributed.comm import tcp
+
+    sizes, before = [0], tcp.from_frames
+
+    async def told(frames: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(sum(memoryview(frame).nbytes for frame in frames))
+        return await before(frames, *arguments, **options)
+
+    tcp.from_frames = told
+    try:
+        yield sizes
+    finally:
+        tcp.from_frames = before
+
+
+def on_cluster(place: Path, rows: int, memory: int, limit: str) -> None:
+    from distributed import Client, LocalCluster
+
+    with (LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address=None) as made,
+          Client(made) as client, weighed() as sizes):  # fmt: skip
+        before = {worker.pid for worker in made.workers.values()}
+        measured(place, rows, memory, client)
+        lost = len(before - {worker.pid for worker in made.workers.values()})
+    print(f"  largest message {max(sizes) / 1e6:.2f} MB of {len(sizes):,}; workers lost: {lost}", flush=True)
+
+
+def size_of(text: str) -> int:
+    return int(text[:-3]) * BYTES[text[-3:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=float, default=1e7)
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--kind", nargs="+", default=["int", "text"])
+    parser.add_argument("--memory", nargs="+", default=["4GiB", "256MiB"])
+    parser.add_argument("--cluster", default="", help="memory limit of each of two workers; none without")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "dpscale-units"))
+    args = parser.parse_args()
+    for kind in args.kind:
+        place = written(args.folder, int(args.rows), args.files, kind)
+        for memory in args.memory:
+            print(f"{int(args.rows):,} rows, {args.files} files, ids: {kind}, memory {memory}")
+            if args.cluster:
+                on_cluster(place, int(args.rows), size_of(memory), args.cluster)
+            else:
+                measured(place, int(args.rows), size_of(memory))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Rows dealt by their unit, from worker to worker: the rows of before, also where a worker and its disk are lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.engine import bounding, resolve
+from dpscale.engine.bounding import handed, rows_beyond
+from dpscale.engine.counting import partition_groups, plan_passes, run_pass
+from dpscale.tables import count_marginals
+from dpscale.tables.unit_shards import Dealing
+from tests.cluster.troubles import UNITS, arm
+from tests.engine import old_units
+
+DOMAIN = dp.Domain({"a": 3, "b": 3})
+ROWS, MEMORY = 120_000, 1 << 22
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Eight files; many units of few rows, one with a third of all."""
+    folder, rng = tmp_path_factory.mktemp("units"), np.random.default_rng(1)
+    for number in range(8):
+        unit = np.where(rng.random(ROWS // 8) < 0.3, 7, rng.integers(0, ROWS // 4, ROWS // 8))
+        columns = {"unit": unit, "a": rng.integers(0, 3, ROWS // 8), "b": rng.integers(0, 3, ROWS // 8)}
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+    return dp.Table.open(folder, DOMAIN)
+
+
+@pytest.fixture(scope="module")
+def groups(table):
+    return partition_groups(table.partitions, 2)
+
+
+@pytest.fixture(scope="module")
+def wanted(groups):
+    return old_units.rows_beyond(DOMAIN, groups, "unit", 3, ROWS, 1 << 30)
+
+
+def held(dask_worker):
+    """Files without a name that this process has open in its own folder."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(one) for one in links if one.exists() or one.is_symlink()
+            if str(dask_worker.local_directory) in os.readlink(one) and "deleted" in os.readlink(one)]  # fmt: skip
+
+
+def same(found, wanted):
+    return {part: rows.places.tolist() for part, rows in found.items()} == {p: r.tolist() for p, r in wanted.items()}
+
+
+@pytest.mark.parametrize("lost", [None, *UNITS])
+def test_the_same_rows_whichever_worker_is_lost_and_nothing_is_left(cluster, client, groups, wanted, lost):
+    if lost:
+        client.run(arm, lost, workers=list(client.nthreads())[:1])
+    before = {worker.pid for worker in cluster.workers.values()}
+    assert same(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), wanted)
+    after = {worker.pid for worker in cluster.workers.values()}
+    assert (before != after) == bool(lost)
+    client.wait_for_workers(2, timeout=60)
+    assert not any(client.run(held).values())
+
+
+def test_what_a_worker_holds_is_seen(client, table):
+    dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 1, 1000)
+    engine = resolve(client)
+    with engine.scratch() as use:
+        shards = engine.keep(bounding._dealt, [(dealing, table.partitions, False, use)])
+        assert any(client.run(held).values())
+    assert shards
+    assert not any(client.run(held).values())
+
+
+def test_counts_leave_out_what_was_sent_once(client, table, groups, wanted, monkeypatch):
+    monkeypatch.setattr(bounding, "SMALL", 10)
+    engine = resolve(client)
+    dropped = handed(engine, rows_beyond(engine, DOMAIN, groups, "unit", 3, ROWS, MEMORY))
+    [one] = plan_passes(DOMAIN, [("a", "b")], 1 << 20, 2)
+    found = sum(int(counts.sum()) for counts in client.gather(run_pass(engine, one, groups, (), dropped)))
+    assert found == count_marginals(table, [("a", "b")])["a", "b"].sum() - sum(map(len, wanted.values()))
+
+
+def test_no_row_passes_the_scheduler(client, groups, wanted, monkeypatch):
+    """All messages of this process, the scheduler's and the client's, are far smaller than the rows' hashes."""
+    from distributed.comm import tcp
+
+    sizes, from_frames = [], tcp.from_frames
+
+    async def weighed(frames, *arguments, **options):
+        sizes.append(sum(memoryview(frame).nbytes for frame in frames))
+        return await from_frames(frames, *arguments, **options)
+
+    monkeypatch.setattr(tcp, "from_frames", weighed)
+    assert same(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), wanted)
+    assert len(sizes) > 20
+    assert max(sizes) < ROWS

@@ -1,0 +1,140 @@
+"""The rule as it was once, an oracle: hashes of all rows in one place, sorted; every bucket reads everything again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.errors import DataError
+from dpscale.tables.count import encode_batch
+from dpscale.tables.encode import Codes
+from dpscale.tables.table import Partition
+from dpscale.tables.through import Through
+from dpscale.tables.unit_ids import Identities, Words, identities
+
+ROW_BYTES = 64
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Rows of some partitions in one bucket of units: unit (two words), value hash, and where each row stands.
+
+    `nobody`: rows of no unit, of all buckets, told with the first one.
+    """
+
+    units: Words
+    values: Words
+    places: NDArray[np.int64]
+    nobody: NDArray[np.int64]
+
+
+NONE = UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def buckets(rows: int, memory: int) -> int:
+    """How many buckets keep the rows' hashes within the memory."""
+    return max(1, -(-rows * ROW_BYTES // max(memory, 1)))
+
+
+def unit_rows(
+    domain: Domain,
+    partitions: Sequence[Partition],
+    unit: str,
+    bucket: int,
+    bucket_count: int,
+    names: Sequence[str] | None = None,
+    drop: bool = False,
+    through: Through | None = None,
+) -> dict[Partition, UnitRows]:
+    """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all.
+
+    `drop`: rows without a unit are left out; else DataError. `through`: whose the ids in the column are.
+    """
+    names = tuple(names or domain.names)
+    return {
+        part: _partition_rows(domain, part, unit, bucket, bucket_count, names, drop, through) for part in partitions
+    }
+
+
+def _partition_rows(
+    domain: Domain,
+    partition: Partition,
+    unit: str,
+    bucket: int,
+    bucket_count: int,
+    names: Sequence[str],
+    drop: bool,
+    through: Through | None,
+) -> UnitRows:
+    chosen, first = [NONE], 0
+    for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
+        codes, gone = encode_batch(domain, batch, names)
+        owners = _owners(batch[unit], unit, through)
+        if owners.missing.any() and not drop:
+            raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
+                            'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
+        stays = ~owners.missing & (owners.words[:, 0] % np.uint64(bucket_count) == bucket)
+        mine = np.flatnonzero(stays if gone is None else stays & ~gone)
+        nobody = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.nobody
+        values = value_words(codes)[mine] ^ owners.words[mine, 1]
+        chosen.append(UnitRows(owners.words[mine], values, first + mine.astype(np.int64), nobody))
+        first += len(stays)
+    columns = zip(*((rows.units, rows.values, rows.places, rows.nobody) for rows in chosen), strict=True)
+    return UnitRows(*(np.concatenate(column) for column in columns))
+
+
+def _owners(column: Any, unit: str, through: Through | None) -> Identities:
+    """The units of a column's rows."""
+    own = identities(column, unit)
+    if through is None:
+        return own
+    words, missing = through(own.words)
+    return Identities(words, missing | own.missing)
+
+
+def value_words(codes: Codes) -> Words:
+    """A 64 bit mix of each row's codes."""
+    mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for row in codes:
+        mixed = (mixed ^ row.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
+    """Rows of no unit and beyond the bound, by partition, ascending: all but the `bound` smallest hashes of a unit."""
+    by_partition = {part: rows for mapping in parts for part, rows in mapping.items()}
+    if not by_partition:
+        return {}
+    ends = np.cumsum([len(rows.places) for rows in by_partition.values()])
+    units = np.concatenate([rows.units for rows in by_partition.values()])
+    values = np.concatenate([rows.values for rows in by_partition.values()])
+    order = np.lexsort((values, units[:, 1], units[:, 0]))
+    beyond = np.zeros(len(order), dtype=bool)
+    beyond[order] = _rank_in_unit(units[order]) >= bound
+    flags = np.split(beyond, ends[:-1])
+    gone = {part: rows.places[flag] for (part, rows), flag in zip(by_partition.items(), flags, strict=True)}
+    return {part: np.sort(np.concatenate([gone[part], rows.nobody])) for part, rows in by_partition.items()}
+
+
+def _rank_in_unit(units: Words) -> NDArray[np.int64]:
+    """Rank of each row within its run of equal units."""
+    starts = np.ones(len(units), dtype=bool)
+    starts[1:] = (units[1:] != units[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
+    return np.arange(len(units)) - first
+
+
+def rows_beyond(domain, groups, unit, bound, rows, memory, names=None, drop=False, through=None):
+    """Rows to leave out, by partition, ascending."""
+    count, by_partition = buckets(rows, memory // 2), {}
+    for bucket in range(count):
+        parts = [unit_rows(domain, group, unit, bucket, count, names, drop, through) for group in groups]
+        for part, places in dropped(parts, bound).items():
+            by_partition.setdefault(part, []).append(places)
+    return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}

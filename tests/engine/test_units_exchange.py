@@ -1,0 +1,174 @@
+"""The exchange of shards keeps the very rows that were kept when all hashes were sorted in one place (`old_units`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpscale as dp
+from dpscale.engine import LocalEngine, bounding
+from dpscale.engine.bounding import handed, rows_beyond
+from dpscale.engine.counting import partition_groups
+from dpscale.storage import scratch
+from dpscale.tables import unit_loops, units
+from dpscale.tables.marked import Marked
+from dpscale.tables.through import Through
+from dpscale.tables.unit_ids import identities
+from tests.engine import old_units
+
+UNITS = st.one_of(st.none(), st.integers(0, 5), st.integers(0, 40))
+
+
+def domain_of(dropping):
+    policies = {"outside": "drop", "nulls": "drop"} if dropping else {}
+    return dp.Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 3, **policies} for name in "ab"}})
+
+
+def write(folder, pieces):
+    for number, piece in enumerate(pieces):
+        columns = {name: pa.array([row[i] for row in piece], pa.int64()) for i, name in enumerate(("unit", "a", "b"))}
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=7)
+
+
+def both(engine, domain, partitions, workers, bound, memory, **options):
+    """The rows left out, now and then: by partition, ascending."""
+    groups, asked = partition_groups(partitions, workers), ("unit", bound, 60)
+    now = rows_beyond(engine, domain, groups, *asked, memory, **options)
+    then = old_units.rows_beyond(domain, groups, *asked, 1 << 30, **options)
+    return {part: rows.places.tolist() for part, rows in now.items()}, {
+        part: rows.tolist() for part, rows in then.items() if len(rows)
+    }
+
+
+@st.composite
+def tables(draw):
+    """Rows in files; nulls among the units; values of which some are dropped."""
+    dropping = draw(st.booleans())
+    value = st.integers(0, 3 if dropping else 2)
+    row = st.tuples(UNITS, value, value)
+    return dropping, draw(st.lists(st.lists(row, min_size=1, max_size=25), min_size=1, max_size=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([200, 2000, 1 << 14, 1 << 30]), st.booleans())
+def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, bound, workers, memory, heavy):
+    dropping, pieces = table
+    folder = tmp_path_factory.mktemp("units")
+    write(folder, pieces)
+    domain = domain_of(dropping)
+    engine, partitions = LocalEngine("threads", 2), dp.Table.open(folder, domain).split().partitions
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
+        patch.setattr(bounding, "LEAST_SEGMENT", 5)
+        patch.setattr(bounding, "KEYS_SENT", 2)
+        now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
+        assert now == then
+        through = Through.made(
+            identities(pa.array([1, 2, 3, 30]), "u").words, identities(pa.array([1, 1, 2, 1]), "u").words
+        )
+        now, then = both(engine, domain, partitions, workers, bound, memory, drop=True, through=through)
+        assert now == then
+
+
+def test_a_rule_that_forgets_ties_is_found(tmp_path, monkeypatch):
+    """Planted: of rows that are alike another stays."""
+    write(tmp_path, [[(1, 0, 0)] * 3, [(1, 0, 0)] * 3])
+    domain = domain_of(False)
+    partitions = dp.Table.open(tmp_path, domain).partitions
+    now, then = both(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
+    assert now == then
+    beyond = unit_loops.beyond
+    monkeypatch.setattr(unit_loops, "beyond", lambda rows, bound: beyond(rows[::-1].copy(), bound)[::-1])
+    now, then = both(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
+    assert now != then
+
+
+def many_rows(folder, count=60_000, files=6):
+    """Units with few rows, one with a third of all."""
+    rng = np.random.default_rng(3)
+    for number in range(files):
+        rows = count // files
+        unit = np.where(rng.random(rows) < 0.3, 7, rng.integers(0, count // 5, rows))
+        table = pa.table({"unit": unit, "a": rng.integers(0, 3, rows), "b": rng.integers(0, 3, rows)})
+        pq.write_table(table, folder / f"{number}.parquet")
+    return dp.Table.open(folder, domain_of(False)).partitions
+
+
+@pytest.mark.parametrize(("scheduler", "memory"), [("threads", 1 << 20), ("processes", 1 << 24)])
+def test_on_disk_and_in_processes_too(tmp_path, scheduler, memory):
+    partitions = many_rows(tmp_path)
+    groups, domain = partition_groups(partitions, 2), domain_of(False)
+    now = rows_beyond(LocalEngine(scheduler, 2), domain, groups, "unit", 3, 60_000, memory)
+    then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
+    assert {part: rows.places.tolist() for part, rows in now.items()} == {p: rows.tolist() for p, rows in then.items()}
+
+
+def test_every_row_is_read_once(tmp_path, monkeypatch):
+    partitions, read = many_rows(tmp_path), []
+    batches = type(partitions[0]).batches
+
+    def told(self, *arguments):
+        read.append(self.path)
+        return batches(self, *arguments)
+
+    monkeypatch.setattr(type(partitions[0]), "batches", told)
+    rows_beyond(LocalEngine("synchronous"), domain_of(False), [partitions], "unit", 3, 60_000, 1 << 18)
+    assert sorted(read) == sorted(part.path for part in partitions)
+
+
+def test_what_is_on_disk_tells_no_hash_and_nothing_is_left(tmp_path, monkeypatch):
+    """All that is written is looked for the hashes of the ids, and of the rows."""
+    partitions, seen, folder = many_rows(tmp_path, 6000), [], tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(folder))
+    append = scratch.Sealed.append
+
+    def looked(self, array):
+        start = append(self, array)
+        own = Path(self._path)
+        assert own.stat().st_mode & 0o777 == 0o600
+        assert own.parent.stat().st_mode & 0o777 == 0o700
+        seen.append((own.read_bytes(), array.tobytes(), array.dtype == np.uint64))
+        return start
+
+    monkeypatch.setattr(scratch.Sealed, "append", looked)
+    engine = LocalEngine("synchronous")
+    engine.shares_memory = False  # as processes have it
+    rows_beyond(engine, domain_of(False), [partitions], "unit", 3, 6000, 1 << 10)
+    hashes = identities(pa.array([7]), "unit").words.reshape(-1)
+    assert seen
+    for written, plain, of_rows in seen:
+        assert len(written) >= len(plain)
+        assert all(word.tobytes() in plain for word in hashes) or not of_rows
+        assert not any(word.tobytes() in written for word in hashes)
+        assert plain[:64] not in written
+    assert not any(folder.iterdir())
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=100), st.integers(0, 99), st.integers(1, 120))
+def test_marked_rows_are_bits(flags, first, rows):
+    marked = Marked.of(np.array(flags))
+    wanted = (flags + [False] * 300)[first : first + rows]
+    assert marked.within(first, rows).tolist() == wanted
+    assert marked.places.tolist() == np.flatnonzero(flags).tolist()
+    assert len(marked) == sum(flags)
+    assert "True" not in repr(marked)
+
+
+def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
+    engine, dropped = LocalEngine("synchronous"), {"part": Marked.of(np.ones(100, dtype=bool))}
+    assert handed(engine, dropped) is dropped
+    monkeypatch.setattr(bounding, "SMALL", 3)
+    assert handed(engine, dropped) == dropped
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
+def test_values_are_mixed_as_once(kind):
+    codes = np.random.default_rng(0).integers(0, 200, (7, 1003)).astype(kind)
+    np.testing.assert_array_equal(unit_loops.mixed(codes), old_units.value_words(codes))
