@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpscale.plans.allocation import LAPLACE
 from dpscale.residual import Weights, profile_of
 from dpscale.workload import Family
-from dpscale.workload.wide import is_wide
+from dpscale.workload.wide import LONG
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -26,7 +26,6 @@ Integers = NDArray[np.int64]
 KINDS = ("center", "identity", "matrix", "full", "nested")
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
-LONG = 512  # cells from where a pseudo-inverse takes too long
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +196,7 @@ class Factor:
     @property
     def _flat(self) -> float | None:
         """Where the axis is wide and K is of the cells alone: the covariance is this much of I − 11ᵀ/n."""
-        if self.matrix is not None or not is_wide(self.cells):
+        if self.matrix is not None or self.cells <= LONG:
             return None
         return 1.0 if self.kind == "identity" else self.cells**-2.0
 

@@ -23,10 +23,9 @@ from dpscale.solve.convex import Optimum, mixed
 from dpscale.solve.lattice import centred_on
 from dpscale.solve.solution import Solve
 from dpscale.workload import FAMILIES
-from dpscale.workload.wide import weighted_piece
+from dpscale.workload.wide import LONG, weighted_piece
 
 Array = NDArray[np.float64]
-LONG = 512  # cells from where it is worth it
 NODES, BELOW, SAME = (
     32,
     0.05,

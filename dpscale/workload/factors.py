@@ -13,7 +13,7 @@ from dpscale.names import AttributeSet
 from dpscale.residual import Weights, piece, profile_of
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.parts import ExplicitPart, JointPart
-from dpscale.workload.wide import WideGram, is_wide, known_wide, weighted_piece, wide_scale
+from dpscale.workload.wide import LONG, WideGram, is_wide, known_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
@@ -57,7 +57,7 @@ class Axis:
 @lru_cache(maxsize=4096)
 def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     """The axis of a family at a size, made once."""
-    if is_wide(size):
+    if is_wide(size) or (family == "marginal" and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
     gram = FAMILIES[family].gram(size)
     if weights is None:

@@ -25,7 +25,8 @@ from dpscale.workload.families import FAMILIES
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-DENSE, BLOCKS = 2048, 512  # cells up to which an axis is one; the fewest blocks of a wider one
+LONG, DENSE = 512, 2048  # cells from where an axis is taken by its structure, and up to which it is one
+BLOCKS = 512  # the fewest of a wider one
 WIDEST = DENSE * DENSE
 KNOWN = ("marginal", "prefix", "range")
 
@@ -113,7 +114,9 @@ class WideGram:
 
     @property
     def rows(self) -> Array:
-        """Refused: they would be cells × cells."""
+        """Of cells alone that are not so many; refused else: they would be cells × cells."""
+        if self.cells_alone and not is_wide(self.size):
+            return _contrasts(self.size) / math.sqrt(self.size - 1)
         families = " and ".join(family for family, _ in self.asked)
         raise PlanError(
             "workload",
@@ -122,7 +125,9 @@ class WideGram:
             "coarsen the attribute, ask one family of each set, or take weighted-residuals",
         )
 
-    gram = rows
+    @property
+    def gram(self) -> Array:
+        return self.rows.T @ self.rows
 
     @property
     def cells_alone(self) -> bool:
@@ -132,6 +137,14 @@ class WideGram:
     def mixed(self, gram_of: Callable[[str], Array], profile: Array) -> Array:
         """What is asked of the blocks, or within one, centred by a profile."""
         return weighted_piece(np.sum([weight * gram_of(family) for family, weight in self.asked], axis=0), profile)[0]
+
+
+def _contrasts(size: int) -> Array:
+    """Each cell but the first against those before it: orthonormal rows that are centred."""
+    before = np.arange(1, size, dtype=np.float64)
+    rows = np.tril(np.ones((size - 1, size)))
+    rows[np.arange(size - 1), np.arange(1, size)] = -before
+    return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
 def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, float]:

@@ -106,16 +106,20 @@ def test_parts_that_are_not_of_its_blocks_are_refused():
             NestedFactor("nested", (size,), weights=factor.weights, top=factor.top, inner=factor.inner)
 
 
-def test_an_axis_of_cells_alone_is_known_in_closed_form():
-    dense = {kind: Factor(kind, (8,)) for kind in ("center", "identity")}
-    for kind, factor in dense.items():
-        wider = Factor(kind, (9,))
-        covariance = (np.eye(9) - 1 / 9) * (1.0 if kind == "identity" else 9**-2.0)
-        values = np.random.default_rng(1).normal(size=(2, 9, 3))
-        assert factor._flat is None
-        assert np.allclose(wider.varied(values), np.tensordot(values, covariance, axes=(1, 0)))
-        assert wider.mean_variance == pytest.approx(np.diag(covariance).mean())
-        for name in wide.KNOWN:
-            assert np.allclose(wider.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
-            assert wider.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(9) * covariance).sum())
-            assert FAMILIES[name].trace(9) == np.trace(FAMILIES[name].gram(9))
+@pytest.mark.parametrize("kind", ["center", "identity"])
+def test_an_axis_of_cells_alone_is_known_in_closed_form(kind):
+    size = wide.LONG + 1
+    factor, values = Factor(kind, (size,)), np.random.default_rng(1).normal(size=(2, size, 3))
+    covariance = factor.covariance
+    assert np.allclose(factor.varied(values), np.tensordot(values, covariance, axes=(1, 0)))
+    assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
+    for name in wide.KNOWN:
+        assert np.allclose(factor.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
+        assert factor.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(size) * covariance).sum())
+        assert FAMILIES[name].trace(size) == np.trace(FAMILIES[name].gram(size))
+
+
+def test_contrasts_are_an_orthonormal_basis_of_what_is_centred():
+    rows = wide._contrasts(7)
+    assert np.allclose(rows @ rows.T, np.eye(6))
+    assert np.allclose(rows.sum(axis=1), 0)
