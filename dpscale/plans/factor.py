@@ -194,6 +194,16 @@ class Factor:
         return float(np.diag(self.covariance).mean()) if self._flat is None else self._flat * (1 - 1 / self.cells)
 
     @property
+    def is_long(self) -> bool:
+        """Whether its covariance is not to be made as a matrix of cells × cells."""
+        return self._flat is not None
+
+    def sums_covariance(self, ends: Integers) -> Array:
+        """The covariance of sums between neighbouring ends, of a long axis."""
+        widths = np.diff(ends)
+        return (self._flat or 0.0) * (np.diag(widths) - np.outer(widths, widths) / self.cells)
+
+    @property
     def _flat(self) -> float | None:
         """Where the axis is wide and K is of the cells alone: the covariance is this much of I − 11ᵀ/n."""
         if self.matrix is not None or self.cells <= LONG:

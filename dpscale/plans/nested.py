@@ -145,6 +145,14 @@ class NestedFactor(Factor):
         return (total + sum(run.count * float(np.trace(factor.covariance)) for run, factor in self._each)) / self.cells
 
     @property
+    def is_long(self) -> bool:
+        return True
+
+    def sums_covariance(self, ends: Integers) -> Array:
+        left, right = np.broadcast_arrays(ends[:, None], ends)
+        return np.diff(np.diff(self._covariances(left, right), axis=0), axis=1)
+
+    @property
     def _each(self) -> list[tuple[Run, Factor]]:
         return list(zip(self.runs, self.inner, strict=True))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
+from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
@@ -106,12 +107,16 @@ def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict
     if estimator.joint:
         widths = [groups[name].size / groups[name].count for name in kept if name in groups]
         return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
-    parts = [_grouped(f.covariance, groups.get(name)) for name, f in zip(kept, estimator.factors, strict=True)]
+    parts = [_grouped(factor, groups.get(name)) for name, factor in zip(kept, estimator.factors, strict=True)]
     return estimator.scale * math.prod(parts)
 
 
-def _grouped(covariance: Array, groups: Groups | None) -> float:
+def _grouped(factor: Factor, groups: Groups | None) -> float:
     """The mean variance along one axis, of the sums over groups after centring."""
-    if groups is not None:
-        covariance = center(coarsened(covariance, [groups, groups]), (0, 1))
-    return float(np.diag(covariance).mean())
+    if groups is None:
+        return factor.mean_variance
+    if factor.is_long:
+        covariance = factor.sums_covariance(np.array([*groups.starts, groups.size]))
+    else:
+        covariance = coarsened(factor.covariance, [groups, groups])
+    return float(np.diag(center(covariance, (0, 1))).mean())

@@ -78,6 +78,7 @@ def test_what_is_told_has_the_least_variance(size):
     assert np.allclose(factor.estimated(values), np.moveaxis(inverse @ values, 0, -1))
     assert np.allclose(factor.varied(cells), np.tensordot(cells, covariance, axes=(1, 0)))
     assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
+    assert np.allclose(factor.sums_covariance(np.arange(size + 1)), covariance)
     for name in wide.KNOWN:
         assert np.allclose(factor.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
         assert factor.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(size) * covariance).sum())
@@ -113,6 +114,9 @@ def test_an_axis_of_cells_alone_is_known_in_closed_form(kind):
     covariance = factor.covariance
     assert np.allclose(factor.varied(values), np.tensordot(values, covariance, axes=(1, 0)))
     assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
+    ends = np.array([0, 3, 4, 200, size])
+    sums = np.add.reduceat(np.add.reduceat(covariance, ends[:-1], axis=0), ends[:-1], axis=1)
+    assert np.allclose(factor.sums_covariance(ends), sums)
     for name in wide.KNOWN:
         assert np.allclose(factor.quadratics(FAMILIES[name]), FAMILIES[name].quadratic(covariance))
         assert factor.trace(FAMILIES[name]) == pytest.approx((FAMILIES[name].gram(size) * covariance).sum())
