@@ -1,17 +1,20 @@
-"""Values on disk: one Parquet file each, named by the hash of the record that keyed its noise.
+"""Values on disk: Parquet files of many measurements, each with the label of the record that keyed its noise.
 
-A file is written whole under another name, flushed, and renamed, so that a file under its own name is always a whole
-one; it carries its record, and is read back only if the record is the one expected. What is there is never drawn again.
+A row is a number that was measured: `label`, canonical JSON, and `value`. What all records of a release begin with is
+in the file's own metadata, and a value is read back only if the record is the one expected. A file is written whole
+under another name, flushed, and renamed, so that a file under its own name is always a whole one; rows are written in
+groups, one after the other, so that no task holds more than one of them, and one is all that has to be read again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,49 +23,128 @@ from dpscale.errors import JobError
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
 
-SMALL_BYTES = 1 << 20
-Opened = Callable[[Path], AbstractContextManager[BinaryIO]]
+Array = NDArray[np.float64]
+Labelled = tuple[Mapping[str, Any], Array]
+GROUP_VALUES, GROUP_LABELS = 1 << 15, 1 << 12  # where a group of rows ends
+KEPT_BYTES = 1 << 25  # of groups that were read
+MOST_OPEN = 256
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
+PACKED = {"label": "zstd", "value": "none"}
+META = b"dpscale"
 
 
-def record_digest(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical(record)).hexdigest()[:32]
-
-
-def write_values(path: Path, values: NDArray[np.float64], record: Mapping[str, Any], opened: Opened = writing) -> None:
-    """Write a measurement by flush and atomic rename; `opened` makes the file."""
+def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelled]) -> None:
+    """Write measurements, by flush and atomic rename; `head`: what their records begin with."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([pa.field("value", pa.float64(), nullable=False)], metadata={"dpscale": canonical(record)})
-    table = pa.table([pa.array(values.reshape(-1))], schema=schema)
-    with opened(path) as file:
-        pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False, **LARGE_PAGES)
+    label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    value = pa.field("value", pa.float64(), nullable=False)
+    schema = pa.schema([label, value], metadata={META: canonical(head)})
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression=PACKED, use_dictionary=["label"],
+                                                 dictionary_pagesize_limit=1 << 30, write_statistics=False,
+                                                 **LARGE_PAGES) as writer:  # fmt: skip
+        for labels, values in _groups(measured):
+            codes = np.repeat(np.arange(len(labels), dtype=np.int32), [array.size for array in values])
+            column = pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
+            flat = values[0].reshape(-1) if len(values) == 1 else np.concatenate([one.reshape(-1) for one in values])
+            writer.write_table(pa.table([column, flat], schema=schema), row_group_size=max(len(flat), 1))
 
 
-def _parquet(path: Path) -> Any:
-    import pyarrow as pa
+def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Array]]]:
+    """Labels and values of the rows that are written together."""
+    labels, values, held = list[str](), list[Array](), 0
+    for label, array in measured:
+        if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
+            yield labels, values
+            labels, values, held = [], [], 0
+        labels.append(canonical(label).decode())
+        values.append(array)
+        held += array.size
+    if labels:
+        yield labels, values
+
+
+class Shelf:
+    """Files of measurements as they are read: opened once, with the groups of rows that were read last."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self._head = canonical(head)
+        self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
+        self._groups: OrderedDict[tuple[Path, int], Any] = OrderedDict()
+        self._held, self._lock = 0, Lock()
+
+    def read(self, path: Path, start: int, size: int, label: Mapping[str, Any]) -> Array:
+        """The values of one measurement, from row `start` on; JobError if they are not of the record expected."""
+        import pyarrow as pa
+
+        try:
+            with self._lock:
+                group, first = self._group(path, start)
+        except (OSError, pa.ArrowException):
+            raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
+        table = group.slice(start - first, size)
+        if table.num_rows != size or _label(table) != canonical(label).decode():
+            raise _foreign(path)
+        return np.asarray(table.column("value").to_numpy(), dtype=np.float64)
+
+    def _group(self, path: Path, row: int) -> tuple[Any, int]:
+        """The group that holds a row, and its first row."""
+        file, starts = self._opened(path)
+        number = bisect_right(starts, row) - 1
+        if number >= len(starts) - 1:
+            raise _foreign(path)
+        if (path, number) not in self._groups:
+            self._keep((path, number), file.read_row_group(number, use_threads=False).combine_chunks())
+        self._groups.move_to_end((path, number))
+        return self._groups[path, number], starts[number]
+
+    def _keep(self, key: tuple[Path, int], group: Any) -> None:
+        self._groups[key] = group
+        self._held += group.nbytes
+        while self._held > KEPT_BYTES and len(self._groups) > 1:
+            self._held -= self._groups.popitem(last=False)[1].nbytes
+
+    def _opened(self, path: Path) -> tuple[Any, list[int]]:
+        if path not in self._files:
+            self._files[path] = opened = open_values(path)
+            if (opened[0].schema_arrow.metadata or {}).get(META) != self._head:
+                raise _foreign(path)
+            while len(self._files) > MOST_OPEN:
+                self._files.popitem(last=False)[1][0].close()
+        self._files.move_to_end(path)
+        return self._files[path]
+
+
+def open_values(path: Path) -> tuple[Any, list[int]]:
+    """A file of measurements, and where its groups of rows begin and end."""
     import pyarrow.parquet as pq
 
-    if not is_local(path):
-        return pq.ParquetFile(reading(path))
-    if path.stat().st_size > SMALL_BYTES:
-        return pq.ParquetFile(path, memory_map=True)
-    return pq.ParquetFile(pa.BufferReader(path.read_bytes()))  # half the time of opening it as a file
+    file = pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
+    groups = (file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+    return file, np.cumsum([0, *groups]).tolist()
 
 
-def read_values(path: Path, record: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Read a measurement back; JobError if it is not the one expected."""
-    import pyarrow as pa
+def records(path: Path) -> Iterator[tuple[dict[str, Any], Array]]:
+    """All records of a file with their values, as they stand there."""
+    file, _ = open_values(path)
+    with file:
+        head = json.loads(file.schema_arrow.metadata[META])
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number, use_threads=False).combine_chunks()
+            column, values = group.column("label").chunk(0), group.column("value").to_numpy()
+            codes = np.asarray(column.indices)
+            firsts = np.flatnonzero(np.diff(codes, prepend=-1))
+            for code, own in zip(codes[firsts].tolist(), np.split(values, firsts[1:]), strict=True):
+                yield {**head, **json.loads(column.dictionary[code].as_py())}, own
 
-    try:
-        with _parquet(path) as file:
-            table = file.read(use_threads=False)  # one column
-        kept = json.loads((table.schema.metadata or {}).get(b"dpscale", b"{}"))
-    except (OSError, pa.ArrowException):
-        raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
-    if kept != json.loads(canonical(record)):
-        raise JobError(
-            "measurements", f"{path.name} is of another release", "this release's", "use a new run directory"
-        )
-    return np.asarray(table.column("value").to_numpy(), dtype=np.float64)
+
+def _label(rows: Any) -> str | None:
+    """The one label of some rows; None where they have several."""
+    column = rows.column("label").chunk(0)
+    first, last = column.indices[0].as_py(), column.indices[-1].as_py()
+    return str(column.dictionary[first].as_py()) if first == last else None
+
+
+def _foreign(path: Path) -> JobError:
+    return JobError("measurements", f"{path.name} is of another release", "this release's", "use a new run directory")
