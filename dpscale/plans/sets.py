@@ -76,10 +76,13 @@ class Sets(Sequence[AttributeSet]):
         place, wanted = self._place, tuple(attributes)
         if any(name not in place for name in wanted):
             return []
-        key = np.add.reduce(self._words[[place[name] for name in wanted]], dtype=np.uint64)
+        key = np.uint64(sum(self._numbers[place[name]] for name in wanted) & 0xFFFFFFFFFFFFFFFF)
         ordered, keys = self._keys
-        first, last = np.searchsorted(keys, [key, key], "left")[0], np.searchsorted(keys, key, "right")
-        return sorted(i for i in ordered[first:last].tolist() if set(self[i]) == set(wanted))
+        first, found = int(keys.searchsorted(key)), []
+        while first < len(keys) and keys[first] == key:
+            found.append(int(ordered[first]))
+            first += 1
+        return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """The sum over each set of what its attributes have; 0 of the empty set."""
@@ -93,6 +96,10 @@ class Sets(Sequence[AttributeSet]):
     @cached_property
     def _words(self) -> NDArray[np.uint64]:
         return np.random.default_rng(SEED).integers(0, 2**64, len(self.names), dtype=np.uint64)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [int(word) for word in self._words]
 
     @cached_property
     def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -51,7 +51,7 @@ class Accuracy(ABC):
     variances: Sequence[float]
 
     @cached_property
-    def residuals(self) -> dict[AttributeSet, ResidualEstimator]:
+    def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
         return estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
 

@@ -19,11 +19,11 @@ from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 1
+VERSION = 2  # 1: a file for each measurement and each answered set
 LEFT = {  # by stages of runs whose manifest does not tell: folder, and what is there when it is whole
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
-    "reconstruct": ("answers", "answers/index.json"),
+    "reconstruct": ("answers", "answers/index.parquet"),
     "report": ("report.html", "report.html"),
 }
 KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
