@@ -71,6 +71,7 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
 
 def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> Iterator[Labelled]:
     """Label and values of each, one after the other."""
-    for order in wanted.orders:
+    for index, order in enumerate(wanted.orders):
         record = {**wanted.head, **order.label}
-        yield order.label, measure_block(order.block, order.draw, marginal_of(order.source), secret, record)
+        values = measure_block(order.block, order.draw, marginal_of(order.source), secret, record)
+        yield wanted.orders.text(index), values

@@ -25,7 +25,7 @@ from dpscale.measure.filing import Filing, Span, file_name, spans
 from dpscale.measure.measurement import Measurements
 from dpscale.measure.store import Shelf
 from dpscale.measure.tags import round_tag
-from dpscale.plans.orders import in_columns
+from dpscale.plans.orders import Orders, in_columns
 from dpscale.plans.planned import Decision, Order, Planned
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
@@ -188,12 +188,20 @@ class _Values(Sequence[Array]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        order, place = self.decision.orders[index], int(self._filing.place[index])
-        span, starts = self._span(place), self._filing.starts
-        start, end = (int(starts[at] - starts[span[0]]) for at in (place, place + 1))
+        order = self._orders[index]
+        return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
+
+    def measured(self, index: int) -> Array:
+        """The numbers of one as they are on disk, flat."""
+        place, starts = int(self._filing.place[index]), self._filing.starts
+        span = self._span(place)
+        first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
         path = self.released.folder / file_name(self.decision.round, span)
-        values = self.released.shelf.read(path, start, end - start, order.label)
-        return order.estimate(values.reshape(order.block.rows))
+        return self.released.shelf.read(path, start - first, end - start, self._orders.text(index))
+
+    @cached_property
+    def _orders(self) -> Orders:
+        return in_columns(self.decision.orders)
 
     def _span(self, place: int) -> Span:
         """That of the file which holds a place."""

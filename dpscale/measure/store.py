@@ -12,6 +12,7 @@ import json
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,8 +25,8 @@ from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
 
 Array = NDArray[np.float64]
-Labelled = tuple[Mapping[str, Any], Array]
-GROUP_VALUES, GROUP_LABELS = 1 << 15, 1 << 12  # where a group of rows ends
+Labelled = tuple[str, Array]  # the label as canonical JSON
+GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # where a group of rows ends
 KEPT_BYTES = 1 << 25  # of groups that were read
 MOST_OPEN = 256
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
@@ -58,11 +59,28 @@ def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Arra
         if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
             yield labels, values
             labels, values, held = [], [], 0
-        labels.append(canonical(label).decode())
+        labels.append(label)
         values.append(array)
         held += array.size
     if labels:
         yield labels, values
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The rows from `first` on that were written together: `labels[codes[i]]` is that of `values[i]`."""
+
+    first: int
+    values: Array
+    codes: NDArray[np.int32]
+    labels: Any  # an Arrow array of texts
+
+    def read(self, start: int, size: int, label: str) -> Array | None:
+        """The values from row `start` on; None where they are not those of that label, and only those."""
+        own = self.codes[start - self.first : start - self.first + size]
+        if len(own) != size or own[0] != own[-1] or self.labels[int(own[0])].as_py() != label:
+            return None
+        return self.values[start - self.first : start - self.first + size]
 
 
 class Shelf:
@@ -71,39 +89,39 @@ class Shelf:
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = canonical(head)
         self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
-        self._groups: OrderedDict[tuple[Path, int], Any] = OrderedDict()
+        self._groups: OrderedDict[tuple[Path, int], Group] = OrderedDict()
         self._held, self._lock = 0, Lock()
 
-    def read(self, path: Path, start: int, size: int, label: Mapping[str, Any]) -> Array:
+    def read(self, path: Path, start: int, size: int, label: str) -> Array:
         """The values of one measurement, from row `start` on; JobError if they are not of the record expected."""
         import pyarrow as pa
 
         try:
             with self._lock:
-                group, first = self._group(path, start)
+                group = self._group(path, start)
         except (OSError, pa.ArrowException):
             raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
-        table = group.slice(start - first, size)
-        if table.num_rows != size or _label(table) != canonical(label).decode():
+        values = group.read(start, size, label)
+        if values is None:
             raise _foreign(path)
-        return np.asarray(table.column("value").to_numpy(), dtype=np.float64)
+        return values
 
-    def _group(self, path: Path, row: int) -> tuple[Any, int]:
-        """The group that holds a row, and its first row."""
+    def _group(self, path: Path, row: int) -> Group:
+        """The group that holds a row."""
         file, starts = self._opened(path)
         number = bisect_right(starts, row) - 1
         if number >= len(starts) - 1:
             raise _foreign(path)
         if (path, number) not in self._groups:
-            self._keep((path, number), file.read_row_group(number, use_threads=False).combine_chunks())
+            self._keep((path, number), read_group(file, number, starts[number]))
         self._groups.move_to_end((path, number))
-        return self._groups[path, number], starts[number]
+        return self._groups[path, number]
 
-    def _keep(self, key: tuple[Path, int], group: Any) -> None:
+    def _keep(self, key: tuple[Path, int], group: Group) -> None:
         self._groups[key] = group
-        self._held += group.nbytes
+        self._held += group.values.nbytes
         while self._held > KEPT_BYTES and len(self._groups) > 1:
-            self._held -= self._groups.popitem(last=False)[1].nbytes
+            self._held -= self._groups.popitem(last=False)[1].values.nbytes
 
     def _opened(self, path: Path) -> tuple[Any, list[int]]:
         if path not in self._files:
@@ -125,25 +143,23 @@ def open_values(path: Path) -> tuple[Any, list[int]]:
     return file, np.cumsum([0, *groups]).tolist()
 
 
-def records(path: Path) -> Iterator[tuple[dict[str, Any], Array]]:
-    """All records of a file with their values, as they stand there."""
+def read_group(file: Any, number: int, first: int = 0) -> Group:
+    """A group of rows of an opened file."""
+    rows = file.read_row_group(number, use_threads=False).combine_chunks()
+    label = rows.column("label").chunk(0)
+    values = np.asarray(rows.column("value").to_numpy(), dtype=np.float64)
+    return Group(first, values, label.indices.to_numpy(), label.dictionary)
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of all measurements of a file, as they stand there."""
     file, _ = open_values(path)
     with file:
         head = json.loads(file.schema_arrow.metadata[META])
         for number in range(file.num_row_groups):
-            group = file.read_row_group(number, use_threads=False).combine_chunks()
-            column, values = group.column("label").chunk(0), group.column("value").to_numpy()
-            codes = np.asarray(column.indices)
-            firsts = np.flatnonzero(np.diff(codes, prepend=-1))
-            for code, own in zip(codes[firsts].tolist(), np.split(values, firsts[1:]), strict=True):
-                yield {**head, **json.loads(column.dictionary[code].as_py())}, own
-
-
-def _label(rows: Any) -> str | None:
-    """The one label of some rows; None where they have several."""
-    column = rows.column("label").chunk(0)
-    first, last = column.indices[0].as_py(), column.indices[-1].as_py()
-    return str(column.dictionary[first].as_py()) if first == last else None
+            group = read_group(file, number)
+            firsts = np.flatnonzero(np.diff(group.codes, prepend=-1))
+            yield from ({**head, **json.loads(group.labels[code].as_py())} for code in group.codes[firsts].tolist())
 
 
 def _foreign(path: Path) -> JobError:

@@ -6,6 +6,7 @@ same counts, some of them by their places, and which are alike.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,12 @@ from dpscale.plans.counted import Counted
 from dpscale.plans.planned import Order
 from dpscale.plans.schedule import Draws
 from dpscale.privacy.draws import Draw
+from dpscale.privacy.streams import canonical
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 RECORD_VERSION = 1
+NAMELESS = '"attributes":[]'
 
 
 class Orders(Sequence[Order]):
@@ -50,6 +53,10 @@ class Orders(Sequence[Order]):
     @abstractmethod
     def taken(self, wanted: Places) -> Orders:
         """Some of them."""
+
+    @abstractmethod
+    def text(self, index: int) -> str:
+        """The label of one as canonical JSON."""
 
     @abstractmethod
     def alike(self) -> Iterator[tuple[Order, int]]:
@@ -111,6 +118,20 @@ class BlockOrders(Orders):
         counted = Counted(self.counted.sets.taken(used.astype(np.int64)), source.astype(np.int32))
         return BlockOrders(self.blocks.taken(wanted), self.draws.taken(wanted), counted)
 
+    def text(self, index: int) -> str:
+        """Blocks of one strategy and draw differ in their attributes alone."""
+        kind = int(self.blocks.which[index]), int(self.draws.which[index])
+        if kind not in self._around:
+            whole = canonical({**self[index].label, "attributes": []}).decode()
+            self._around[kind] = whole.partition(NAMELESS)
+        before, _, after = self._around[kind]
+        names = json.dumps(self.blocks.sets[index], separators=(",", ":"))
+        return f'{before}"attributes":{names}{after}'
+
+    @cached_property
+    def _around(self) -> dict[tuple[int, int], tuple[str, str, str]]:
+        return {}
+
     def alike(self) -> Iterator[tuple[BlockOrder, int]]:
         keys = self.blocks.which * np.int64(len(self.draws.kinds)) + self.draws.which
         _, first, counts = np.unique(keys, return_index=True, return_counts=True)
@@ -145,6 +166,9 @@ class Listed(Orders):
 
     def taken(self, wanted: Places) -> Listed:
         return Listed([self._orders[i] for i in wanted.tolist()])
+
+    def text(self, index: int) -> str:
+        return canonical(self._orders[index].label).decode()
 
     def alike(self) -> Iterator[tuple[Order, int]]:
         return ((order, 1) for order in self._orders)

@@ -84,6 +84,27 @@ class Sets(Sequence[AttributeSet]):
             first += 1
         return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
 
+    @property
+    def distinct(self) -> bool:
+        """Whether no set is there twice."""
+        keys = self._keys[1]
+        return not (keys[1:] == keys[:-1]).any()
+
+    def placed(self, sets: Sequence[AttributeSet]) -> Places:
+        """The places of the attributes of sets of one degree, (sets, degree)."""
+        return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
+
+    def locate(self, members: Places) -> NDArray[np.int64]:
+        """Where sets of one degree, as `placed` gives them, stand among these, which are distinct; −1 for nowhere."""
+        ordered, keys = self._keys
+        wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
+        near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
+        found = ordered[near] if len(keys) else np.full(len(members), -1)
+        degree = members.shape[1]
+        there = (keys[near] == wanted) & (self.degrees[found] == degree) if len(keys) else np.zeros(len(members), bool)
+        within = self.members[np.where(there, self.starts[found], 0)[:, None] + np.arange(degree)]
+        return np.where(there & (within == members).all(axis=1), found, -1)
+
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """The sum over each set of what its attributes have; 0 of the empty set."""
         running = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values[self.members], dtype=values.dtype)])

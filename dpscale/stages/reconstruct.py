@@ -21,7 +21,7 @@ from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import writing
-from dpscale.workload import Part
+from dpscale.workload import Part, ProductPart
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 FILES = 64  # of all answers, about, so that many workers write them
@@ -70,15 +70,16 @@ def _written(run: Run, part: Part) -> NDArray[np.int64]:
 
 
 def queries_of(part: Part) -> NDArray[np.int64]:
-    """How many queries each set of a part has."""
+    """How many queries each set of a part has; counted once for sets that are alike."""
+    numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
     known: dict[Any, int] = {}
-    found = []
-    for names in part.sets:
-        key = part.domain.shape(names), getattr(part, "numeric", None) and tuple(n in part.numeric for n in names)
-        if key not in known:
-            known[key] = part.count(names)
-        found.append(known[key])
-    return np.array(found, np.int64)
+    found = np.empty(len(part.sets), np.int64)
+    for place, names in enumerate(part.sets):
+        alike = part.domain.shape(names), tuple([name in numeric for name in names]) if numeric else ()
+        if alike not in known:
+            known[alike] = part.count(names)
+        found[place] = known[alike]
+    return found
 
 
 def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[str, Any]:
@@ -145,9 +146,8 @@ def _coded(columns: Columns) -> Any:
 def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[Answered]]:
     """The answers of the sets, as many at a time as are written together."""
     group, held = list[Answered](), 0
-    for place in sets.tolist():
-        names = part.sets[place]
-        answers, errors = estimates.part_answers(part, names)
+    asked = [part.sets[place] for place in sets.tolist()]
+    for names, (answers, errors) in zip(asked, estimates.several(part, asked), strict=True):
         if group and held + answers.size > GROUP_ROWS:
             yield group
             group, held = [], 0
