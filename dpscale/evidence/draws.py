@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +70,9 @@ def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Sai
     for first, end in released.held(decision):
         name = file_name(decision.round, (first, end))
         if first != place:
-            raise _refused(f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}")
+            raise _refused(
+                f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}"
+            )
         for record in records(released.folder / name):
             order = orders[sequence[place]] if place < min(end, len(sequence)) else None
             if order is None or canonical(record) != canonical(released.record(order)):

@@ -1,8 +1,8 @@
 """Counts + a decision + noise → released values, the durable thing.
 
 `block` applies an integer strategy to exact counts and adds keyed noise, all in integers; `store` keeps what is
-measured, many in a file, and `filing` says which are where; `Released` is all of a release on disk. Nothing leaves this room that is not on the ledger
-first (the stages charge before they call).
+measured, many in a file, and `filing` says which are where; `Released` is all of a release on disk. Nothing leaves this
+room that is not on the ledger first (the stages charge before they call).
 """
 
 from dpscale.measure.block import measure_block

@@ -46,7 +46,9 @@ def fit(blocks: Blocks, domain: Domain) -> bool:
 def _known(blocks: Blocks) -> bool:
     """Whether every strategy and every noise that a block names is there."""
     which, noise = blocks.which, blocks.noise
-    return bool(((which >= 0) & (which < len(blocks.strategies))).all() and ((noise >= 0) & (noise < len(NOISES))).all())
+    return bool(
+        ((which >= 0) & (which < len(blocks.strategies))).all() and ((noise >= 0) & (noise < len(NOISES))).all()
+    )
 
 
 def _shapes(blocks: Blocks, domain: Domain) -> bool:

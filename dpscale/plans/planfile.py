@@ -24,7 +24,6 @@ from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
 PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
-OLDER = "rho"  # what plans of adaptive mechanisms were charged by before Gaussian DP
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
@@ -91,25 +90,15 @@ def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
         content = json.loads(read_bytes(folder / PLAN))
     except (FileNotFoundError, ValueError):
         content = None
-    if isinstance(content, dict) and OLDER in content and OLDER not in expected:
-        raise _of_older_version(folder)
     if content != expected:
         raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
                        "start a new run")  # fmt: skip
-
-
-def _of_older_version(folder: Path) -> JobError:
-    return JobError("run directory", f"the plan in {folder} was made by an older version of dpscale",
-                    "a plan of this version", "what is in answers/ stands and costs nothing: read it there, or"
-                    " open the run with that version")  # fmt: skip
 
 
 def read_plan(folder: Path, workload: Workload) -> Plan:
     """Read a plan back for the workload that it was made for."""
     try:
         content = json.loads(read_bytes(folder / PLAN))
-        if isinstance(content["blocks"], list):
-            raise _of_older_version(folder)
         with reading(folder / FACTORS) as file, np.load(file, allow_pickle=False) as matrices:
             factors = {key: _factor(value, matrices.get(key)) for key, value in content["factors"].items()}
         with reading(folder / BLOCKS) as file, np.load(file, allow_pickle=False) as columns:

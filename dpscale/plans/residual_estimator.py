@@ -117,7 +117,9 @@ class Estimators(Mapping[AttributeSet, ResidualEstimator]):
             if len(self._kept) >= MOST_KEPT:
                 self._kept = {}
             places = self._blocks.sets.find(kept)
-            self._kept[kept] = self._of(kept, {i: self._spread(self._blocks[i], kept) for i in places}) if places else None
+            self._kept[kept] = (
+                self._of(kept, {i: self._spread(self._blocks[i], kept) for i in places}) if places else None
+            )
         return self._kept[kept]
 
 

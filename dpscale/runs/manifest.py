@@ -67,9 +67,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
     """JobError for a run of another version of what is on disk."""
     if manifest.get("version") != VERSION:
-        raise JobError("run directory", f"{folder} was made by {'an older' if manifest.get('version') == 1 else 'another'}"
-                       " version of dpscale", "a run of this version", "what is in answers/ stands and costs nothing:"
-                       " read it there, or open the run with the version in its manifest.json")  # fmt: skip
+        made_by = "an older" if manifest.get("version") == 1 else "another"
+        raise JobError("run directory", f"{folder} was made by {made_by} version of dpscale", "a run of this version",
+                       "what is in answers/ stands and costs nothing: read it there, or open the run with the version "
+                       "that its manifest.json names")  # fmt: skip
 
 
 def asked_since(folder: Path, content: Any) -> SynthesizeTable:

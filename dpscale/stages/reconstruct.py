@@ -21,12 +21,13 @@ from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import writing
-from dpscale.workload import Part, ProductPart
+from dpscale.workload import Part, counts_of
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 FILES = 64  # of all answers, about, so that many workers write them
 MOST_ROWS = 1 << 21  # of a file: about 64 MB
 GROUP_ROWS = 1 << 17
+MANY = 1 << 62  # more than anyone writes
 MOST_OPEN = 4
 Opened = tuple[Run, Estimates]
 Errors = NDArray[np.float64]
@@ -65,28 +66,20 @@ def _files(run: Run) -> Iterator[File]:
 
 def _written(run: Run, part: Part) -> NDArray[np.int64]:
     """How many rows each set of a part has in files: none where it has too many, or weighs nothing."""
-    counts = queries_of(part)
+    counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
 
-def queries_of(part: Part) -> NDArray[np.int64]:
-    """How many queries each set of a part has; counted once for sets that are alike."""
-    numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
-    known: dict[Any, int] = {}
-    found = np.empty(len(part.sets), np.int64)
-    for place, names in enumerate(part.sets):
-        alike = part.domain.shape(names), tuple([name in numeric for name in names]) if numeric else ()
-        if alike not in known:
-            known[alike] = part.count(names)
-        found[place] = known[alike]
-    return found
+def _queries(part: Part) -> NDArray[np.int64]:
+    """How many queries each set of a part has, or MANY."""
+    return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
 
 
 def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[str, Any]:
     """What index.parquet says of every set."""
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
-    queries = np.concatenate([queries_of(part) for part in parts])
+    queries = np.concatenate([_queries(part) for part in parts])
     file, first = np.full(len(queries), -1, np.int32), np.full(len(queries), -1, np.int64)
     rms = np.full(len(queries), np.nan)
     for which, ((number, _, sets), own) in enumerate(zip(files, errors, strict=True)):
@@ -128,9 +121,12 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
     columns = Columns(run.domain, part, len(part.sets[int(sets[0])]))
     half = HALF_WIDTH_95[estimates.noise]
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
-    with writing(run.path / "answers" / name, durable=False) as file, pq.ParquetWriter(
-        file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
-    ) as writer:
+    with (
+        writing(run.path / "answers" / name, durable=False) as file,
+        pq.ParquetWriter(
+            file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
+        ) as writer,
+    ):
         for group in _groups(estimates, part, sets):
             table = columns.table(group, half)
             writer.write_table(table, row_group_size=table.num_rows)

@@ -160,6 +160,19 @@ class ExplicitPart:
 Part = ProductPart | JointPart | ExplicitPart
 
 
+def counts_of(part: Part) -> list[int]:
+    """How many queries each set of a part has; counted once for sets that are alike."""
+    numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+    known: dict[Any, int] = {}
+    found = list[int]()
+    for names in part.sets:
+        alike = part.domain.shape(names), tuple([name in numeric for name in names]) if numeric else ()
+        if alike not in known:
+            known[alike] = part.count(names)
+        found.append(known[alike])
+    return found
+
+
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
     """SHA-256 of attribute sets and their weights; there may be a million."""
     digest = hashlib.sha256(np.fromiter(map(len, sets), "<i8", len(sets)).tobytes())

@@ -16,7 +16,7 @@ from dpscale.errors import JobError
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
-from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, weighted
+from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted
 
 NAMES = (*FAMILIES, *JOINT, "hybrid")
 
@@ -98,7 +98,7 @@ class Workload:
     @property
     def query_count(self) -> int:
         """Number of queries, duplicates included."""
-        return sum(part.count(attributes) for part in self.parts for attributes in part.sets)
+        return sum(sum(counts_of(part)) for part in self.parts)
 
     @property
     def weighs(self) -> bool:

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.measure.store import records
 from dpscale.ledger import Ledger
+from dpscale.measure.store import records
 from tests.answered import answers_to, edit_blocks, index_of
 from tests.stages.small import job, table, write_job
 
