@@ -51,7 +51,7 @@ class Filing:
 
     def unfilled(self, held: Iterable[Span]) -> Iterator[Span]:
         """The spans of files, or what is left of them, that no piece holds yet."""
-        pieces = sorted(held)
+        pieces = _merged(sorted(held))
         for first, end in pairwise(self.cuts.tolist()):
             yield from _without(first, end, pieces)
 
@@ -64,9 +64,19 @@ def _cuts(source: Places, starts: Places) -> Places:
     return np.append(first[np.diff(number, prepend=-1) > 0], len(source))
 
 
+def _merged(pieces: Sequence[Span]) -> list[Span]:
+    """Pieces in ascending order as spans that do not meet: a task of an older cut may have ended late."""
+    found: list[Span] = []
+    for first, end in pieces:
+        if found and first <= found[-1][1]:
+            first, end = found[-1][0], max(found.pop()[1], end)
+        found.append((first, end))
+    return found
+
+
 def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
-    """What is left of a span beside pieces of it, in ascending order."""
-    for start, stop in pieces[max(bisect_right(pieces, (first, first)) - 1, 0) :]:
+    """What is left of a span beside pieces in ascending order that do not meet."""
+    for start, stop in pieces[max(bisect_right(pieces, (first, end)) - 1, 0) :]:
         if start >= end:
             break
         if start > first:

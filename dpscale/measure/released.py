@@ -206,7 +206,9 @@ class _Values(Sequence[Array]):
     def _span(self, place: int) -> Span:
         """That of the file which holds a place."""
         number = bisect_right(self._spans, (place, len(self._filing.place) + 1)) - 1
-        if number < 0 or self._spans[number][1] <= place:
+        while number >= 0 and self._spans[number][1] <= place:  # one before it may be longer
+            number -= 1
+        if number < 0:
             got = f"values of round {self.decision.round} are not there"
             raise JobError("measurements", got, "the files as they were written", "restore them")
         return self._spans[number]
