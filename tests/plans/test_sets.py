@@ -80,7 +80,9 @@ def test_columns_that_are_no_sets_are_told(edit):
 
 def blocks_of(domain, sets, make=center_factor, shares=None):
     share = np.full(len(sets), 0.9 / len(sets)) if shares is None else shares
-    return [Block(names, tuple(map(make, domain.shape(names))), float(own)) for names, own in zip(sets, share, strict=True)]
+    return [
+        Block(names, tuple(map(make, domain.shape(names))), float(own)) for names, own in zip(sets, share, strict=True)
+    ]
 
 
 def test_blocks_in_columns_are_the_blocks():
