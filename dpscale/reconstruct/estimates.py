@@ -16,7 +16,7 @@ from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
-from dpscale.reconstruct.together import Together, alike
+from dpscale.reconstruct.together import Together, apart
 from dpscale.residual import residual_of, smear, subsets
 from dpscale.workload import ExplicitPart, Part, ProductPart, Workload
 
@@ -84,9 +84,10 @@ class LeastSquaresEstimates:
     @cached_property
     def _together(self) -> Together | None:
         blocks = self.plan.blocks
-        if not alike(blocks):
+        if not apart(blocks):
             return None
-        return Together(blocks, np.asarray(self._variances, dtype=np.float64), self._read, self.residual)
+        variances = np.asarray(self._variances, dtype=np.float64)
+        return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         """Variances of all queries of a part over one set, in closed form by family."""

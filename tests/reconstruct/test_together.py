@@ -51,9 +51,23 @@ def test_what_was_not_measured_is_answered_as_ever():
     check(found, other, list(combinations("abcd", 2)))
 
 
-@pytest.mark.parametrize("mechanism", ["identity", "query-smasher", "weighted-residuals"])
-def test_other_plans_take_their_own_way(mechanism):
-    workload = Workload(DOMAIN).add("range", degree=2)
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "residual-planner-plus"])
+def test_other_strategies_and_weights_of_the_axes(mechanism):
+    workload = Workload(DOMAIN).add("range", degree=2).add("prefix", degree=1)
+    if mechanism == "query-smasher":
+        workload.add("affine", attributes=[("b", "e")])
+    found = estimates(workload, mechanism=mechanism)
+    assert found._together is not None
+    assert bool(found.accuracy.weights) == (mechanism == "weighted-residuals")
+    for part in workload.parts:
+        check(found, part, part.sets)
+    told = list(found._together.answers(workload.parts[0], workload.parts[0].sets))
+    assert sum(one is None for one in told) == (mechanism == "query-smasher"), "that of the joint strategy alone"
+
+
+@pytest.mark.parametrize(("mechanism", "family"), [("identity", "range"), ("hdmm", "prefix")])
+def test_plans_of_whole_tables_take_their_own_way(mechanism, family):
+    workload = Workload(DOMAIN).add(family, degree=2)
     found = estimates(workload, mechanism=mechanism)
     assert found._together is None
     check(found, workload.parts[0], workload.parts[0].sets)
