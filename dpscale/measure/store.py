@@ -39,9 +39,7 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
-    value = pa.field("value", pa.float64(), nullable=False)
-    schema = pa.schema([label, value], metadata={META: canonical(head)})
+    schema = _schema(canonical(head))
     with writing(path) as file, pq.ParquetWriter(file, schema, compression=PACKED, use_dictionary=["label"],
                                                  dictionary_pagesize_limit=1 << 30, write_statistics=False,
                                                  **LARGE_PAGES) as writer:  # fmt: skip
@@ -50,6 +48,14 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
             column = pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
             flat = values[0].reshape(-1) if len(values) == 1 else np.concatenate([one.reshape(-1) for one in values])
             writer.write_table(pa.table([column, flat], schema=schema), row_group_size=max(len(flat), 1))
+
+
+def _schema(head: bytes) -> Any:
+    import pyarrow as pa
+
+    label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    value = pa.field("value", pa.float64(), nullable=False)
+    return pa.schema([label, value], metadata={META: head})
 
 
 def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Array]]]:
@@ -126,7 +132,7 @@ class Shelf:
     def _opened(self, path: Path) -> tuple[Any, list[int]]:
         if path not in self._files:
             self._files[path] = opened = open_values(path)
-            if (opened[0].schema_arrow.metadata or {}).get(META) != self._head:
+            if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
                 raise _foreign(path)
             while len(self._files) > MOST_OPEN:
                 self._files.popitem(last=False)[1][0].close()
@@ -146,9 +152,14 @@ def open_values(path: Path) -> tuple[Any, list[int]]:
 def read_group(file: Any, number: int, first: int = 0) -> Group:
     """A group of rows of an opened file."""
     rows = file.read_row_group(number, use_threads=False).combine_chunks()
-    label = rows.column("label").chunk(0)
-    values = np.asarray(rows.column("value").to_numpy(), dtype=np.float64)
-    return Group(first, values, label.indices.to_numpy(), label.dictionary)
+    label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
+    return Group(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
+
+
+def _flat(column: Any, kind: str) -> NDArray[Any]:
+    """The numbers of an Arrow array without nulls; its own way to them would import pandas."""
+    start = column.offset * np.dtype(kind).itemsize
+    return np.frombuffer(column.buffers()[1], kind, len(column), start)
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
