@@ -82,6 +82,8 @@ def _multiplications(block: Block) -> int:
 def project(marginal: ExactMarginal, block: Block) -> Integers:
     """The exact marginal on the block's own attributes, as an array of its own."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
+    if not others:
+        return np.array(marginal.counts, dtype=np.int64)
     return np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
 
 

@@ -54,9 +54,13 @@ class Measurements:
 
 def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Counts) -> int:
     """Make measurements from the exact counts of some shards, into their durable file; how many there are."""
-    marginals = {one.attributes: one for layout, flat in zip(layouts, flats, strict=True)
-                 for one in layout.marginals(flat)}  # fmt: skip
-    return measure_all(marginals.__getitem__, [wanted], place)
+    pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
+
+    def marginal_of(names: AttributeSet) -> ExactMarginal:
+        layout, flat = pair_of[names]
+        return layout.marginal(flat, names)
+
+    return measure_all(marginal_of, [wanted], place)
 
 
 def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: SecretPlace) -> int:
