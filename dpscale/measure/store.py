@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 Labelled = tuple[str, Array]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # where a group of rows ends
 KEPT_BYTES = 1 << 25  # of groups that were read
-MOST_OPEN = 256
+MOST_OPEN, MOST_FETCHED = 256, 8  # files: of a store they are in memory
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
 PACKED = {"label": "zstd", "value": "none"}
 META = b"dpscale"
@@ -134,7 +134,7 @@ class Shelf:
             self._files[path] = opened = open_values(path)
             if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
                 raise _foreign(path)
-            while len(self._files) > MOST_OPEN:
+            while len(self._files) > (MOST_OPEN if is_local(path) else MOST_FETCHED):
                 self._files.popitem(last=False)[1][0].close()
         self._files.move_to_end(path)
         return self._files[path]
