@@ -148,6 +148,17 @@ def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, 
     assert kept.items() <= {path.name: path.read_bytes() for path in stopped.folder.iterdir()}.items()
 
 
+def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
+    """As where the column of sources was edited: it is no part of what the ledger knows, and draws nothing."""
+    planned = settled(SMALL)
+    released, place = released_in(tmp_path / "run", planned)
+    source = planned.plan.sources.source
+    source[:] = source[::-1].copy()
+    with pytest.raises(JobError, match="is to be measured from"):
+        measured(released, place)
+    assert not released.folder.exists() or not list(released.folder.iterdir())
+
+
 def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
     planned = settled(SMALL)
     ours, place = released_in(tmp_path / "ours", planned)
