@@ -253,10 +253,21 @@ and then answers a random query over three attributes in about
 {found["answer, ms"]:.0f} ms (on a day when the host was slow: it varies by two)."""
 
 
+def many_sets(found: Figures) -> str:
+    return f"""\
+`benchmarks/many_sets.py`: all pairs of {found["attributes"]:,.0f} attributes of four values, \
+{found["rows"]:,.0f} rows, two cores: planned in {found["plan, s"]:.0f} s, counted and
+measured in {found["measure, s"]:.0f} s, answered in {found["reconstruct, s"]:.0f} s, \
+told in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found["peak, GiB"]:.1f} GiB at the peak. \
+{found["files"]:.0f} files of
+{found["MB"]:.0f} MB are left, a report of {found["report, MB"]:.2f} MB among them; `Release.open` takes \
+{found["open, s"]:.2f} s, one marginal {found["marginal, ms"]:.1f} ms."""
+
+
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, rows, graphical, usefulness, relational,
-                 scaling, large_job)
+                 scaling, large_job, many_sets)
 }  # fmt: skip
 
 

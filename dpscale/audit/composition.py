@@ -11,6 +11,7 @@ import hashlib
 import json
 import sqlite3
 import tomllib
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,15 +41,14 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
     bound = job["data"].get("max_rows_per_unit") or 1
     if "blocks" not in json.loads((run / "plan" / "plan.json").read_text()):
         return _audit_rounds(run, manifest["release"], bound, ledger)
-    sensitivities, paid = _sensitivities(run / "plan"), _paid(ledger)
+    sensitivities, paid = _sensitivities(run), _paid(ledger)
     drawn, faults = Fraction(0), []
-    for path in sorted((run / "measurements").glob("*.parquet")):
-        record = record_of(path)
+    for name, record in _drawn(run):
         key = (tuple(record["attributes"]), record["strategy"])
         if record["release"] != manifest["release"] or record["release"] not in paid:
-            faults.append(f"{path.name}: a draw under a release that was not charged")
+            faults.append(f"{name}: a draw under a release that was not charged")
         elif key not in sensitivities:
-            faults.append(f"{path.name}: a draw that is not in the plan")
+            faults.append(f"{name}: a draw that is not in the plan")
         else:
             drawn += _cost(record, sensitivities[key], bound)
     return Audit(drawn, paid.get(manifest["release"], Fraction(0)), tuple(faults))
@@ -65,13 +65,12 @@ def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Au
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
     drawn_already: set[tuple[int, int, tuple[str, ...]]] = set()
     faults = [f"round {one['round']}: not what the ledger knows" for one in rounds if _digest(one) not in decided]
-    for path in sorted((run / "measurements").glob("*.parquet")):
-        record = record_of(path)
+    for name, record in _drawn(run):
         if record["release"] != release or release not in paid:
-            faults.append(f"{path.name}: a draw under a release that was not charged")
+            faults.append(f"{name}: a draw under a release that was not charged")
         decision = (record["round"], record["rank"], tuple(record["residual"]))
         if decision in drawn_already or not (decision in ordered or _is_one_way(record)):
-            faults.append(f"{path.name}: a draw that no round decided, or a second one")
+            faults.append(f"{name}: a draw that no round decided, or a second one")
         drawn_already.add(decision)
         squared = 1
         for _, *starts in record["groups"]:
@@ -91,10 +90,21 @@ def _cost(record: dict[str, Any], reach: tuple[int, int], rows: int) -> Fraction
     return Fraction(int(record["multiplier"]) ** 2 * reach[0] * rows**2, int(record["variance"]) - 8)
 
 
-def record_of(path: Path) -> dict[str, Any]:
+def _drawn(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of all draws, each with the name of its file."""
+    for path in sorted((run / "measurements").glob("*.parquet")):
+        yield from ((path.name, record) for record in records_of(path))
+
+
+def records_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file's draws: what is in its metadata, and a label of its rows."""
     import pyarrow.parquet as pq
 
-    return dict(json.loads(pq.read_schema(path).metadata[b"dpscale"]))
+    with pq.ParquetFile(path) as file:
+        head = json.loads(file.schema_arrow.metadata[b"dpscale"])
+        for number in range(file.num_row_groups):
+            labels = file.read_row_group(number, columns=["label"]).column("label")
+            yield from (head | json.loads(label) for label in labels.unique().to_pylist())
 
 
 def _paid(ledger: str | Path) -> dict[str, Fraction]:
@@ -118,22 +128,32 @@ def _digest(entry: dict[str, Any]) -> tuple[int, str]:
     return entry["round"], hashlib.sha256(text.encode()).hexdigest()
 
 
-def _sensitivities(folder: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
+def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
     """Largest column norms (L2 squared, L1) of every block of a plan, by its attributes and its strategy's digest."""
-    plan = json.loads((folder / "plan.json").read_text())
-    with np.load(folder / "factors.npz") as matrices:
+    plan = json.loads((run / "plan" / "plan.json").read_text())
+    names = list(tomllib.loads((run / "domain.toml").read_text())["attributes"])
+    with np.load(run / "plan" / "factors.npz") as matrices:
         factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
+    strategies = [_strategy([factors[key] for key in keys]) for keys in plan["strategies"]]
+    with np.load(run / "plan" / "blocks.npz") as blocks:
+        sets, which = np.split(blocks["members"], blocks["ends"][:-1]), blocks["strategy"]
     sensitivities = {}
-    for attributes, keys, *_ in plan["blocks"]:
-        digest, squared, absolute = hashlib.sha256(), 1, 1
-        for described, matrix in (factors[key] for key in keys):
-            content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
-            factor_digest = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
-            digest.update(factor_digest.hexdigest().encode())
-            norms = _largest_column(described, matrix)
-            squared, absolute = squared * norms[0], absolute * norms[1]
-        sensitivities[tuple(attributes), digest.hexdigest()] = (squared, absolute)
+    for places, number in zip(sets, which, strict=True):
+        digest, reach = strategies[number]
+        sensitivities[tuple(names[place] for place in places), digest] = reach
     return sensitivities
+
+
+def _strategy(factors: list[tuple[dict[str, Any], Any]]) -> tuple[str, tuple[int, int]]:
+    """The digest of a product of factors, and its largest column norms."""
+    digest, squared, absolute = hashlib.sha256(), 1, 1
+    for described, matrix in factors:
+        content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
+        factor_digest = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
+        digest.update(factor_digest.hexdigest().encode())
+        norms = _largest_column(described, matrix)
+        squared, absolute = squared * norms[0], absolute * norms[1]
+    return digest.hexdigest(), (squared, absolute)
 
 
 def _largest_column(described: dict[str, Any], matrix: Any) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dpscale.audit.releases import Case
 from dpscale.measure import measure_block
 from dpscale.plans.block import Block
+from dpscale.plans.schedule import Draws
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.tables import ExactMarginal
 
@@ -36,8 +37,9 @@ def _scaled(draw: Draw, factor: float) -> Draw:
 
 def sensitivity_off(case: Case) -> Case:
     """The schedule was made from a sensitivity that is too small by sqrt 2: less noise for the same claim."""
-    draws = tuple(_scaled(draw, 0.5**0.5) for draw in case.schedule.draws)
-    return replace(case, schedule=replace(case.schedule, draws=draws))
+    draws = case.schedule.draws
+    scaled = Draws(tuple(_scaled(draw, 0.5**0.5) for draw in draws.kinds), draws.which)
+    return replace(case, schedule=replace(case.schedule, draws=scaled))
 
 
 def key_reused(case: Case) -> Case:

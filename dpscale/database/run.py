@@ -25,7 +25,7 @@ from dpscale.errors import JobError
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, VERSION, Kept, versions
+from dpscale.runs.manifest import MANIFEST, VERSION, Kept, check_version, versions
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import present
 from dpscale.storage.lock import free, locked
@@ -42,6 +42,7 @@ class DatabaseRun:
         if not is_database_run(self.path):
             raise JobError("run directory", f"{self.path} is not one of several tables",
                            "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
+        check_version(self.path, self.manifest)
         self.job = DatabaseJob.read(self.path / "job.toml")
         if self.manifest["job_sha256"] != digest_of(self.job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",

@@ -17,7 +17,7 @@ from dpscale.adaptive.shard import Distances, packed_bytes
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
-from dpscale.measure import Measurement, measure_all
+from dpscale.measure import Measurements, measure_all
 from dpscale.measure.tags import SecretPlace
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Believed
@@ -62,13 +62,11 @@ class Shards:
             items = [(handle, believed(mine), mine) for handle, mine in shards]
             yield from self.engine.map(shard_distances, items, "score")
 
-    def carry_out(self, wanted: Iterable[Measurement], place: SecretPlace) -> None:
-        """Make measurements, each into its own durable file."""
-        by_source: dict[AttributeSet, list[Measurement]] = {}
-        for measurement in wanted:
-            by_source.setdefault(measurement.source, []).append(measurement)
-        for shards in self._with(list(by_source)):
-            items = [(handle, [one for names in mine for one in by_source[names]], place)
+    def carry_out(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
+        """Make measurements, each into its durable file; where shards share a file, each its piece of it."""
+        sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
+        for shards in self._with(sources):
+            items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
                      for handle, mine in shards]  # fmt: skip
             self.engine.map(shard_measures, items, "measure")
 
@@ -127,5 +125,5 @@ def shard_distances(shard: Shard, believed: Believed, sets: list[AttributeSet]) 
     return shard.distances(believed, sets)
 
 
-def shard_measures(shard: Shard, wanted: list[Measurement], place: SecretPlace) -> int:
+def shard_measures(shard: Shard, wanted: list[Measurements], place: SecretPlace) -> int:
     return measure_all(shard.marginal, wanted, place)

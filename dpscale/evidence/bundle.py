@@ -174,7 +174,7 @@ What this folder says can be checked without the data and without dpscale:
 | file | what |
 | --- | --- |
 | `events.json` | the privacy events of this release and of all releases of its dataset, and the claims |
-| `draws.json` | every draw: attributes, integer strategy, multiplier, noise; the file that it is in; selections |
+| `draws.json` | every draw: attributes, integer strategy, multiplier, noise; its file and place there; selections |
 | `strategies.json` | the integer strategies, each once |
 | `ledger.json` | what the ledger holds of the dataset |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |

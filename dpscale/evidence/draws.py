@@ -1,17 +1,16 @@
 """What a run drew, as its files say: every draw with its integer strategy and its noise, and what was selected.
 
-Noise is read off the record that each measurement carries and is named by, and not off the plan. A file that no
-decision ordered, or one that is not there, is refused: the list is of all draws and of nothing else.
+Noise is read off the record that each measurement carries, and not off the plan. A file that no decision ordered, or a
+measurement that is not there, is refused: the list is of all draws and of nothing else.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,31 +18,32 @@ from typing import Any
 import numpy as np
 
 from dpscale.errors import JobError
-from dpscale.measure.store import record_digest
+from dpscale.measure import Released
+from dpscale.measure.filing import file_name, spans
+from dpscale.measure.store import records
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.planned import Decision, Order
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
+from dpscale.privacy.streams import canonical
 from dpscale.runs.run import Run
-from dpscale.storage.files import listed, reading
+from dpscale.storage.files import listed
 
 SHOWN, MOST = 1 << 12, 1 << 23  # entries of a matrix that are written as numbers, and as packed ones
 
 Said = dict[str, Any]
 Counted = Counter[tuple[str, Fraction]]
+Names = Mapping[str, tuple[str, Said]]
 
 
 def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
     """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
     decisions = list(run.released.decisions())
     orders = [order for decision in decisions for order in decision.orders]
-    files = [run.released.path(order).name for order in orders]
-    _check_whole(run.measurements_path, files)
+    _check_names(run.measurements_path, [decision.round for decision in decisions])
     names = _named(factor for order in orders for factor in order.block.factors)
-    rounds = [decision.round for decision in decisions for _ in decision.orders]
-    drawn = [_drawn(run.measurements_path / file, number, order, names)
-             for file, number, order in zip(files, rounds, orders, strict=True)]  # fmt: skip
+    drawn = [one for decision in decisions for one in _drawn(run.released, decision, names)]
     told = {"release": run.manifest["release"], "rows_per_unit": run.question.rows_per_unit, "draws": drawn,
             "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
     costs = Counter((_kind(order.draw), order.draw.cost) for order in orders)
@@ -57,22 +57,39 @@ def _kind(draw: Draw) -> str:
     return "laplace" if isinstance(draw, LaplaceDraw) else "gaussian"
 
 
-def _check_whole(folder: Path, files: Sequence[str]) -> None:
+def _check_names(folder: Path, rounds: Sequence[int]) -> None:
+    """JobError for a file of values that is of none of these rounds."""
     there = {name for name in listed(folder) if name.endswith(".parquet")}
-    if wrong := sorted(there.symmetric_difference(files)):
-        raise JobError("measurements", f"{wrong[0]} is {'of no decision' if wrong[0] in there else 'not there'}",
-                       "the files as the run left them", "restore them")  # fmt: skip
+    ours = {file_name(number, span) for number in rounds for span in spans(number, there)}
+    if wrong := sorted(there - ours):
+        raise _refused(f"{wrong[0]} is of no decision")
 
 
-def _drawn(path: Path, number: int, order: Order, names: dict[str, tuple[str, Said]]) -> Said:
-    """A draw by its own record, whose hash names its file."""
-    record, block = record_of(path), order.block
-    if record_digest(record) != path.stem:
-        raise JobError("measurements", f"{path.name} has another record than its name",
-                       "the files as the run left them", "restore them")  # fmt: skip
+def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Said]:
+    """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
+    orders, sequence, place = decision.orders, released.filing(decision).sequence.tolist(), 0
+    for first, end in released.held(decision):
+        name = file_name(decision.round, (first, end))
+        if first != place:
+            raise _refused(
+                f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}"
+            )
+        for record in records(released.folder / name):
+            order = orders[sequence[place]] if place < min(end, len(sequence)) else None
+            if order is None or canonical(record) != canonical(released.record(order)):
+                raise _refused(f"{name} has another record than was ordered")
+            yield _told(record, order, names) | {"file": name, "place": place, "round": decision.round}
+            place += 1
+        if place != end:
+            raise _refused(f"{name} has other places than its name")
+    if place != len(sequence):
+        raise _refused(f"place {place} of round {decision.round} is not there")
+
+
+def _told(record: Said, order: Order, names: Names) -> Said:
+    """A draw by its record."""
+    block = order.block
     return {
-        "file": path.name,
-        "round": number,
         "attributes": list(block.attributes),
         "factors": [names[factor.digest][0] for factor in block.factors],
         "strategy": record.get("strategy"),
@@ -84,12 +101,8 @@ def _drawn(path: Path, number: int, order: Order, names: dict[str, tuple[str, Sa
     }
 
 
-def record_of(path: Path) -> Said:
-    """The record that a measurement carries."""
-    import pyarrow.parquet as pq
-
-    with reading(path) as file:
-        return dict(json.loads(pq.read_schema(file).metadata[b"dpscale"]))
+def _refused(got: str) -> JobError:
+    return JobError("measurements", got, "the files as the run left them", "restore them")
 
 
 def _selections(decision: Decision) -> Iterator[Said]:

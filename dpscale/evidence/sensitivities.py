@@ -97,14 +97,14 @@ def check_draws(draws: Said, factors: dict[str, Said]) -> tuple[Events, list[str
         absolute = math.prod(norm[key][1] for key in draw["factors"])
         strategy = hashlib.sha256("".join(known[key] for key in draw["factors"]).encode()).hexdigest()
         if [str(squared), str(absolute)] != [draw["squared_l2"], draw["l1"]]:
-            faults.append(f"draw {draw['file']}: another sensitivity than it says")
+            faults.append(f"draw {draw['place']} in {draw['file']}: another sensitivity than it says")
         if draw["strategy"] not in (None, strategy):
-            faults.append(f"draw {draw['file']}: another strategy than its record names")
+            faults.append(f"draw {draw['place']} in {draw['file']}: another strategy than its record names")
         if not _possible(draw, draws["rows_per_unit"]):
-            faults.append(f"draw {draw['file']}: noise that cannot be")
+            faults.append(f"draw {draw['place']} in {draw['file']}: noise that cannot be")
             continue
         events[event_of(draw, squared, absolute, int(draws["rows_per_unit"]))] += 1
-    if len({draw["file"] for draw in draws["draws"]}) != len(draws["draws"]):
+    if len({(draw["file"], draw["place"]) for draw in draws["draws"]}) != len(draws["draws"]):
         faults.append("a draw that is listed twice")
     for one in draws["selections"]:
         if int(one["count"]) < 1 or Fraction(one["mu_squared"]) < 0:

@@ -22,7 +22,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from dpscale.graphical.messages import collected, largest, placed
 from dpscale.graphical.model import Model, calibrate
@@ -191,6 +190,8 @@ class _Problem:
 
         counts, level = self.marginals(potentials)
         begin = np.concatenate([one.reshape(-1) for one in self.missing(counts)]) / tau
+        from scipy.optimize import minimize  # as late as this: every reader of a release would wait for it
+
         found = minimize(dual, begin, jac=True, method="L-BFGS-B",
                          options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
         return moved(found.x)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from dpscale.errors import BudgetError
+from dpscale.plans.orders import in_columns
 from dpscale.plans.planned import Decision, Selection
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import LaplaceDraw, recounted, total_below
@@ -18,8 +19,8 @@ from dpscale.privacy.draws import LaplaceDraw, recounted, total_below
 def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
     """BudgetError where the decisions come to more than was charged for all of them."""
     parts = list(_parts(decisions, rows_per_unit))
-    gaussian, pure = (total_below(cost for kind, cost in parts if kind is pure) for pure in (False, True))
-    squares = total_below(cost**2 for is_pure, cost in parts if is_pure)
+    gaussian, pure = (total_below((c, n) for kind, c, n in parts if kind is pure) for pure in (False, True))
+    squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
     if gaussian > charged.gaussian or pure > charged.pure or squares > charged.pure_squares:
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "what the plan said it costs", "this is a fault of the mechanism: report it")  # fmt: skip
@@ -32,11 +33,11 @@ def check_choosing(decision: Decision, selection: Selection) -> None:
                           "this is a fault of the mechanism: report it")  # fmt: skip
 
 
-def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction]]:
-    """Whether it is pure, and what it costs: squared μ, or ε."""
+def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction, int]]:
+    """Whether it is pure, what it costs, squared μ or ε, and how many there are of it."""
     for decision in decisions:
-        yield False, decision.choosing
-        for order in decision.orders:
+        yield False, decision.choosing, 1
+        for order, number in in_columns(decision.orders).alike():
             block = order.block
             cost = recounted(order.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
-            yield isinstance(order.draw, LaplaceDraw), cost
+            yield isinstance(order.draw, LaplaceDraw), cost, number

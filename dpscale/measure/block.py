@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.errors import JobError
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import Draw
@@ -82,6 +83,11 @@ def _multiplications(block: Block) -> int:
 def project(marginal: ExactMarginal, block: Block) -> Integers:
     """The exact marginal on the block's own attributes, as an array of its own."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
+    if len(marginal.attributes) - len(others) != len(block.attributes):
+        got = f"{', '.join(block.attributes)} is to be measured from {', '.join(marginal.attributes)}"
+        raise JobError("run directory", got, "the plan as it was made", "start a new run")
+    if not others:
+        return np.array(marginal.counts, dtype=np.int64)
     return np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
 
 

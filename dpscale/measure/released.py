@@ -1,6 +1,6 @@
 """A release on disk: the values of every decision, and the decisions that do not follow from the plan.
 
-    measurements/<hash of the record>.parquet      measurements/round-001.json, round-002.json, …
+    measurements/000-00000000-00004095.parquet, …      measurements/round-001.json, round-002.json, …
 The first decision follows from the plan; each later one is written before anything of it is drawn. A decision that is
 there is never taken again, and a value that is there is never drawn again.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,16 +21,17 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError, TransientError
 from dpscale.measure.affordable import check_affordable
-from dpscale.measure.measurement import Measurement
-from dpscale.measure.store import read_values, record_digest
+from dpscale.measure.filing import Filing, Span, file_name, spans
+from dpscale.measure.measurement import Measurements
+from dpscale.measure.store import Shelf
 from dpscale.measure.tags import round_tag
+from dpscale.plans.orders import Orders, in_columns
 from dpscale.plans.planned import Decision, Order, Planned
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
-from dpscale.storage.files import create, present, read_bytes
+from dpscale.storage.files import create, listed, present, read_bytes
 
 Array = NDArray[np.float64]
-Placed = tuple[dict[str, Any], Path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,11 @@ class Released:
         return self.planned.cost
 
     @cached_property
+    def shelf(self) -> Shelf:
+        """The files of values, as they are read."""
+        return Shelf(self.head)
+
+    @cached_property
     def head(self) -> dict[str, Any]:
         """What the records of all draws begin with."""
         return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
@@ -58,28 +65,24 @@ class Released:
         """The canonical record of a measurement: what it measures and how, never where or how often."""
         return {**self.head, **order.label}
 
-    def path(self, order: Order) -> Path:
-        return self._place(order)[1]
-
-    def placed(self, decision: Decision) -> list[Placed]:
-        """Records and files of a decision's values; those of the first, which may have tens of thousands, made once."""
-        return self._first if decision is self.planned.first() else [self._place(one) for one in decision.orders]
+    def filing(self, decision: Decision) -> Filing:
+        """Where a decision's values lie; that of the first, which may have a million, made once."""
+        return self._first if decision is self.planned.first() else Filing.of(in_columns(decision.orders))
 
     @cached_property
-    def _first(self) -> list[Placed]:
-        return [self._place(order) for order in self.planned.first().orders]
+    def _first(self) -> Filing:
+        return Filing.of(in_columns(self.planned.first().orders))
 
-    def _place(self, order: Order) -> Placed:
-        record = self.record(order)
-        return record, self.folder / f"{record_digest(record)}.parquet"
+    def held(self, decision: Decision) -> list[Span]:
+        """The places of a decision whose values are there."""
+        return spans(decision.round, listed(self.folder))
 
-    def missing(self, decision: Decision) -> list[Measurement]:
+    def missing(self, decision: Decision) -> list[Measurements]:
         """A decision's measurements that have no file yet."""
-        there = {entry.name for entry in self.folder.iterdir()} if self.folder.exists() else set()
+        filing, orders = self.filing(decision), in_columns(decision.orders)
         return [
-            Measurement(order.source, order.block, order.draw, record, path)
-            for order, (record, path) in zip(decision.orders, self.placed(decision), strict=True)
-            if path.name not in there
+            Measurements(self.folder, decision.round, (first, end), self.head, orders.taken(filing.sequence[first:end]))
+            for first, end in filing.unfilled(self.held(decision))
         ]
 
     def values(self, decision: Decision) -> Sequence[Array]:
@@ -172,8 +175,12 @@ class _Values(Sequence[Array]):
     decision: Decision
 
     @cached_property
-    def _placed(self) -> list[Placed]:
-        return self.released.placed(self.decision)
+    def _filing(self) -> Filing:
+        return self.released.filing(self.decision)
+
+    @cached_property
+    def _spans(self) -> list[Span]:
+        return self.released.held(self.decision)
 
     def __len__(self) -> int:
         return len(self.decision.orders)
@@ -181,6 +188,27 @@ class _Values(Sequence[Array]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        order, (record, path) = self.decision.orders[index], self._placed[index]
-        values = read_values(path, record)
-        return order.estimate(values.reshape(order.block.rows))
+        order = self._orders[index]
+        return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
+
+    def measured(self, index: int) -> Array:
+        """The numbers of one as they are on disk, flat."""
+        place, starts = int(self._filing.place[index]), self._filing.starts
+        span = self._span(place)
+        first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
+        path = self.released.folder / file_name(self.decision.round, span)
+        return self.released.shelf.read(path, start - first, end - start, self._orders.text(index))
+
+    @cached_property
+    def _orders(self) -> Orders:
+        return in_columns(self.decision.orders)
+
+    def _span(self, place: int) -> Span:
+        """That of the file which holds a place."""
+        number = bisect_right(self._spans, (place, len(self._filing.place) + 1)) - 1
+        while number >= 0 and self._spans[number][1] <= place:  # one before it may be longer
+            number -= 1
+        if number < 0:
+            got = f"values of round {self.decision.round} are not there"
+            raise JobError("measurements", got, "the files as they were written", "restore them")
+        return self._spans[number]

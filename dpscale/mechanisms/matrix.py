@@ -17,21 +17,18 @@ from dpscale.domain import Domain
 from dpscale.faults import Settings
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.names import AttributeSet
-from dpscale.plans.block import Block
 from dpscale.plans.figures import figure
+from dpscale.plans.orders import BlockOrders
 from dpscale.plans.plan import Plan
 from dpscale.plans.planfile import content_of, digest_of, read_plan, write_plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE, Budget
-from dpscale.privacy.draws import Draw
 from dpscale.reconstruct.evidence import Linear
 from dpscale.reconstruct.from_estimates import told_whole
-from dpscale.residual import subsets
 from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
-RECORD_VERSION = 1
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
 FORMS = ("least_squares", "low_order", "measurements")
 
@@ -49,29 +46,10 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
 
 
 @dataclass(frozen=True, eq=False)
-class BlockOrder:
-    """One block of a plan, measured from the counts of `source`."""
-
-    source: AttributeSet
-    block: Block
-    draw: Draw
-
-    @property
-    def label(self) -> dict[str, Any]:
-        """What the record says of it: what it measures and how, never where or how often."""
-        return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
-                "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
-
-    def estimate(self, measured: Array) -> Array:
-        """In units of K · marginal."""
-        return measured / self.draw.multiplier
-
-
-@dataclass(frozen=True, eq=False)
 class Everything:
     """The one decision: all blocks."""
 
-    orders: tuple[BlockOrder, ...]
+    orders: BlockOrders
     round: int = 0
     choosing: Fraction = Fraction(0)
 
@@ -130,8 +108,8 @@ class Settled:
     @property
     def shares(self) -> dict[AttributeSet, float]:
         shares: dict[AttributeSet, float] = {}
-        for block in self.plan.blocks:
-            shares[block.attributes] = shares.get(block.attributes, 0.0) + block.share
+        for attributes, share in zip(self.plan.blocks.sets, self.plan.blocks.share.tolist(), strict=True):
+            shares[attributes] = shares.get(attributes, 0.0) + share
         return shares
 
     @cached_property
@@ -146,8 +124,9 @@ class Settled:
 
     @property
     def needs(self) -> Iterator[tuple[int, str]]:
-        """Bytes of the task that measures each block."""
-        for block in self.plan.blocks:
+        """Bytes of the task that measures a block, one of each kind."""
+        for index, _ in self.plan.blocks.kinds:
+            block = self.plan.blocks[index]
             cells = max(math.prod(block.rows), self.domain.cells(block.attributes))
             yield MEASURED * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
 
@@ -203,19 +182,14 @@ class Settled:
     @cached_property
     def law(self) -> list[Any]:
         """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
-        return [[draw.multiplier, draw.law] for draw in self.schedule.draws]
+        return self.schedule.draws.law
 
     def check_low_order(self) -> None:
         told_whole(self.plan)
 
     @cached_property
     def _first(self) -> Everything:
-        smallest: dict[AttributeSet, AttributeSet] = {}
-        for counted in sorted(self.plan.counted, key=self.domain.cells, reverse=True):
-            smallest.update(dict.fromkeys(subsets(counted), counted))
-        pairs = zip(self.plan.blocks, self.schedule.draws, strict=True)
-        orders = tuple(BlockOrder(smallest[block.attributes], block, draw) for block, draw in pairs)
-        return Everything(orders)
+        return Everything(BlockOrders(self.plan.blocks, self.schedule.draws, self.plan.sources))
 
     def first(self) -> Everything:
         """All blocks, each from the smallest counted set that holds its attributes."""
@@ -245,4 +219,4 @@ class Settled:
     def evidence(self, taken: Sequence[tuple[Everything, Sequence[Array]]]) -> Linear:
         """Blocks, the variances that were drawn, and values, read one by one as they are needed."""
         (_, values), *_ = taken
-        return Linear(self.plan, [draw.lattice_variance for draw in self.schedule.draws], values.__getitem__)
+        return Linear(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)

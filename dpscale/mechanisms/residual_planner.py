@@ -19,6 +19,7 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.solve.max_variance import least_maximum
@@ -49,11 +50,12 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
             raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
         shares, note = least_maximum(workload, [sub.attributes for sub in subs])
         notes = (note,)
-    blocks = tuple(
+    made = (
         Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
     error = total_error(coefficients, shares, noise)
+    blocks = Blocks.of(workload.domain.names, made)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
 
 

@@ -23,6 +23,7 @@ from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.names import nearest
 from dpscale.plans.allocation import allocate, variance_factor
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
 from dpscale.solve import baselines
@@ -61,10 +62,11 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     traces: dict[tuple[str, ...], float] = {}
     coefficients = [_coefficient(sub, factors, traces, noise) for sub in subs]
     shares, error = allocate(coefficients, noise)
-    blocks = tuple(
+    made = (
         Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
+    blocks = Blocks.of(workload.domain.names, made)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
 
 

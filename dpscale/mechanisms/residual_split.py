@@ -16,6 +16,7 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.residual import Weights
@@ -75,11 +76,12 @@ def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[s
     """The plan that measures each set by its solution, with the shares that are best."""
     noise, solutions = question.noise, list(solved.values())
     shares, error = allocate([solution.coefficient for solution in solutions], noise)
-    blocks = tuple(
+    made = (
         Block(names, solution.factors, share, noise=noise)
         for (names, solution), share in zip(solved.items(), shares, strict=True)
     )
     bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2 if noise == GAUSSIAN else 0.0
+    blocks = Blocks.of(question.workload.domain.names, made)
     return Plan(question.workload, name, blocks, error, bound, notes)
 
 

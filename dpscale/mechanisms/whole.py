@@ -13,6 +13,7 @@ from dpscale.mechanisms.contract import Tools
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.allocation import variance_factor
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.plan import Plan
 from dpscale.workload import Workload
 
@@ -21,7 +22,7 @@ def whole_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
     """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
-    given = tuple(blocks)
+    given = Blocks.of(workload.domain.names, blocks)
     error = accuracy_of(workload.domain, given).total_error(workload)
     return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
 

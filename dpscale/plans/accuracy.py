@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dpscale.domain import Domain
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.independent import IndependentResiduals
 from dpscale.plans.told import Accuracy
@@ -19,6 +20,7 @@ __all__ = ["Accuracy", "accuracy_of"]
 
 def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[float] | None = None) -> Accuracy:
     """The accuracy of blocks under noise of these variances, in lattice units; where none are given, of the planned."""
-    drawn = [block.unit_variance for block in blocks] if variances is None else variances
-    kind = IndependentResiduals if all(block.commutes for block in blocks) else CoupledResiduals
-    return kind(domain, tuple(blocks), tuple(drawn))
+    columns = Blocks.of(domain.names, blocks)
+    drawn = columns.unit_variances.tolist() if variances is None else variances
+    kind = IndependentResiduals if columns.commutes else CoupledResiduals
+    return kind(domain, columns, drawn)

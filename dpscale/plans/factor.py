@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.plans.allocation import LAPLACE
-from dpscale.residual import Weights, profile_of
+from dpscale.residual import Weights, center, profile_of
 from dpscale.workload import Family
 from dpscale.workload.wide import LONG
 
@@ -163,11 +163,11 @@ class Factor:
         """K along the leading axis."""
         return np.tensordot(self.explicit(), values, axes=(1, 0))
 
-    def estimated(self, values: Array) -> Array:
-        """K⁺ along the leading axis, which goes to the end."""
+    def estimated(self, values: Array, axis: int = 0) -> Array:
+        """K⁺ along an axis, which goes to the end."""
         if self.kind == "center":
-            return np.moveaxis((values - values.mean(axis=0)) / self.cells, 0, -1)
-        return np.tensordot(values, self.inverse, axes=(0, 1))
+            return np.moveaxis(center(values, (axis,)) / self.cells, axis, -1)
+        return np.tensordot(values, self.inverse, axes=(axis, 1))
 
     def varied(self, values: Array) -> Array:
         """The covariance along the axis after the leading one, which goes to the end."""

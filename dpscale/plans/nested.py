@@ -104,8 +104,19 @@ class NestedFactor(Factor):
             start += run.count * run.size
         return np.concatenate(told)
 
-    def estimated(self, values: Array) -> Array:
-        """What is told of the cells: along the leading axis, which goes to the end."""
+    @cached_property
+    def inverse(self) -> Array:
+        """K⁺ as a matrix: of few cells, for what must have one."""
+        return self.estimated(np.eye(self.rows)).T
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Z C₁ Zᵀ + ⊕C₂ as a matrix: of few cells."""
+        return np.asarray(self.inverse @ self.inverse.T)
+
+    def estimated(self, values: Array, axis: int = 0) -> Array:
+        """What is told of the cells, along an axis, which goes to the end."""
+        values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
         cells, start = self._spread_blocks(blocks), self.parts[0].rows
         for at, (run, factor) in zip(self._starts, self._each, strict=True):

@@ -21,8 +21,9 @@ from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
-from dpscale.plans.block import Block
-from dpscale.residual import kron, subsets
+from dpscale.plans.blocks import Blocks
+from dpscale.plans.counted import Counted, counted_for
+from dpscale.residual import kron
 from dpscale.workload import Workload
 
 Array = NDArray[np.float64]
@@ -41,12 +42,16 @@ class Plan:
 
     workload: Workload
     mechanism: str
-    blocks: tuple[Block, ...]
+    blocks: Blocks
     error: float
     bound: float
     notes: tuple[str, ...] = ()
     stationary: float | None = None
     floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Blocks are kept in columns, however they are given."""
+        object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.names, self.blocks))
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"
@@ -90,7 +95,7 @@ class Plan:
     def strategy(self, attributes: Sequence[str]) -> Array:
         """The strategy on an attribute set as a matrix whose largest column norm is 1."""
         ordered = self.domain.ordered(attributes)
-        matching = [block for block in self.blocks if block.attributes == ordered]
+        matching = [self.blocks[index] for index in self.blocks.sets.find(ordered)]
         if not matching or self.domain.cells(ordered) > SHOWN_CELLS:
             why = "not measured" if not matching else f"{self.domain.cells(ordered)} cells"
             raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
@@ -98,18 +103,16 @@ class Plan:
         return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
 
     @cached_property
-    def counted(self) -> tuple[AttributeSet, ...]:
-        """The attribute sets to count: those of the blocks that lie in no larger one."""
-        by_size = sorted({block.attributes for block in self.blocks}, key=len, reverse=True)
-        covered: set[AttributeSet] = set()
-        kept = []
-        for attributes in by_size:
-            if attributes not in covered:
-                kept.append(attributes)
-                covered.update(subsets(attributes))
-        return tuple(sorted(kept, key=lambda names: [self.domain.names.index(name) for name in names]))
+    def sources(self) -> Counted:
+        """The attribute sets to count, those of the blocks that lie in no larger one, and which block is from which."""
+        return counted_for(self.domain, self.blocks.sets)
 
-    @property
+    @cached_property
+    def counted(self) -> tuple[AttributeSet, ...]:
+        """The attribute sets to count, in the domain's order."""
+        return tuple(self.sources.sets)
+
+    @cached_property
     def largest(self) -> AttributeSet:
         """The largest attribute set that will be counted."""
         return max(self.counted, key=self.domain.cells)

@@ -1,32 +1,37 @@
-"""Plans on disk: plan.json for what is measured, factors.npz for the integer matrices, both exact."""
+"""Plans on disk: plan.json for what is measured, blocks.npz for its blocks in columns, factors.npz for the integer
+matrices, all exact. plan.json holds the hashes of what is in the other two."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpscale.domain import Domain
 from dpscale.errors import JobError
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
+from dpscale.plans.counted import Counted
 from dpscale.plans.factor import Factor
+from dpscale.plans.fitting import fit, held, in_place
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.plan import Plan
+from dpscale.plans.sets import Sets
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
-PLAN = "plan.json"
-OLDER = "rho"  # what plans of adaptive mechanisms were charged by before Gaussian DP
+PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
     """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
-    factors = _numbered(plan)
+    factors = _numbered(plan.blocks)
     flat = {} if plan.stationary is None else {"stationary": plan.stationary, "floor": plan.floor}
+    strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
     return flat | {
         "mechanism": plan.mechanism,
         "workload": plan.workload.digest,
@@ -34,10 +39,8 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "bound": plan.bound,
         "notes": list(plan.notes),
         "factors": {key: _describe(factor) for key, factor in factors.values()},
-        "blocks": [
-            [list(b.attributes), [factors[id(factor)][0] for factor in b.factors], b.share, b.whole, b.noise]
-            for b in plan.blocks
-        ],
+        "strategies": strategies,
+        "blocks": {"count": len(plan.blocks), "sha256": plan.blocks.digest},
     }
 
 
@@ -46,22 +49,36 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _numbered(plan: Plan) -> dict[int, tuple[str, Factor]]:
+def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
     factors: dict[int, tuple[str, Factor]] = {}
-    for block in plan.blocks:
-        for factor in block.factors:
+    for strategy in blocks.strategies:
+        for factor in strategy:
             factors.setdefault(id(factor), (f"f{len(factors)}", factor))
     return factors
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
     """Write a plan."""
-    factors = _numbered(plan).values()
-    matrices = {name: part.matrix for key, factor in factors for name, part in _parts(key, factor)
-                if part.matrix is not None}  # fmt: skip
-    with writing(folder / "factors.npz") as file:
-        np.savez_compressed(file, allow_pickle=False, **matrices)
+    factors = _numbered(plan.blocks).values()
+    parts = (named for key, factor in factors for named in _parts(key, factor))
+    _write_arrays(folder / FACTORS, {key: one.matrix for key, one in parts if one.matrix is not None}, packed=True)
+    _write_arrays(folder / BLOCKS, _columns(plan))
     write_content(folder, content_of(plan))
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any], packed: bool = False) -> None:
+    save = np.savez_compressed if packed else np.savez
+    with writing(path) as file:
+        save(file, allow_pickle=False, **arrays)
+
+
+def _columns(plan: Plan) -> dict[str, Any]:
+    """blocks.npz: the blocks and what is counted for them. Which attribute by its place in the domain, which strategy
+    by its place in plan.json, which noise by its place in `NOISES`."""
+    blocks, sources = plan.blocks, plan.sources
+    return {"members": blocks.sets.members, "ends": blocks.sets.ends, "strategy": blocks.which, "share": blocks.share,
+            "whole": blocks.whole, "noise": blocks.noise, "counted": sources.sets.members,
+            "counted_ends": sources.sets.ends, "source": sources.source}  # fmt: skip
 
 
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:
@@ -75,10 +92,6 @@ def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
         content = json.loads(read_bytes(folder / PLAN))
     except (FileNotFoundError, ValueError):
         content = None
-    if isinstance(content, dict) and OLDER in content and OLDER not in expected:
-        raise JobError("run directory", f"the plan in {folder} was made by an older version of dpscale",
-                       "a plan of this version", "what is in answers/ stands and costs nothing: read it there, or"
-                       " open the run with that version")  # fmt: skip
     if content != expected:
         raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
                        "start a new run")  # fmt: skip
@@ -88,45 +101,46 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
     """Read a plan back for the workload that it was made for."""
     try:
         content = json.loads(read_bytes(folder / PLAN))
-        with reading(folder / "factors.npz") as file, np.load(file, allow_pickle=False) as matrices:
+        with reading(folder / FACTORS) as file, np.load(file, allow_pickle=False) as matrices:
             factors = {key: _factor(key, value, matrices) for key, value in content["factors"].items()}
-    except (FileNotFoundError, ValueError, KeyError):
+        with reading(folder / BLOCKS) as file, np.load(file, allow_pickle=False) as columns:
+            blocks, sources = _blocks(workload.domain, content["strategies"], factors, dict(columns))
+    except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         raise JobError(
             "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
         ) from None
     if content["workload"] != workload.digest:
-        raise JobError(
-            "run directory",
-            "the workload changed since it was planned",
-            "the files that it was planned with",
-            "start a new run",
-        )
-    blocks = tuple(
-        Block(tuple(names), tuple(factors[key] for key in keys), share, whole, noise)
-        for names, keys, share, whole, noise in content["blocks"]
-    )
-    if not all(_fits(block, workload) for block in blocks):
+        raise JobError("run directory", "the workload changed since it was planned",
+                       "the files that it was planned with", "start a new run")  # fmt: skip
+    _check(folder, content["blocks"], blocks, sources, workload.domain)
+    told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
+    plan = Plan(workload, *told, content.get("stationary"), content.get("floor", 0.0))
+    vars(plan)["sources"] = sources
+    return plan
+
+
+def _blocks(
+    domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Mapping[str, Any]
+) -> tuple[Blocks, Counted]:
+    sets = Sets(domain.names, columns["members"], columns["ends"])
+    made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
+    blocks = Blocks(sets, made, *(columns[name] for name in ("strategy", "share", "whole", "noise")))
+    counted = Sets(domain.names, columns["counted"], columns["counted_ends"])
+    return blocks, Counted(counted, columns["source"])
+
+
+def _check(folder: Path, told: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
+    """JobError unless the blocks are those of plan.json, and such as can be measured."""
+    same = told == {"count": len(blocks), "sha256": blocks.digest}
+    if not same or not in_place(blocks.sets, len(domain)) or not held(sources, len(blocks), len(domain)):
+        raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
+                       "the plan as it was made", "start a new run")  # fmt: skip
+    if not fit(blocks, domain):
         raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
                        "the plan as it was made", "start a new run")  # fmt: skip
-    if not all(0 < block.share <= 1 for block in blocks):
+    if not bool(((blocks.share > 0) & (blocks.share <= 1)).all()):
         raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
                        "start a new run")  # fmt: skip
-    told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
-    return Plan(workload, *told, content.get("stationary"), content.get("floor", 0.0))
-
-
-def _fits(block: Block, workload: Workload) -> bool:
-    """Whether a block's factors are those of its attributes, and its noise one that there is."""
-    domain, shapes = workload.domain, [size for factor in block.factors for size in factor.shape]
-    known = all(name in domain.names for name in block.attributes)
-    return (
-        known
-        and domain.ordered(block.attributes) == block.attributes
-        and tuple(shapes) == domain.shape(block.attributes)
-        and (block.joint or len(block.factors) == len(block.attributes))
-        and block.noise in (GAUSSIAN, LAPLACE)
-        and block.squared_l2_sensitivity > 0
-    )
 
 
 def _parts(key: str, factor: Factor) -> Iterator[tuple[str, Factor]]:

@@ -7,7 +7,7 @@ variances v_b then leaves Σ_b w_bτ² v_b s_bτ, whether it is the planned nois
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor
 
 Array = NDArray[np.float64]
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 WholeIn = Callable[[Block, AttributeSet], bool]
+MOST_KEPT = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,54 @@ class ResidualEstimator:
 
 
 def estimators(
-    blocks: Sequence[Block], variances: Sequence[float], spread: Spread, factors_of: FactorsOf, whole_in: WholeIn
-) -> dict[AttributeSet, ResidualEstimator]:
+    blocks: Blocks, variances: Sequence[float], spread: Spread, factors_of: FactorsOf, whole_in: WholeIn
+) -> Mapping[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
-    found = {}
-    for kept, spreads in _told(blocks, spread).items():
+
+    def of(kept: AttributeSet, spreads: Spreads) -> ResidualEstimator:
         first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
         scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
         sources = tuple(source for source, _ in shares)
-        found[kept] = ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole_in(first, kept))
-    return found
+        return ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole_in(first, kept))
+
+    if blocks.separate:
+        return Estimators(blocks, spread, of)
+    return {kept: of(kept, spreads) for kept, spreads in _told(blocks, spread).items()}
+
+
+class Estimators(Mapping[AttributeSet, ResidualEstimator]):
+    """Of blocks that tell of one residual each, made as they are asked for: there may be a million."""
+
+    def __init__(
+        self, blocks: Blocks, spread: Spread, of: Callable[[AttributeSet, Spreads], ResidualEstimator]
+    ) -> None:
+        self._blocks, self._spread, self._of = blocks, spread, of
+        self._kept: dict[AttributeSet, ResidualEstimator | None] = {}
+
+    def __getitem__(self, kept: AttributeSet) -> ResidualEstimator:
+        found = self._found(kept)
+        if found is None:
+            raise KeyError(kept)
+        return found
+
+    def __contains__(self, kept: object) -> bool:
+        return self._found(kept) is not None  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[AttributeSet]:
+        return iter(dict.fromkeys(self._blocks.sets))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(self._blocks.sets))
+
+    def _found(self, kept: AttributeSet) -> ResidualEstimator | None:
+        if kept not in self._kept:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept = {}
+            places = self._blocks.sets.find(kept)
+            self._kept[kept] = (
+                self._of(kept, {i: self._spread(self._blocks[i], kept) for i in places}) if places else None
+            )
+        return self._kept[kept]
 
 
 Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise

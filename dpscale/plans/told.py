@@ -20,6 +20,7 @@ from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.residual_estimator import ResidualEstimator, estimators
 from dpscale.residual import Weights, piece, profile_of, subsets
@@ -46,18 +47,18 @@ class Accuracy(ABC):
     """
 
     domain: Domain
-    blocks: tuple[Block, ...]
-    variances: tuple[float, ...]
+    blocks: Blocks
+    variances: Sequence[float]
 
     @cached_property
-    def residuals(self) -> dict[AttributeSet, ResidualEstimator]:
+    def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
         """The estimator of every residual that the blocks tell of."""
         return estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """The weights of the attributes whose residuals are not centred by the plain mean."""
-        return dict(pair for block in self.blocks for pair in block.weights)
+        return dict(self.blocks.weights())
 
     @cached_property
     def profiles(self) -> Mapping[str, Array]:

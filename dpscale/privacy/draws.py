@@ -19,7 +19,7 @@ it by at most m Δ₁ k in L1, and P(x)/P(x − d) ≤ exp(|d|/s) for this law: 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -113,6 +113,7 @@ class LaplaceDraw:
 
 
 Draw = GaussianDraw | LaplaceDraw
+Costs = tuple[Fraction, int]  # what one costs, and how many there are
 
 
 def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
@@ -150,13 +151,16 @@ def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str) -> L
     return LaplaceDraw(multiplier, scale, Fraction(multiplier * l1 * rows_per_unit, scale))
 
 
-def cost_of(draws: Iterable[Draw]) -> Cost:
-    """What independent draws cost together, as the ledger takes it: exact, rounded up to a unit of 2^-160 each."""
-    gaussian, laplace = list[Fraction](), list[Fraction]()
-    for draw in draws:
-        (laplace if isinstance(draw, LaplaceDraw) else gaussian).append(draw.cost)
+def cost_of(draws: Sequence[Draw], times: Sequence[int] | None = None) -> Cost:
+    """What independent draws cost together, each so many `times`, as the ledger takes it.
+
+    Exact, and rounded up to a unit of 2^-160 each.
+    """
+    gaussian, laplace = list[Costs](), list[Costs]()
+    for draw, number in zip(draws, times or [1] * len(draws), strict=True):
+        (laplace if isinstance(draw, LaplaceDraw) else gaussian).append((draw.cost, number))
     pure = _rounded_up(laplace)
-    squares = min(_rounded_up([epsilon**2 for epsilon in laplace]), pure**2)
+    squares = min(_rounded_up([(epsilon**2, number) for epsilon, number in laplace]), pure**2)
     return Cost(gaussian=_rounded_up(gaussian), pure=pure, pure_squares=squares)
 
 
@@ -167,13 +171,13 @@ def recounted(draw: Draw, squared_l2: int, l1: int, rows_per_unit: int) -> Fract
     return Fraction(draw.multiplier**2 * squared_l2 * rows_per_unit**2, draw.variance - SMOOTHING)
 
 
-def total_below(parts: Iterable[Fraction]) -> Fraction:
+def total_below(parts: Iterable[Costs]) -> Fraction:
     """The sum of many, each rounded down to a unit of 2^-160: exact sums of thousands of fractions grow long."""
-    return Fraction(sum(int(part * COST_UNIT) for part in parts), COST_UNIT)
+    return Fraction(sum(int(part * COST_UNIT) * number for part, number in parts), COST_UNIT)
 
 
-def _rounded_up(costs: Iterable[Fraction]) -> Fraction:
-    return Fraction(sum(math.ceil(cost * COST_UNIT) for cost in costs), COST_UNIT)
+def _rounded_up(costs: Iterable[Costs]) -> Fraction:
+    return Fraction(sum(math.ceil(cost * COST_UNIT) * number for cost, number in costs), COST_UNIT)
 
 
 def _too_small(what: str) -> PlanError:

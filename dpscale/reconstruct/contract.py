@@ -6,7 +6,7 @@ ends in `RECONSTRUCTION = Reconstruction(…)` and one line in the table of `rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -40,6 +40,9 @@ class Estimates(Protocol):
 
     def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Array, Array]:
         """The same of all queries of a part over one set, an axis per attribute or one axis."""
+
+    def several(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Array, Array]]:
+        """The same of several sets, one after the other."""
 
 
 class Plain(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,9 @@ from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
+from dpscale.reconstruct.together import Together, apart
 from dpscale.residual import residual_of, smear, subsets
-from dpscale.workload import ExplicitPart, Part, Workload
+from dpscale.workload import ExplicitPart, Part, ProductPart, Workload
 
 Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 28
@@ -73,6 +74,20 @@ class LeastSquaresEstimates:
         if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
+
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Array, Array]]:
+        """The same of several sets, many at once where the plan is such."""
+        together = self._together if isinstance(part, ProductPart) else None
+        found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
+        return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
+
+    @cached_property
+    def _together(self) -> Together | None:
+        blocks = self.plan.blocks
+        if not apart(blocks):
+            return None
+        variances = np.asarray(self._variances, dtype=np.float64)
+        return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
         """Variances of all queries of a part over one set, in closed form by family."""

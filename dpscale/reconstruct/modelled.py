@@ -7,7 +7,7 @@ noise alone, since what was not measured is guessed; so none is told unless erro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,6 +74,10 @@ class Modelled:
                            "give an axis for every attribute")  # fmt: skip
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
+
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Array, Array]]:
+        """The same of several sets."""
+        return (self.part_answers(part, names) for names in sets)
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
         """Estimates of all queries of a part over one set, and their standard errors (nan: none is told).

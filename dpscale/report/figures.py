@@ -6,28 +6,24 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 LINES = 8
+PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
-def error_plot(rows: list[dict[str, Any]]) -> str:
-    """Root mean square standard error of every answered set against its number of queries; "" where none is."""
-    rows = [row for row in rows if row["rms_error"]]
-    if not rows:
+def error_plot(told: Mapping[str, tuple[Any, Any]]) -> str:
+    """Root mean square standard errors of the answered sets against their numbers of queries, by family; "" for none.
+
+    Points that would hide each other are drawn once.
+    """
+    if not told:
         return ""
     figure, axes = new_figure()
-    families = dict.fromkeys(row["family"] for row in rows)
-    for colour, family in zip(COLOURS * len(families), families, strict=False):
-        mine = [row for row in rows if row["family"] == family]
-        axes.scatter(
-            [row["queries"] for row in mine],
-            [row["rms_error"] for row in mine],
-            s=14,
-            alpha=0.7,
-            color=colour,
-            label=family,
-            linewidths=0,
-        )
+    for colour, (family, points) in zip(COLOURS * len(told), told.items(), strict=False):
+        queries, errors = 10.0 ** np.unique(np.round(np.log10(np.array(points, float)), PLACES), axis=1)
+        axes.scatter(queries, errors, s=14, alpha=0.7, color=colour, label=family, linewidths=0)
     axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
     axes.legend(frameon=False)
     return svg(figure)

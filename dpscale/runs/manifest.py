@@ -19,11 +19,11 @@ from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 1
+VERSION = 2  # 1: a file for each measurement and each answered set
 LEFT = {  # by stages of runs whose manifest does not tell: folder, and what is there when it is whole
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
-    "reconstruct": ("answers", "answers/index.json"),
+    "reconstruct": ("answers", "answers/index.parquet"),
     "report": ("report.html", "report.html"),
 }
 KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
@@ -62,6 +62,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
     return content
+
+
+def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """JobError for a run of another version of what is on disk."""
+    if manifest.get("version") != VERSION:
+        made_by = "an older" if manifest.get("version") == 1 else "another"
+        raise JobError("run directory", f"{folder} was made by {made_by} version of dpscale", "a run of this version",
+                       "what is in answers/ stands and costs nothing: read it there, or open the run with the version "
+                       "that its manifest.json names")  # fmt: skip
 
 
 def asked_since(folder: Path, content: Any) -> SynthesizeTable:

@@ -32,7 +32,7 @@ from dpscale.privacy.secret import read_secret
 from dpscale.runs.family import following, latest, unmeasured
 from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import make, making
-from dpscale.runs.manifest import MANIFEST, Kept, asked_since, first_manifest, left_by
+from dpscale.runs.manifest import MANIFEST, Kept, asked_since, check_version, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
@@ -60,6 +60,7 @@ class Run:
                 got = f"{self.path} is of several tables"
                 raise JobError("run directory", got, "one table's, as under its tables/",
                                "run its job again to go on, or open it as a DatabaseRelease")  # fmt: skip
+            check_version(self.path, self.manifest)
             self.job, self.domain = known or (Job.read(self.path / "job.toml"), Domain.read(self.path / "domain.toml"))
             if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
                 raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",

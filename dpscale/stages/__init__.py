@@ -13,7 +13,7 @@ TABLE = (
     Stage("measure", "Count, charge the ledger and draw the noise of a planned run.",
           "measurements", "measurements", "dpscale.stages.measure", needs=("plan",), spends=True),
     Stage("reconstruct", "Write the answers of a measured run.",
-          "answers", "answers/index.json", "dpscale.stages.reconstruct", needs=("plan", "measure")),
+          "answers", "answers/index.parquet", "dpscale.stages.reconstruct", needs=("plan", "measure")),
     Stage("synthesize", "Draw synthetic rows from a measured run.",
           "synthetic", "synthetic/_rows.json", "dpscale.stages.synthesize", needs=("plan", "measure"),
           asked="synthesis"),

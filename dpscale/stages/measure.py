@@ -17,7 +17,7 @@ from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.engine.shards import Shards
-from dpscale.measure import Measurement, Released, carry_out
+from dpscale.measure import Measurements, Released, carry_out
 from dpscale.measure.affordable import check_affordable, check_choosing
 from dpscale.names import AttributeSet
 from dpscale.plans.planned import Decision
@@ -75,7 +75,7 @@ class _Measuring:
         first = waiting if waiting is not None and waiting.round == 0 else None
         self.taken += [one for one in self.released.decisions() if waiting is None or one.round < waiting.round]
         wanted = self.released.missing(first) if first else []
-        passes = self._passes(list(dict.fromkeys(one.source for one in wanted)))
+        passes = self._passes([names for one in wanted for names in one.sources])
         for number, one in enumerate(passes[: self._needed(passes, wanted)]):
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
@@ -94,21 +94,19 @@ class _Measuring:
         return plan_passes(self.run.domain, sets, memory, self.engine.workers)
 
     @staticmethod
-    def _needed(passes: Sequence[Pass], wanted: Sequence[Measurement]) -> int:
+    def _needed(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
         """How many passes hold what the first decision measures; one at least, which holds all values to the domain."""
-        sources = {one.source for one in wanted}
+        sources = {names for one in wanted for names in one.sources}
         return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
 
-    def _measure_pass(self, one: Pass, wanted: Sequence[Measurement], handles: Sequence[Any]) -> None:
-        """Turn the exact counts of a pass into values on disk."""
-        by_source: dict[AttributeSet, list[Measurement]] = {}
-        for measurement in wanted:
-            by_source.setdefault(measurement.source, []).append(measurement)
-        items = []
-        for layout, handle in zip(one.shards, handles, strict=True):
-            mine = [measurement for names in layout.sets for measurement in by_source.get(names, ())]
-            if mine:
-                items.append((layout, mine, self.run.secret, handle))
+    def _measure_pass(self, one: Pass, wanted: Sequence[Measurements], handles: Sequence[Any]) -> None:
+        """Turn the exact counts of a pass into values on disk: a task a file, or a piece of one."""
+        shard_of = {names: number for number, layout in enumerate(one.shards) for names in layout.sets}
+        sets, items = frozenset(shard_of), []
+        for piece in (piece for whole in wanted for piece in whole.within(sets)):
+            numbers = sorted({shard_of[names] for names in piece.sources})
+            layouts = [one.shards[number] for number in numbers]
+            items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
         self.engine.map(carry_out, items, "measure")
 
     def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:

@@ -6,6 +6,7 @@ had before, over one set of two million cells and of a million queries; the larg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from dpscale.engine import Engine
@@ -15,6 +16,7 @@ from dpscale.job import Job
 from dpscale.plans.planned import Planned
 from dpscale.sections import SynthesizeTable
 from dpscale.synthesize.draw import LEAST_ROWS
+from dpscale.workload import Part, counts_of
 
 ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
 VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
@@ -52,10 +54,16 @@ def _needs(planned: Planned, job: Job, memory: int, workers: int) -> Iterator[Ne
     yield counting, f"{what} (counting)"
     yield from planned.needs
     for part in planned.workload.parts:
-        for attributes in part.sets:
-            if (queries := part.count(attributes)) <= job.output.max_rows:
-                needed = ANSWERED * queries + ESTIMATED * planned.domain.cells(attributes)
-                yield needed, f"{', '.join(attributes) or 'the total'} (answers)"
+        yield from _answering(part, job.output.max_rows)
+
+
+def _answering(part: Part, most: int) -> Iterator[Need]:
+    """Bytes of the task that answers a set of a part, one of each shape."""
+    shapes = {(part.domain.shape(names), count): names for names, count in zip(part.sets, counts_of(part), strict=True)}
+    for (shape, count), names in shapes.items():
+        if count <= most:
+            needed = ANSWERED * count + ESTIMATED * math.prod(shape)
+            yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 
 def _check_memory(planned: Planned, memory: int, workers: int) -> None:

@@ -1,48 +1,94 @@
 """The reconstruct stage: the workload's answers with standard errors and 95 % intervals, as Parquet.
 
-One file for each part of the workload and attribute set, written by independent tasks that read measurements only.
+Files of many attribute sets each (`runs.answers`), written by independent tasks that read measurements only. Which sets
+share a file follows from the workload alone.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpscale.domain import Attribute
 from dpscale.engine import Engine
-from dpscale.measure.store import LARGE_PAGES
-from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
+from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
-from dpscale.storage.files import write_whole, writing
-from dpscale.workload import ExplicitPart, Part, ProductPart
+from dpscale.storage.files import writing
+from dpscale.workload import Part, counts_of
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
-TASKS_PER_WORKER = 8
+FILES = 64  # of all answers, about, so that many workers write them
+MOST_ROWS = 1 << 21  # of a file: about 64 MB
+GROUP_ROWS = 1 << 17
+MANY = 1 << 62  # more than anyone writes
 MOST_OPEN = 4
 Opened = tuple[Run, Estimates]
+Errors = NDArray[np.float64]
 _open: dict[tuple[str, str], Opened] = {}
-RESERVED = ("estimate", "std_error", "low", "high")
 
 
 def perform(run: Run, engine: Engine) -> None:
     """Write the answers of the whole workload, and their index."""
     engine.check_sight(run.path)
     keep_model(run, engine.each("model"))
-    items, known = [], _known(run)
+    known = _known(run)
     _kept(str(run.path), known, run)  # threads of this process need not open it again
-    for number, part in enumerate(run.workload.parts):
-        size = max(1, len(part.sets) // (TASKS_PER_WORKER * engine.workers))
-        items += [(str(run.path), known, number, start, start + size) for start in range(0, len(part.sets), size)]
-    rows = [row for group in engine.map(write_answers, items, "answers") for row in group]
-    write_whole(run.path / "answers" / "index.json", json.dumps(rows, indent=1).encode())
+    files = list(_files(run))
+    errors = engine.map(write_answers, [(str(run.path), known, number, name, sets) for number, name, sets in files],
+                        "answers")  # fmt: skip
+    write_index(run.path / "answers", run.workload.parts, _index(run, files, errors))
+
+
+File = tuple[int, str, NDArray[np.int64]]
+
+
+def _files(run: Run) -> Iterator[File]:
+    """Part, file and places of the sets that share it, for all sets that are written."""
+    counts = [_written(run, part) for part in run.workload.parts]
+    most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
+    for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
+        degrees = np.array([len(names) for names in part.sets], np.int64)
+        for degree in np.unique(degrees[rows > 0]).tolist():
+            mine = np.flatnonzero((degrees == degree) & (rows > 0))
+            before = np.cumsum(rows[mine]) - rows[mine]
+            starts = np.flatnonzero(np.diff((before // most).astype(np.int64), prepend=-1))
+            folder = Columns(run.domain, part, degree).folder
+            for which, sets in enumerate(np.split(mine, starts[1:])):
+                yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
+
+
+def _written(run: Run, part: Part) -> NDArray[np.int64]:
+    """How many rows each set of a part has in files: none where it has too many, or weighs nothing."""
+    counts = _queries(part)
+    return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
+
+
+def _queries(part: Part) -> NDArray[np.int64]:
+    """How many queries each set of a part has, or MANY."""
+    return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
+
+
+def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[str, Any]:
+    """What index.parquet says of every set."""
+    parts = run.workload.parts
+    starts = np.cumsum([0, *(len(part.sets) for part in parts)])
+    queries = np.concatenate([_queries(part) for part in parts])
+    file, first = np.full(len(queries), -1, np.int32), np.full(len(queries), -1, np.int64)
+    rms = np.full(len(queries), np.nan)
+    for which, ((number, _, sets), own) in enumerate(zip(files, errors, strict=True)):
+        places = starts[number] + sets
+        file[places], rms[places] = which, own
+        first[places] = np.cumsum(queries[places]) - queries[places]
+    part = np.repeat(np.arange(len(parts)), np.diff(starts))
+    return {"part": part, "queries": queries, "file": file, "first": first, "rms_error": rms,
+            "names": [name for _, name, _ in files]}  # fmt: skip
 
 
 def _known(run: Run) -> str:
@@ -63,80 +109,49 @@ def _kept(path: str, known: str, run: Run) -> Opened:
     return opened
 
 
-def write_answers(path: str, known: str, number: int, start: int, end: int) -> list[dict[str, Any]]:
-    """Answer some attribute sets of one part: an index row each. `known`: as of `_known`."""
-    run, estimates = _opened(path, known)
-    part = estimates.workload.parts[number]
-    return [_answer_set(run, estimates, number, part, i) for i in range(start, min(end, len(part.sets)))]
+def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Errors:
+    """Answer some sets of one part into a file; of each the root mean square of its standard errors, nan for none.
 
-
-def _answer_set(run: Run, estimates: Estimates, number: int, part: Part, index: int) -> dict[str, Any]:
-    attributes = part.sets[index]
-    row = {"part": number, "family": part.name, "attributes": list(attributes), "queries": part.count(attributes)}
-    if part.count(attributes) > run.job.output.max_rows or part.weights[index] == 0:
-        return row | {"file": None, "rms_error": None}
-    answers, errors = estimates.part_answers(part, attributes)
-    name = f"{number:02d}-{part.name}/{index:05d}-{safe_name(attributes)}.parquet"
-    half = HALF_WIDTH_95[estimates.noise] * errors
-    _write(run.path / "answers" / name, _columns(run, part, attributes), answers, errors, half)
-    known = errors[np.isfinite(errors)]
-    return row | {"file": name, "rms_error": math.sqrt(float(np.mean(known**2))) if known.size else None}
-
-
-def safe_name(attributes: AttributeSet) -> str:
-    """Attribute names as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9.+_-]", "_", "+".join(attributes))[:120] or "total"
-
-
-def _columns(run: Run, part: Part, attributes: AttributeSet) -> dict[str, Any]:
-    """What identifies each query: a column for every attribute and parameter, row-major."""
-    import pyarrow as pa
-
-    if isinstance(part, ExplicitPart) and part.family is not None:
-        part = part.family
-    if not isinstance(part, ProductPart):
-        return {"query": pa.array(np.arange(part.count(attributes)))}
-    pairs = zip(part.families(attributes), run.domain.shape(attributes), strict=True)
-    axes = [family.bounds(n) for family, n in pairs]
-    counts = [len(next(iter(bounds.values()))) for bounds in axes]
-    columns = {}
-    for axis, (attribute, bounds) in enumerate(zip(attributes, axes, strict=True)):
-        before, after = math.prod(counts[:axis]), math.prod(counts[axis + 1 :])
-        for key, cells in bounds.items():
-            spread = np.tile(np.repeat(cells.astype(np.int32), after), before)
-            columns[_column_name(attribute, key, len(bounds))] = _labelled(run.domain[attribute], spread)
-    return columns
-
-
-def _column_name(attribute: str, key: str, parameters: int) -> str:
-    name = attribute if parameters == 1 else f"{attribute}_{key}"
-    return f"{name}_" if name in RESERVED else name
-
-
-def _labelled(attribute: Attribute, cells: np.ndarray) -> Any:
-    """A column of labels: numbers where all are, else a dictionary of texts; null for the cell of nulls."""
-    import pyarrow as pa
-
-    labels = [label for label in attribute.labels if label is not None]
-    if len({type(label) for label in labels}) > 1:
-        labels = [str(label) for label in labels]
-    null = cells == attribute.null_cell if attribute.null_cell >= 0 else None
-    if isinstance(labels[0], int):
-        values = np.asarray([*labels, 0], dtype=np.int64)  # one more, for the masked cell of nulls
-        return pa.array(values[cells], mask=null)
-    return pa.DictionaryArray.from_arrays(pa.array(cells, mask=null), pa.array(labels))
-
-
-def _write(path: Path, columns: dict[str, Any], answers: np.ndarray, errors: np.ndarray, widths: np.ndarray) -> None:
-    import pyarrow as pa
+    `known`: as of `_known`.
+    """
     import pyarrow.parquet as pq
 
-    estimate, error, half = (values.reshape(-1) for values in (answers, errors, widths))
-    figures = {"estimate": estimate, "std_error": error, "low": estimate - half, "high": estimate + half}
-    fields = [pa.field(name, column.type) for name, column in columns.items()]
-    fields += [pa.field(name, pa.float64(), nullable=False) for name in figures]
-    table = pa.table([*columns.values(), *map(pa.array, figures.values())], schema=pa.schema(fields))
-    coded: Any = [*columns, "std_error", *(("low", "high") if np.isnan(half).all() else ())]
+    run, estimates = _opened(path, known)
+    part, errors = estimates.workload.parts[number], list[float]()
+    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]))
+    half = HALF_WIDTH_95[estimates.noise]
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
-    with writing(path, durable=False) as file:
-        pq.write_table(table, file, use_dictionary=coded, write_statistics=False, **LARGE_PAGES)
+    with (
+        writing(run.path / "answers" / name, durable=False) as file,
+        pq.ParquetWriter(
+            file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
+        ) as writer,
+    ):
+        for group in _groups(estimates, part, sets):
+            table = columns.table(group, half)
+            writer.write_table(table, row_group_size=table.num_rows)
+            errors += [_rms(own) for _, _, own in group]
+    return np.array(errors)
+
+
+def _coded(columns: Columns) -> Any:
+    """The columns that repeat their values: all but those that the noise is in."""
+    return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
+
+
+def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[Answered]]:
+    """The answers of the sets, as many at a time as are written together."""
+    group, held = list[Answered](), 0
+    asked = [part.sets[place] for place in sets.tolist()]
+    for names, (answers, errors) in zip(asked, estimates.several(part, asked), strict=True):
+        if group and held + answers.size > GROUP_ROWS:
+            yield group
+            group, held = [], 0
+        group.append((names, answers.reshape(-1), errors.reshape(-1)))
+        held += answers.size
+    yield group
+
+
+def _rms(errors: Errors) -> float:
+    known = errors[np.isfinite(errors)]
+    return math.sqrt(float(np.mean(known**2))) if known.size else math.nan

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
+
+import numpy as np
 
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
 from dpscale.report import error_plot, render, share_plot, trace_plot, weight_plot
+from dpscale.runs.answers import read_index
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.trace import read_trace
@@ -25,7 +27,7 @@ def perform(run: Run, engine: Engine) -> None:
 
 def content(run: Run, workers: int = 1) -> dict[str, Any]:
     """What the page shows."""
-    planned, rows, trace = run.planned, answered(run), read_trace(run.path / "trace.parquet")
+    planned, index, trace = run.planned, read_index(run.path / "answers"), read_trace(run.path / "trace.parquet")
     named, options = run.job.reconstruction, run.job.estimating
     measurements = sum(len(decision.orders) for decision in run.released.decisions())
     return {
@@ -39,10 +41,10 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
         "saving": effort(run.domain, planned.counted, run.job.engine.bytes, workers).saving,
         "measurements": measurements,
         "epsilon": _epsilon(run, run.released.spent),
-        "parts": _parts(rows),
-        "rows": rows[:SHOWN],
-        "hidden": max(len(rows) - SHOWN, 0),
-        "error_plot": error_plot(rows),
+        "parts": _parts(index),
+        "rows": answered(run, SHOWN),
+        "hidden": max(len(index) - SHOWN, 0),
+        "error_plot": error_plot(_errors(index)),
         "share_plot": share_plot(planned.shares),
         "weight_plot": weight_plot(planned.profiles),
         "drawn": _drawn(run),
@@ -70,10 +72,18 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [lines[number] for number in sorted(lines)]
 
 
-def answered(run: Run) -> list[dict[str, Any]]:
-    """The index of the answers, the largest root mean square standard error first."""
-    rows = json.loads((run.path / "answers" / "index.json").read_text())
-    return sorted(rows, key=lambda row: -(row["rms_error"] or 0.0))
+def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
+    """The index of the answers, the largest root mean square standard error first; all of it, or so many rows."""
+    index = read_index(run.path / "answers")
+    order = np.argsort(-index["rms_error"].fill_null(0.0).to_numpy(), kind="stable")
+    return list(index.take(order[:most]).to_pylist())
+
+
+def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
+    """Queries and root mean square standard errors of the answered sets of each family."""
+    family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
+    found = {str(one): (family == one) & (errors > 0) for one in dict.fromkeys(family.tolist())}
+    return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
 
 
 def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
@@ -82,12 +92,14 @@ def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
 
 
-def _parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _parts(index: Any) -> list[dict[str, Any]]:
     """One line a part of the workload: sets, queries, best and worst error."""
-    parts: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        part = parts.setdefault(row["part"], {"family": row["family"], "sets": 0, "queries": 0, "errors": []})
-        part["sets"] += 1
-        part["queries"] += row["queries"]
-        part["errors"].append(row["rms_error"] or math.nan)
-    return [parts[number] for number in sorted(parts)]
+    part, queries, errors = (index[name].to_numpy() for name in ("part", "queries", "rms_error"))
+    numbers, first = np.unique(part, return_index=True)
+    lines = []
+    for number, family in zip(numbers, index["family"].take(first).to_pylist(), strict=True):
+        mine = part == number
+        told = errors[mine & (errors > 0)]
+        lines.append({"family": family, "sets": int(mine.sum()), "queries": int(queries[mine].sum()),
+                      "errors": [told.min(), told.max()] if told.size else [np.nan]})  # fmt: skip
+    return lines

@@ -51,6 +51,15 @@ class Layout:
         """Where each marginal starts; one more entry for the end."""
         return np.cumsum([0, *(self.domain.cells(attributes) for attributes in self.sets)], dtype=np.int64)
 
+    def marginal(self, flat: Counts, attributes: AttributeSet) -> ExactMarginal:
+        """That of one set, as a view of a flat array."""
+        start, end = self.offsets[(place := self._places[attributes])], self.offsets[place + 1]
+        return ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+
+    @cached_property
+    def _places(self) -> dict[AttributeSet, int]:
+        return {attributes: place for place, attributes in enumerate(self.sets)}
+
     def marginals(self, flat: Counts) -> Iterator[ExactMarginal]:
         """The marginals in a flat array, as views."""
         for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,7 +57,7 @@ class ProductPart:
         return marginal
 
     def describe(self) -> dict[str, Any]:
-        content = {"family": self.family, "sets": [list(s) for s in self.sets], "weights": list(self.weights)}
+        content = {"family": self.family, "sets": sets_digest(self.sets, self.weights)}
         return content | ({"numeric": sorted(self.numeric)} if self.family == "hybrid" else {})
 
 
@@ -98,7 +100,7 @@ class JointPart:
 
     def describe(self) -> dict[str, Any]:
         settings = {"p": self.p, "seed": self.seed} if self.family == "random" else {}
-        return {"family": self.family, "sets": [list(s) for s in self.sets], "weights": list(self.weights), **settings}
+        return {"family": self.family, "sets": sets_digest(self.sets, self.weights), **settings}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +158,27 @@ class ExplicitPart:
 
 
 Part = ProductPart | JointPart | ExplicitPart
+
+
+def counts_of(part: Part) -> list[int]:
+    """How many queries each set of a part has; counted once for sets that are alike."""
+    numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+    known: dict[Any, int] = {}
+    found = list[int]()
+    for names in part.sets:
+        alike = part.domain.shape(names), tuple([name in numeric for name in names]) if numeric else ()
+        if alike not in known:
+            known[alike] = part.count(names)
+        found.append(known[alike])
+    return found
+
+
+def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
+    """SHA-256 of attribute sets and their weights; there may be a million."""
+    digest = hashlib.sha256(np.fromiter(map(len, sets), "<i8", len(sets)).tobytes())
+    digest.update("\0".join(chain.from_iterable(sets)).encode())
+    digest.update(np.array(weights, "<f8").tobytes())
+    return digest.hexdigest()
 
 
 def weighted(part: ProductPart | JointPart, each: Array) -> ExplicitPart:

@@ -16,7 +16,7 @@ from dpscale.errors import JobError
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
-from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, weighted
+from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted
 
 NAMES = (*FAMILIES, *JOINT, "hybrid")
 
@@ -51,6 +51,9 @@ class Workload:
             raise JobError("workload.family", f"{family!r}", ", ".join(NAMES), nearest(family, NAMES))
         _only_for(family, p=(p, "random"), seed=(seed, "random"), numeric=(numeric, "hybrid"))
         sets = self._sets(degree, attributes)
+        if isinstance(weight, int | float):
+            self.parts.append(self._family(family, sets, (_weight(weight),) * len(sets), p, seed, numeric))
+            return self
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
         if uniform or not sets:
@@ -95,7 +98,7 @@ class Workload:
     @property
     def query_count(self) -> int:
         """Number of queries, duplicates included."""
-        return sum(part.count(attributes) for part in self.parts for attributes in part.sets)
+        return sum(sum(counts_of(part)) for part in self.parts)
 
     @property
     def weighs(self) -> bool:
@@ -145,10 +148,8 @@ def _weight(weight: float) -> float:
     return float(weight)
 
 
-def _weights(weight: float | Sequence[Any], sets: int) -> tuple[float | Array, ...]:
+def _weights(weight: Sequence[Any], sets: int) -> tuple[float | Array, ...]:
     """One weight for each attribute set, or an array of them where the queries of a set have their own."""
-    if isinstance(weight, int | float):
-        return (_weight(weight),) * sets
     if len(weight) != sets:
         raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
     return tuple(_weight(value) if isinstance(value, int | float) else _each(value) for value in weight)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run, record_of
+from dpscale.audit.composition import audit_run, records_of
 from dpscale.audit.releases import MECHANISMS
 from dpscale.ledger import Ledger
-from dpscale.measure.store import record_digest, write_values
 from dpscale.runs.run import Run
+from tests.answered import plant
 from tests.audit.small import write
 
+STRAY = "000-00000900-00000901.parquet"
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
 ROW = {"path": "data", "domain": "domain.toml"}
 
@@ -58,8 +59,8 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     assert found.paid * 999 / 1000 < found.drawn <= found.paid
     assert found.paid == Fraction(dp.privacy.gdp_mu(1.0, 1e-9) ** 2 * (1 - 1e-15))
     path = next(iter(run.glob("measurements/*.parquet")))
-    record = record_of(path) | {"variance": "3000000"}
-    write_values(path.with_name(f"{record_digest(record)}.parquet"), np.zeros(3), record)
+    record = next(records_of(path)) | {"variance": "3000000"}
+    plant(path.with_name(STRAY), record, np.zeros(3))
     assert not audit_run(run, tmp_path / "ledger.sqlite").sound  # a second draw under another noise
     path = run / "measurements/round-001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"beta": "0"}))
@@ -78,8 +79,8 @@ def test_a_planted_uncharged_draw_is_found(tmp_path):
     record, value = first_drawn(run)
     for change, fault in (({"release": "another"}, "not charged"), ({"strategy": "0" * 64}, "not in the plan")):
         changed = record | change
-        path = run / "measurements" / f"{record_digest(changed)}.parquet"
-        write_values(path, value, changed)
+        path = run / "measurements" / STRAY
+        plant(path, changed, value)
         assert any(fault in text for text in audit_run(run, ledger).faults)
         path.unlink()
     assert audit_run(run, ledger).sound
@@ -90,5 +91,5 @@ def test_a_planted_second_draw_is_found(tmp_path):
     run, ledger = a_run(tmp_path)
     record, value = first_drawn(run)
     record |= {"round": 1}
-    write_values(run / "measurements" / f"{record_digest(record)}.parquet", value, record)
+    plant(run / "measurements" / STRAY, record, value)
     assert not audit_run(run, ledger).sound

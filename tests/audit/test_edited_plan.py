@@ -5,31 +5,42 @@ import json
 import shutil
 from contextlib import suppress
 
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 
 import dpscale as dp
+from dpscale.audit.composition import records_of
 from dpscale.job import Job
+from dpscale.plans.blocks import Blocks
+from dpscale.plans.sets import Sets
 from dpscale.runs.hashes import digest_left
 from dpscale.runs.run import Run
 from dpscale.stages import running, spending
+from tests.answered import edit_blocks
 from tests.audit.small import write
 
 JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
 
 
 def drawn(run):
-    records = (pq.read_schema(path).metadata[b"dpscale"] for path in (run / "measurements").glob("*.parquet"))
-    return {tuple(json.loads(record)["attributes"]) for record in records}
+    paths = (run / "measurements").glob("*.parquet")
+    return {tuple(record["attributes"]) for path in paths for record in records_of(path)}
 
 
 def other_attribute(run):
-    """The plan of a, b as one of a, c, at the same noise; the manifest is made to agree."""
+    """The plan of a, b as one of a, c, at the same noise; plan.json is made to agree."""
+
+    def edited(columns):
+        for name in ("members", "counted"):
+            columns[name] = np.where(columns[name] == 1, 2, columns[name]).astype(np.int32)
+
+    edit_blocks(run, edited)
+    with np.load(run / "plan" / "blocks.npz") as columns:
+        sets = Sets((), columns["members"], columns["ends"])
+        blocks = Blocks(sets, (), *(columns[name] for name in ("strategy", "share", "whole", "noise")))
     path = run / "plan" / "plan.json"
     content = json.loads(path.read_text())
-    for block in content["blocks"]:
-        block[0] = ["c" if name == "b" else name for name in block[0]]
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | {"blocks": content["blocks"] | {"sha256": blocks.digest}}))
 
 
 def agreed(run):

@@ -164,15 +164,15 @@ def test_torn_files_are_never_read(tmp_path):
     import numpy as np
 
     from dpscale import JobError
-    from dpscale.measure.store import read_values, write_values
+    from dpscale.measure.store import Shelf, write_values
 
-    path, record = tmp_path / "m.parquet", {"release": "r"}
-    write_values(path, np.arange(20.0), record)
+    path, head = tmp_path / "m.parquet", {"release": "r"}
+    write_values(path, head, [("{}", np.arange(20.0))])
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(JobError):
-            read_values(path, record)
+            Shelf(head).read(path, 0, 20, "{}")
 
 
 def test_eight_processes_race_for_the_last_budget(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
-from dpscale.audit.composition import audit_run, record_of
+from dpscale.audit.composition import audit_run, records_of
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
@@ -57,7 +57,7 @@ def crashing(monkeypatch, module, name):
 def every_measurement(released):
     """All of the first decision, whether there is a file or not."""
     elsewhere = replace(released, folder=released.folder / "none")
-    return [replace(one, path=released.folder / one.path.name) for one in elsewhere.missing(released.planned.first())]
+    return [replace(one, folder=released.folder) for one in elsewhere.missing(released.planned.first())]
 
 
 def test_a_task_run_again_changes_no_file(tmp_path):
@@ -69,7 +69,9 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     orders = every_measurement(released)
     table = Table.open(run.job.data.path, run.domain)
     layout = Layout(run.domain, released.planned.counted)
-    carry_out(layout, orders, run.secret, count(layout, table.partitions))
+    flat = count(layout, table.partitions)
+    for one in orders:
+        carry_out([layout], one, run.secret, flat)
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     assert len(charges(tmp_path)) == 1
 
@@ -235,7 +237,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "check_secret", overtaken)
         measure(run)
-    drawn = {record_of(path)["release"] for path in run.measurements_path.iterdir()}
+    drawn = {record["release"] for path in run.measurements_path.iterdir() for record in records_of(path)}
     assert drawn <= {row["release"] for row in charges(tmp_path)}
 
 
@@ -305,8 +307,8 @@ def die_once(victim):
 
     write_values = measurement.write_values
 
-    def deadly(path, values, record, opened):
-        write_values(path, values, record)
+    def deadly(*arguments):
+        write_values(*arguments)
         with suppress(FileExistsError), open(victim, "x") as file:
             print(os.getpid(), file=file, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -318,14 +320,14 @@ def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch
     """Workers in containers may share a process id: neither may write into the other's half made file."""
     from dpscale.measure import store
 
-    path, record, replace = tmp_path / "m.parquet", {"release": "r"}, os.replace
+    path, head, rows, replace = tmp_path / "m.parquet", {"release": "r"}, [("{}", np.arange(3.0))], os.replace
 
     def meanwhile(one, other):
         monkeypatch.setattr(os, "replace", replace)
-        store.write_values(path, np.arange(3.0), record)
+        store.write_values(path, head, rows)
         replace(one, other)
 
     monkeypatch.setattr(os, "replace", meanwhile)
-    store.write_values(path, np.arange(3.0), record)
-    np.testing.assert_array_equal(store.read_values(path, record), np.arange(3.0))
+    store.write_values(path, head, rows)
+    np.testing.assert_array_equal(store.Shelf(head).read(path, 0, 3, "{}"), np.arange(3.0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.parquet"]

@@ -6,7 +6,7 @@ import time
 from dpscale.engine import counting
 from dpscale.measure import measurement
 
-STORING = float(os.environ.get("DPSCALE_TEST_STORING", "0.5"))
+STORING = float(os.environ.get("DPSCALE_TEST_STORING", "1.0"))
 COUNTING = float(os.environ.get("DPSCALE_TEST_COUNTING", "0"))
 write_values, count = measurement.write_values, counting.count_by
 

@@ -15,7 +15,7 @@ def die(*_: object, **__: object) -> None:
 PLACES = {
     "counting": ("dpscale.engine.counting", "count_by"),
     "measuring": ("dpscale.measure.measurement", "write_values"),
-    "reconstruction": ("dpscale.stages.reconstruct", "safe_name"),
+    "reconstruction": ("dpscale.stages.reconstruct", "_groups"),
 }
 ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],

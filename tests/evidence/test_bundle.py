@@ -564,7 +564,7 @@ def test_a_draw_that_no_decision_ordered_is_refused_even_before_its_hash(tmp_pat
     stray.unlink()
     one, other = sorted(run.path.glob("measurements/*.parquet"))[:2]
     one.write_bytes(other.read_bytes())
-    with pytest.raises(JobError, match="another record than its name"):
+    with pytest.raises(JobError, match="another record than was ordered"):
         draws.draws_and_factors(run)
     one.unlink()
     with pytest.raises(JobError, match="is not there"):

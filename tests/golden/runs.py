@@ -20,6 +20,9 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.privacy.streams import canonical
+from dpscale.runs.answers import read_set
+from tests.answered import index_of
 
 STORED = Path(__file__).parent / "stored"
 PARTITIONS = (1, 3)
@@ -102,9 +105,12 @@ def draws(folder: Path) -> list[list[str]]:
     found = []
     for path in (folder / "measurements").rglob("*.parquet"):
         table = pq.read_table(path)
-        values = np.asarray(table.column("value").to_numpy(), dtype="<f8")
-        assert (values == np.rint(values)).all()
-        found.append([table.schema.metadata[b"dpscale"].decode(), hashlib.sha256(values.tobytes()).hexdigest()])
+        head, rows = json.loads(table.schema.metadata[b"dpscale"]), table.to_pandas()
+        for label, own in rows.groupby("label", observed=True, sort=False):
+            values = own["value"].to_numpy(dtype="<f8")
+            assert (values == np.rint(values)).all()
+            record = canonical({**head, **json.loads(label)}).decode()
+            found.append([record, hashlib.sha256(values.tobytes()).hexdigest()])
     return sorted(found)
 
 
@@ -114,8 +120,8 @@ def figures(folder: Path) -> dict[str, np.ndarray]:
     for part in release.plan.workload.parts:
         for names in part.sets:
             found["+".join(names)] = release.marginal(names)
-    for row in json.loads((folder / "answers" / "index.json").read_text()):
-        table = pq.read_table(folder / "answers" / row["file"])
+    for row in index_of(folder):
+        table = read_set(folder / "answers", row)
         key = f"{row['part']}/{row['family']}/{'+'.join(row['attributes'])}"
         found[key] = np.stack([table.column(name).to_numpy() for name in ("estimate", "std_error", "low", "high")])
     return found

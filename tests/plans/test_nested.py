@@ -76,6 +76,9 @@ def test_what_is_told_has_the_least_variance(size):
     covariance = inverse @ inverse.T
     values, cells = rng.normal(size=(factor.rows, 2)), rng.normal(size=(3, size, 2))
     assert np.allclose(factor.estimated(values), np.moveaxis(inverse @ values, 0, -1))
+    assert np.allclose(factor.estimated(values.T, 1), (inverse @ values).T)
+    assert np.allclose(factor.inverse, inverse)
+    assert np.allclose(factor.covariance, covariance)
     assert np.allclose(factor.varied(cells), np.tensordot(cells, covariance, axes=(1, 0)))
     assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
     assert np.allclose(factor.sums_covariance(np.arange(size + 1)), covariance)

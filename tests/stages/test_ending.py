@@ -115,7 +115,7 @@ def test_a_done_run_is_finished_and_answers_can_still_be_made(tmp_path):
     run = dp.run(job, tmp_path / "run").path
     before = answers(run)
     assert told(0, "end", run).startswith("finished: ")
-    (run / "answers" / "index.json").unlink()
+    (run / "answers" / "index.parquet").unlink()
     told(0, "reconstruct", run)
     assert answers(run) == before
     assert dp.Release.open(run).marginal(("a",)).shape == (4,)

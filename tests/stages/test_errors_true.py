@@ -35,11 +35,12 @@ def one_run(folder, settled, seed) -> np.ndarray:
     released = Released(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
     secret = SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
-    orders = released.missing(settled.first())
-    layout = Layout(DOMAIN, tuple(dict.fromkeys(order.source for order in orders)))
+    wanted = released.missing(settled.first())
+    layout = Layout(DOMAIN, tuple(dict.fromkeys(names for one in wanted for names in one.sources)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
-    carry_out(layout, orders, secret, flat)
+    for one in wanted:
+        carry_out([layout], one, secret, flat)
     estimates, made = released.evidence().least_squares(), settled.plan
     found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found)

@@ -17,7 +17,7 @@ from tests.stages.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
 SEEDED = {"seed": 11, "memory": "1GiB", "scheduler": "synchronous"}
-FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconstruct": "answers/index.json"}
+FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconstruct": "answers/index.parquet"}
 
 
 def done_before(place, stage):

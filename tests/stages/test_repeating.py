@@ -156,7 +156,7 @@ def test_fresh_makes_a_new_release_beside_the_old(tmp_path, monkeypatch, engine)
     assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
     assert len(set(charged(tmp_path))) == 2
     second = Run(tmp_path / "runs" / f"{first.name}-2")
-    assert not set(measurements(first)) & set(measurements(second.path))
+    assert not set(measurements(first).values()) & set(measurements(second.path).values())
     assert "nothing read" in command(0, "run", job), "the latest is the job's run"
     assert dp.run(job).path == second.path
     assert dp.run(job, fresh=True).path.name == f"{first.name}-3"

@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
 from dpscale.ledger import Ledger
+from dpscale.measure.store import records
+from tests.answered import answers_to, edit_blocks, index_of
 from tests.stages.small import job, table, write_job
 
 MECHANISMS = ["query-smasher", "weighted-residuals", "weighted-fourier", "hdmm", "identity"]
@@ -58,28 +59,32 @@ def test_what_a_run_leaves(place, plots):
     page = (run / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") == 2, "what was measured, and the errors"
-    assert len(list((run / "measurements").iterdir())) == len(release.plan.blocks)
-    index = json.loads((run / "answers" / "index.json").read_text())
+    held = [len(list(records(path))) for path in (run / "measurements").iterdir()]
+    assert sum(held) == len(release.plan.blocks)
+    index = index_of(run)
     assert sum(row["queries"] for row in index) == release.plan.query_count
 
 
 def test_answer_files_hold_the_contracts_columns(place):
     release = dp.run(write_job(place, workload=MIXED), place / "run")
-    index = json.loads((place / "run" / "answers" / "index.json").read_text())
+    index = index_of(place / "run")
     rows = {(row["family"], tuple(row["attributes"])): row for row in index}
-    ranged = pq.read_table(place / "run" / "answers" / rows["range", ("age", "sex")]["file"]).to_pandas()
-    assert list(ranged.columns)[:4] == ["age_low", "age_high", "sex_low", "sex_high"]
+    ranged = answers_to(place / "run", rows["range", ("age", "sex")])
+    assert list(ranged.columns)[:4] == ["attribute_1", "attribute_2", "low_1", "high_1"]
+    assert list(ranged.columns)[4:6] == ["low_2", "high_2"]
+    assert set(ranged.attribute_1) == {"age"}
+    assert set(ranged.attribute_2) == {"sex"}
     assert len(ranged) == 36 * 3
-    one = ranged[(ranged.age_low == 2) & (ranged.age_high == 5) & (ranged.sex_low == "F") & (ranged.sex_high == "F")]
+    one = ranged[(ranged.low_1 == "2") & (ranged.high_1 == "5") & (ranged.low_2 == "F") & (ranged.high_2 == "F")]
     query = np.zeros((8, 2))
     query[2:6, 0] = 1
     estimate, error = release.answer(("age", "sex"), query)
     assert one.estimate.item() == pytest.approx(estimate)
     assert one.std_error.item() == pytest.approx(error)
     assert one.high.item() - one.low.item() == pytest.approx(2 * 1.959964 * error, rel=1e-6)
-    marginal = pq.read_table(place / "run" / "answers" / rows["marginal", ("age", "income")]["file"]).to_pandas()
-    assert marginal.income.isna().sum() == 8  # the cell of nulls
-    assert set(marginal.income.dropna()) == {"[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]"}
+    marginal = answers_to(place / "run", rows["marginal", ("age", "income")])
+    assert marginal.value_2.isna().sum() == 8  # the cell of nulls
+    assert set(marginal.value_2.dropna()) == {"[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]"}
 
 
 OTHERS = [
@@ -131,9 +136,9 @@ def test_predicates_from_a_file(place):
     for query in queries:
         estimate, error = release.answer(("age", "code"), query)
         assert abs(estimate - (query * truth).sum()) < 6 * error
-    index = json.loads((place / "run" / "answers" / "index.json").read_text())
-    found = pq.read_table(place / "run" / "answers" / index[0]["file"]).to_pandas()
-    assert list(found.columns) == ["query", "estimate", "std_error", "low", "high"]
+    index = index_of(place / "run")
+    found = answers_to(place / "run", index[0])
+    assert list(found.columns) == ["attribute_1", "attribute_2", "query", "estimate", "std_error", "low", "high"]
 
 
 def test_a_marginal_that_was_not_measured_whole_is_refused(place):
@@ -157,9 +162,9 @@ def test_a_weight_of_zero_asks_nothing(place):
         {"family": "predicates", "attributes": [["age"]], "file": "queries.npy", "weight": [1.0, 0.0, 2.0]},
     ]
     release = dp.run(write_job(place, workload=workload), place / "run")
-    rows = json.loads((place / "run" / "answers" / "index.json").read_text())
+    rows = index_of(place / "run")
     assert [row["file"] is None for row in rows] == [False, True, False]
-    found = pq.read_table(place / "run" / "answers" / rows[2]["file"]).to_pandas()
+    found = answers_to(place / "run", rows[2])
     assert found.estimate.isna().tolist() == [False, True, False]
     assert release.answer(("age",), np.eye(8)[1])[1] > 0  # it lies in the span of the prefixes all the same
     with pytest.raises(dp.PlanError):
@@ -168,7 +173,7 @@ def test_a_weight_of_zero_asks_nothing(place):
 
 def test_a_set_with_too_many_queries_gets_no_file(place):
     release = dp.run(write_job(place, output={"max_rows": 30}), place / "run")
-    index = json.loads((place / "run" / "answers" / "index.json").read_text())
+    index = index_of(place / "run")
     assert any(row["file"] is None for row in index)
     assert any(row["file"] for row in index)
     assert release.marginal(("age", "income")).shape == (8, 5)
@@ -207,7 +212,7 @@ def test_a_seed_is_marked_as_not_private(place):
 def test_a_run_without_answer_files_has_a_report(place, plots):
     release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
     assert "answers queries on demand" in (release.path / "report.html").read_text()
-    assert not list((release.path / "answers").rglob("*.parquet"))
+    assert [path.name for path in (release.path / "answers").rglob("*.parquet")] == ["index.parquet"]
     assert np.isfinite(release.answer(("age",), np.ones(release.domain.shape(("age",))))).all()
 
 
@@ -229,10 +234,15 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
     content = json.loads(path.read_text())
     if edit == "kind":
         content["factors"] = {key: value | {"kind": "center"} for key, value in content["factors"].items()}
-    for block in content["blocks"]:
-        block[4] = "laplace" if edit == "noise" else block[4]
-        block[0] = block[0][::-1] if edit == "attributes" else block[0]
     path.write_text(json.dumps(content))
+
+    def edited(columns):
+        if edit == "noise":
+            columns["noise"] = columns["noise"] + 1
+        if edit == "attributes":
+            columns["members"] = columns["members"][::-1]
+
+    edit_blocks(place / "run", edited)
     run.update(stages={"plan": {"state": "done"}})
     with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
         run_stages(Run(place / "run"), only="measure")

@@ -1,0 +1,128 @@
+"""Very many attribute sets: all pairs of so many attributes of four values, from Parquet to answers and the report.
+
+Each stage runs in a process of its own, watched from outside: seconds, CPU seconds, peak memory. Then what the run
+directory holds, and how long a reader waits: for `Release.open`, and for one marginal, the median of random pairs in a
+process that has opened nothing before.
+
+    python benchmarks/many_sets.py [--attributes 1000] [--rows 10000] [--memory 4GiB] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import results
+
+VALUES, FILES, PAIRS = 4, 2, 200
+STAGES = ("plan", "measure", "reconstruct", "report")
+AIMS = {"files": 300, "seconds": 300, "peak, GiB": 4, "open, s": 0.5, "marginal, ms": 2, "report, MB": 3}
+KEPT = ("attributes", "rows", *(f"{stage}, s" for stage in STAGES), "seconds", "peak, GiB", "files", "MB", "report, MB",
+        "open, s", "marginal, ms")  # fmt: skip
+READING = """
+import json, random, sys, time
+import dpscale as dp
+import dpscale.release
+began = time.perf_counter()
+release = dp.Release.open(sys.argv[1])
+told = {"open, s": time.perf_counter() - began}
+began = time.perf_counter()
+pick = random.Random(0)
+release.marginal(pick.sample(release.domain.names, 2))
+told["first marginal, ms"], taken = 1e3 * (time.perf_counter() - began), []
+for _ in range(int(sys.argv[2])):
+    names = pick.sample(release.domain.names, 2)
+    began = time.perf_counter()
+    release.marginal(names)
+    taken.append(1e3 * (time.perf_counter() - began))
+print(json.dumps(told | {"marginal, ms": sorted(taken)[len(taken) // 2]}))
+"""
+
+
+def write_inputs(place: Path, given: argparse.Namespace) -> Path:
+    """The table, its domain file and the job."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names, rng = [f"a{i:04d}" for i in range(given.attributes)], np.random.default_rng(0)
+    (place / "data").mkdir()
+    for number in range(FILES):
+        columns = {name: rng.integers(0, VALUES, given.rows // FILES, dtype=np.int8) for name in names}
+        pq.write_table(pa.table(columns), place / "data" / f"{number}.parquet")
+    (place / "domain.toml").write_text(
+        "".join(f'[attributes.{name}]\nkind = "coded"\nsize = {VALUES}\n' for name in names)
+    )
+    (place / "job.toml").write_text(
+        f'[data]\npath = "{place / "data"}"\ndomain = "{place / "domain.toml"}"\n[privacy]\nrho = 0.5\n'
+        f'dataset = "many"\nledger = "{place / "ledger.sqlite"}"\n[[workload]]\nfamily = "marginal"\ndegree = 2\n'
+        f'[mechanism]\nname = "{given.mechanism}"\n[engine]\nmemory = "{given.memory}"\n'
+    )
+    return place / "job.toml"
+
+
+def watched(*command: object) -> tuple[float, float, float]:
+    """Seconds, CPU seconds, and peak GiB of a process."""
+    start, peak, cpu = time.perf_counter(), 0, 0.0
+    process = psutil.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        try:
+            peak, cpu = max(peak, process.memory_info().rss), sum(process.cpu_times()[:2])
+        except psutil.Error:
+            break
+        time.sleep(0.05)
+    if process.wait():
+        raise SystemExit(f"{' '.join(map(str, command))}: exit {process.returncode}")
+    return time.perf_counter() - start, cpu, peak / 2**30
+
+
+def stages(job: Path, run: Path) -> dict[str, float]:
+    """Every stage in turn."""
+    found: dict[str, float] = {"seconds": 0.0, "peak, GiB": 0.0}
+    for stage in STAGES:
+        command = [stage, job, "--run-dir", run] if stage == "plan" else [stage, run]
+        seconds, cpu, peak = watched(sys.executable, "-m", "dpscale", *command, "--quiet")
+        print(f"{stage:12} {seconds:7.1f} s  {cpu:7.1f} CPU s  {peak:5.2f} GiB")
+        found |= {f"{stage}, s": seconds, f"{stage}, CPU s": cpu, f"{stage}, GiB": peak}
+        found["seconds"] += seconds
+        found["peak, GiB"] = max(found["peak, GiB"], peak)
+    return found
+
+
+def left(run: Path) -> dict[str, float]:
+    """What the run directory holds."""
+    sizes = {path: path.stat().st_size for path in run.rglob("*") if path.is_file()}
+    return {"files": len(sizes), "MB": sum(sizes.values()) / 1e6, "report, MB": sizes[run / "report.html"] / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attributes", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--mechanism", default="residual-planner")
+    parser.add_argument("--memory", default="4GiB")
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        job, run = write_inputs(Path(folder), given), Path(folder) / "run"
+        found = stages(job, run) | left(run)
+        read = subprocess.run(
+            [sys.executable, "-c", READING, run, str(PAIRS)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        found |= json.loads(read.stdout)
+    found |= {"attributes": given.attributes, "rows": given.rows}
+    for name in ("files", "MB", "seconds", "peak, GiB", "report, MB", "open, s", "first marginal, ms", "marginal, ms"):
+        aim = f"  (aim at 1,000 attributes: {AIMS[name]})" if name in AIMS else ""
+        print(f"{name:20} {found[name]:10.4g}{aim}")
+    if given.save:
+        results.save("many_sets", {name: found[name] for name in KEPT})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The blocks of a plan in columns: their attribute sets, strategies and shares; a `Block` is made as one is asked for.
+
+Strategies are few where blocks are many, and each is held once: what follows from a strategy alone (sensitivity,
+rows, weights) is computed once a strategy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+from dpscale.plans.allocation import GAUSSIAN, LAPLACE
+from dpscale.plans.block import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.sets import Sets
+from dpscale.residual import Weights
+
+Strategy = tuple[Factor, ...]
+NOISES = (GAUSSIAN, LAPLACE)
+
+
+class Blocks(Sequence[Block]):
+    """Blocks over `sets`: the i-th has strategy `strategies[which[i]]`, `share[i]`, `whole[i]` and NOISES[noise[i]]."""
+
+    def __init__(
+        self,
+        sets: Sets,
+        strategies: tuple[Strategy, ...],
+        which: NDArray[np.int32],
+        share: NDArray[np.float64],
+        whole: NDArray[np.bool_],
+        noise: NDArray[np.int8],
+    ) -> None:
+        self.sets, self.strategies, self.which = sets, strategies, which
+        self.share, self.whole, self.noise = share, whole, noise
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], blocks: Iterable[Block]) -> Blocks:
+        """The columns of some blocks over a domain's attributes."""
+        if isinstance(blocks, cls):
+            return blocks
+        strategies: dict[tuple[int, ...], Strategy] = {}
+        place: dict[tuple[int, ...], int] = {}
+        sets, rows = list[AttributeSet](), list[tuple[int, float, bool, int]]()
+        for block in blocks:
+            key = tuple(map(id, block.factors))
+            strategies.setdefault(key, block.factors)
+            sets.append(block.attributes)
+            rows.append((place.setdefault(key, len(place)), block.share, block.whole, NOISES.index(block.noise)))
+        which, share, whole, noise = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return cls(Sets.of(names, sets), tuple(strategies.values()), np.array(which, np.int32),
+                   np.array(share, np.float64), np.array(whole, np.bool_), np.array(noise, np.int8))  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        return self._block(self.sets[index], index)
+
+    def __iter__(self) -> Iterator[Block]:
+        return map(self._block, self.sets, range(len(self)))
+
+    def _block(self, attributes: AttributeSet, index: int) -> Block:
+        share, whole, noise = float(self.share[index]), bool(self.whole[index]), NOISES[self.noise[index]]
+        return Block(attributes, self.strategies[self.which[index]], share, whole, noise)
+
+    def taken(self, wanted: NDArray[np.int64]) -> Blocks:
+        """Some of them, with their strategies alone."""
+        used, which = np.unique(self.which[wanted], return_inverse=True)
+        strategies = tuple(self.strategies[i] for i in used.tolist())
+        share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
+        return Blocks(self.sets.taken(wanted), strategies, which.astype(np.int32), share, whole, noise)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """How many numbers each measures."""
+        own = [math.prod(factor.rows for factor in strategy) for strategy in self.strategies]
+        return np.array(own, np.int64)[self.which]
+
+    @cached_property
+    def unit_variances(self) -> NDArray[np.float64]:
+        """Noise variance of one measured number of each at privacy cost 1, in lattice units."""
+        squared = np.array([float(math.prod(one.squared_l2_sensitivity for one in own)) for own in self.strategies])
+        largest = np.array([float(math.prod(one.l1_sensitivity for one in own)) for own in self.strategies])
+        laplace = 2 * (largest[self.which] / self.share) ** 2
+        return np.where(self.noise == NOISES.index(LAPLACE), laplace, squared[self.which] / self.share)
+
+    @cached_property
+    def commutes(self) -> bool:
+        """Whether the estimates of different residuals are independent, of every block."""
+        return all(factor.commutes for strategy in self.strategies for factor in strategy)
+
+    @property
+    def separate(self) -> bool:
+        """Whether each tells of one residual alone, that of its own set."""
+        spaces = (factor.spaces for strategy in self.strategies for factor in strategy)
+        return not self.whole.any() and all(one is None for one in spaces)
+
+    @property
+    def kinds(self) -> Iterator[tuple[int, int]]:
+        """The distinct pairs of strategy and noise, each by one of its blocks and with how many there are."""
+        keys = self.which.astype(np.int64) * len(NOISES) + self.noise
+        _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        return zip(first.tolist(), counts.tolist(), strict=True)
+
+    def weights(self) -> Iterator[tuple[str, Weights]]:
+        """The attributes whose totals are spread by weights, with those."""
+        weighty = [i for i, one in enumerate(self.strategies) if any(factor.weights for factor in one)]
+        for index in np.flatnonzero(np.isin(self.which, weighty)).tolist():
+            yield from self[index].weights
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the columns; of strategies, by which number each block has: the factors have their own."""
+        sets, digest = self.sets, hashlib.sha256()
+        for column in (sets.members, sets.ends, self.which, self.share, self.whole, self.noise):
+            digest.update(f"{column.dtype.str}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()

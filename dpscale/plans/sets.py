@@ -1,0 +1,132 @@
+"""Many attribute sets in two arrays: half a million of them take megabytes, are hashed at once and found by name.
+
+A set is the ascending places of its attributes in the domain: `members[ends[i − 1]:ends[i]]`. It is found by a sum of
+random words, one an attribute, modulo 2^64; which are equal by chance is told by looking at the sets themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+
+Places = NDArray[np.int32]
+SEED = 19
+
+
+class Sets(Sequence[AttributeSet]):
+    """Attribute sets over `names`, a domain's attributes in their order."""
+
+    def __init__(self, names: tuple[str, ...], members: Places, ends: Places) -> None:
+        """`members`: the attributes of all sets, one set after the other; `ends`: where each set ends."""
+        self.names, self.members, self.ends = names, members, ends
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], sets: Sequence[AttributeSet]) -> Sets:
+        """These sets, each in the order of the names."""
+        place = {name: i for i, name in enumerate(names)}
+        ends = np.cumsum(np.fromiter(map(len, sets), np.int32, len(sets)), dtype=np.int32)
+        members = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int32, int(ends[-1:].sum()))
+        return cls(names, members, ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> AttributeSet: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AttributeSet]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        own = self.members[self._start(range(len(self))[index]) : self.ends[index]]
+        return tuple([self.names[i] for i in own.tolist()])
+
+    def __iter__(self) -> Iterator[AttributeSet]:
+        named, start = [self.names[i] for i in self.members.tolist()], 0
+        for end in self.ends.tolist():
+            yield tuple(named[start:end])
+            start = end
+
+    @property
+    def starts(self) -> Places:
+        """Where each set begins."""
+        return np.concatenate([np.zeros(1, np.int32), self.ends])[:-1]
+
+    @property
+    def degrees(self) -> Places:
+        """How many attributes each has."""
+        return np.diff(self.ends, prepend=np.int32(0))
+
+    def taken(self, wanted: NDArray[np.int64]) -> Sets:
+        """Some of them."""
+        degrees = self.degrees[wanted]
+        ends = np.cumsum(degrees, dtype=np.int32)
+        within = np.arange(int(degrees.sum())) - np.repeat(ends - degrees, degrees)
+        return Sets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
+
+    def find(self, attributes: Iterable[str]) -> list[int]:
+        """Where a set stands among them, ascending; nowhere for names that are not known."""
+        place, wanted = self._place, tuple(attributes)
+        if any(name not in place for name in wanted):
+            return []
+        key = np.uint64(sum(self._numbers[place[name]] for name in wanted) & 0xFFFFFFFFFFFFFFFF)
+        ordered, keys = self._keys
+        first, found = int(keys.searchsorted(key)), []
+        while first < len(keys) and keys[first] == key:
+            found.append(int(ordered[first]))
+            first += 1
+        return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no set is there twice."""
+        keys = self._keys[1]
+        return not (keys[1:] == keys[:-1]).any()
+
+    def placed(self, sets: Sequence[AttributeSet]) -> Places:
+        """The places of the attributes of sets of one degree, (sets, degree)."""
+        return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
+
+    def locate(self, members: Places) -> NDArray[np.int64]:
+        """Where sets of one degree, as `placed` gives them, stand among these, which are distinct; −1 for nowhere."""
+        ordered, keys = self._keys
+        wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
+        near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
+        found = ordered[near] if len(keys) else np.full(len(members), -1)
+        degree = members.shape[1]
+        there = (keys[near] == wanted) & (self.degrees[found] == degree) if len(keys) else np.zeros(len(members), bool)
+        within = self.members[np.where(there, self.starts[found], 0)[:, None] + np.arange(degree)]
+        return np.where(there & (within == members).all(axis=1), found, -1)
+
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The sum over each set of what its attributes have; 0 of the empty set."""
+        running = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values[self.members], dtype=values.dtype)])
+        return running[self.ends] - running[self.starts]
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def _words(self) -> NDArray[np.uint64]:
+        return np.random.default_rng(SEED).integers(0, 2**64, len(self.names), dtype=np.uint64)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [int(word) for word in self._words]
+
+    @cached_property
+    def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        keys = self.sums(self._words)  # sums modulo 2^64: running ones may wrap around, and their difference does not
+        ordered = np.argsort(keys, kind="stable")
+        return ordered, keys[ordered]
+
+    def _start(self, index: int) -> int:
+        return int(self.ends[index - 1]) if index else 0

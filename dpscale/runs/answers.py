@@ -1,0 +1,203 @@
+"""Answers on disk: many attribute sets in a file, one schema a folder, and an index of all sets.
+
+    answers/FAMILY-DEGREE/PART-NUMBER.parquet, …      answers/index.parquet
+A row is a query: for each of the set's attributes `attribute_1`, `attribute_2`, …, its name, and what the query asks of
+it, `value_1`, … (or, where a query has two ends, `low_1` and `high_1`, or `start_1` and `end_1`; `query`, its number,
+where queries are no products); then `estimate`, `std_error`, `low`, `high`. Values are whole numbers where all labels
+of the domain are, else texts; null stands for a missing value. A set's rows are together, its queries in row-major
+order; `index.parquet` has a row a set: part, family, attributes, queries, file, first row in it, rms_error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.names import AttributeSet
+from dpscale.storage.files import reading, writing
+from dpscale.workload import ExplicitPart, Part, ProductPart
+
+INDEX = "index.parquet"
+FIGURES = ("estimate", "std_error", "low", "high")
+LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
+Array = NDArray[np.float64]
+Codes = NDArray[np.int32]
+Answered = tuple[AttributeSet, Array, Array]  # a set's estimates and standard errors, flat
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of one family and degree over a domain."""
+
+    domain: Domain
+    part: Part
+    degree: int
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(self.domain)
+
+    @property
+    def folder(self) -> str:
+        return f"{self.part.name}-{self.degree}"
+
+    @cached_property
+    def product(self) -> ProductPart | None:
+        """The products that the queries are; None where they are none."""
+        own = self.part.family if isinstance(self.part, ExplicitPart) else self.part
+        return own if isinstance(own, ProductPart) else None
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """What a query asks of an attribute: `value`, or its two ends."""
+        if self.product is None:
+            return ()
+        names = [key for family in self.product.families(self.domain.names[:1]) for key in family.bounds(1)]
+        return tuple(names) if len(names) > 1 else ("value",)
+
+    @cached_property
+    def schema(self) -> Any:
+        import pyarrow as pa
+
+        text = pa.dictionary(pa.int32(), pa.string())
+        asked = pa.int64() if self.labels.numeric else text
+        fields = [pa.field(f"attribute_{axis}", text, nullable=False) for axis in self.axes]
+        fields += [pa.field(f"{key}_{axis}", asked) for axis in self.axes for key in self.keys]
+        fields += [pa.field("query", pa.int64(), nullable=False)] if self.product is None else []
+        return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in FIGURES)])
+
+    @property
+    def axes(self) -> range:
+        return range(1, self.degree + 1)
+
+    def table(self, answered: Sequence[Answered], half_width: float) -> Any:
+        """The rows of some sets; `half_width`: of the intervals, in standard errors."""
+        import pyarrow as pa
+
+        sets, counts = [names for names, *_ in answered], [len(values) for _, values, _ in answered]
+        estimate, error = (np.concatenate([one[k] for one in answered]) for k in (1, 2))
+        half = half_width * error
+        named = [self._named([names[axis - 1] for names in sets], counts) for axis in self.axes]
+        asked = [column for axis in self.axes for column in self._asked(axis - 1, sets)]
+        numbers = [] if self.product else [np.concatenate([np.arange(count) for count in counts])]
+        return pa.table([*named, *asked, *numbers, estimate, error, estimate - half, estimate + half],
+                        schema=self.schema)  # fmt: skip
+
+    def _named(self, names: Sequence[str], counts: Sequence[int]) -> Any:
+        import pyarrow as pa
+
+        known: dict[str, int] = {}
+        codes = np.repeat(np.array([known.setdefault(one, len(known)) for one in names], np.int32), counts)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
+
+    def _asked(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[Any]:
+        """What the queries ask of one attribute: a column a key."""
+        if self.product is None:
+            return
+        cells = [spread(self._families(names), self.domain.shape(names))[axis] for names in sets]
+        for key in range(len(self.keys)):
+            yield self.labels.column([names[axis] for names in sets], [own[key] for own in cells])
+
+    def _families(self, names: AttributeSet) -> tuple[Any, ...]:
+        assert self.product is not None
+        return self.product.families(names)
+
+
+@lru_cache(maxsize=64)
+def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Codes]]:
+    """Of each attribute the cells that every product query names, row-major: one array a key."""
+    axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
+    counts, found = [len(one[0]) for one in axes], []
+    for axis, bounds in enumerate(axes):
+        before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
+        found.append([np.tile(np.repeat(cells.astype(np.int32), after), before) for cells in bounds])
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of a domain as a column has them: whole numbers where all are, else texts."""
+
+    domain: Domain
+    _known: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether all labels are whole numbers."""
+        return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
+
+    def column(self, names: Sequence[str], cells: Sequence[Codes]) -> Any:
+        """The labels of cells of one attribute after the other; null for the cell of nulls."""
+        import pyarrow as pa
+
+        pairs = list(zip(names, cells, strict=True))
+        if self.numeric:
+            nulls = np.concatenate([own == self.domain[name].null_cell for name, own in pairs])
+            return pa.array(np.concatenate([self._numbers(name)[own] for name, own in pairs]), mask=nulls)
+        known: dict[str, int] = {}
+        code_of = {name: self._codes(name, known) for name in dict.fromkeys(names)}
+        codes = np.concatenate([code_of[name][own] for name, own in pairs])
+        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(known), pa.string()))
+
+    def _numbers(self, name: str) -> NDArray[np.int64]:
+        if name not in self._known:
+            self._known[name] = np.array([label or 0 for label in self.domain[name].labels], np.int64)
+        return self._known[name]
+
+    def _codes(self, name: str, known: dict[str, int]) -> Codes:
+        """The code of each cell, with those of new labels added to the known; −1 for the cell of nulls."""
+        labels = self.domain[name].labels
+        return np.array([-1 if one is None else known.setdefault(str(one), len(known)) for one in labels], np.int32)
+
+
+def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) -> None:
+    """index.parquet. `rows`: part, queries, file (−1: none), first and rms_error of every set, and names of files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    families = pa.array([part.name for part in parts], pa.string())
+    sets = [list(names) for part in parts for names in part.sets]
+    text, errors = pa.dictionary(pa.int32(), pa.string()), rows["rms_error"]
+    columns = {
+        "part": pa.array(rows["part"], pa.int32()),
+        "family": pa.DictionaryArray.from_arrays(pa.array(rows["part"], pa.int32()), families).cast(text),
+        "attributes": pa.array(sets, pa.list_(pa.string())),
+        "queries": pa.array(rows["queries"], pa.int64()),
+        "file": pa.DictionaryArray.from_arrays(pa.array(rows["file"], mask=rows["file"] < 0),
+                                               pa.array(rows["names"], pa.string())),
+        "first": pa.array(rows["first"], pa.int64()),
+        "rms_error": pa.array(errors, mask=np.isnan(errors)),
+    }  # fmt: skip
+    with writing(folder / INDEX) as file:
+        pq.write_table(pa.table(columns), file)
+
+
+def read_index(folder: Path) -> Any:
+    """index.parquet, an Arrow table: a row for every set of every part, in the order of the workload."""
+    import pyarrow.parquet as pq
+
+    with reading(folder / INDEX) as file:
+        return pq.read_table(file)
+
+
+def read_set(folder: Path, row: Mapping[str, Any]) -> Any:
+    """The answers of one row of the index, an Arrow table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first, end = int(row["first"]), int(row["first"]) + int(row["queries"])
+    with reading(folder / row["file"]) as opened, pq.ParquetFile(opened) as file:
+        before, tables = 0, []
+        for number in range(file.num_row_groups):
+            size = file.metadata.row_group(number).num_rows
+            if before < end and first < before + size:
+                tables.append(file.read_row_group(number).slice(max(first - before, 0), end - max(first, before)))
+            before += size
+    return pa.concat_tables(tables)

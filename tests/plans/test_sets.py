@@ -1,0 +1,157 @@
+"""Attribute sets and blocks in columns, against tuples of names; and what read columns must be to be taken."""
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, JobError, Workload, plan
+from dpscale.plans.block import Block
+from dpscale.plans.blocks import Blocks
+from dpscale.plans.counted import counted_for
+from dpscale.plans.factor import center_factor, identity_factor
+from dpscale.plans.fitting import in_place
+from dpscale.plans.orders import BlockOrders
+from dpscale.plans.planfile import read_plan, write_plan
+from dpscale.plans.schedule import draw_of, make_schedule
+from dpscale.plans.sets import Sets
+from dpscale.privacy.streams import canonical
+
+NAMES = tuple("abcdefg")
+ALL = [names for k in range(5) for names in combinations(NAMES, k)]
+
+
+def shuffled(seed=0, most=60):
+    rng = np.random.default_rng(seed)
+    return [ALL[i] for i in rng.permutation(len(ALL))[:most]]
+
+
+def test_sets_are_what_they_were_made_of():
+    given = shuffled()
+    sets = Sets.of(NAMES, given)
+    assert list(sets) == given == [sets[i] for i in range(len(sets))]
+    assert sets[-1] == given[-1]
+    assert sets[2:5] == given[2:5]
+    assert sets.degrees.tolist() == [len(names) for names in given]
+    wanted = np.array([7, 3, 3, 40])
+    assert list(sets.taken(wanted)) == [given[i] for i in wanted]
+    values = np.arange(7.0) + 1
+    assert sets.sums(values).tolist() == [sum(values[NAMES.index(name)] for name in names) for names in given]
+
+
+def test_sets_are_found_one_by_one_and_many_at_once():
+    given = shuffled()
+    sets = Sets.of(NAMES, [*given, given[5]])
+    for names in ALL:
+        assert sets.find(names) == [i for i, one in enumerate([*given, given[5]]) if one == names]
+    assert sets.find(("a", "unknown")) == []
+    assert not sets.distinct
+    alone = Sets.of(NAMES, given)
+    assert alone.distinct
+    for degree in range(5):
+        asked = [names for names in ALL if len(names) == degree]
+        expected = [given.index(names) if names in given else -1 for names in asked]
+        assert alone.locate(alone.placed(asked)).tolist() == expected
+
+
+def test_sets_of_equal_sums_are_told_apart():
+    """Words are random; here two attributes have those of two others, so that their sets collide."""
+    sets = Sets.of(NAMES, [("a", "b"), ("c", "d")])
+    vars(sets)["_words"] = np.array([1, 4, 2, 3, 9, 9, 9], np.uint64)
+    assert (sets.find(("a", "b")), sets.find(("c", "d")), sets.find(("b",))) == ([0], [1], [])
+
+
+@pytest.mark.parametrize("edit", ["descending", "unknown", "twice", "short", "long", "backwards"])
+def test_columns_that_are_no_sets_are_told(edit):
+    sets = Sets.of(NAMES, [("a", "b", "c"), (), ("d",), ("a", "g")])
+    assert in_place(sets, len(NAMES))
+    members, ends = sets.members.copy(), sets.ends.copy()
+    if edit == "descending":
+        members[:2] = 1, 0
+    elif edit in ("unknown", "twice"):
+        members[1] = 99 if edit == "unknown" else 0
+    elif edit == "backwards":
+        ends[1] = 2
+    else:
+        ends[-1] += 1 if edit == "long" else -1
+    assert not in_place(Sets(NAMES, members, ends), len(NAMES))
+
+
+def blocks_of(domain, sets, make=center_factor, shares=None):
+    share = np.full(len(sets), 0.9 / len(sets)) if shares is None else shares
+    return [
+        Block(names, tuple(map(make, domain.shape(names))), float(own)) for names, own in zip(sets, share, strict=True)
+    ]
+
+
+def test_blocks_in_columns_are_the_blocks():
+    domain, given = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)}), shuffled()
+    listed = blocks_of(domain, given, identity_factor, np.random.default_rng(0).uniform(0, 0.01, len(given)))
+    blocks = Blocks.of(domain.names, iter(listed))
+    assert len(blocks.strategies) < len(blocks)
+    assert blocks.rows.tolist() == [np.prod(one.rows, dtype=int) for one in listed]
+    assert blocks.unit_variances.tolist() == [one.unit_variance for one in listed]
+    for one, other in zip(blocks, listed, strict=True):
+        assert (one.attributes, one.share, one.whole, one.noise) == (other.attributes, other.share, False, "gaussian")
+        assert all(mine is theirs for mine, theirs in zip(one.factors, other.factors, strict=True))
+        assert one.digest == other.digest
+    some = blocks.taken(np.array([9, 4]))
+    assert [(one.attributes, one.digest, one.share) for one in some] == [
+        (listed[i].attributes, listed[i].digest, listed[i].share) for i in (9, 4)
+    ]
+
+
+def test_every_block_has_the_draw_of_its_own_share():
+    """Draws are computed once for blocks that are alike: each against one computed for it alone."""
+    from fractions import Fraction
+
+    domain = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)})
+    made = plan(Workload(domain).add("marginal", degree=2).add("prefix", degree=1), mechanism="residual-planner")
+    draws = make_schedule(made, 0.3, 2).draws
+    assert len(draws.kinds) < len(draws)
+    assert list(draws) == [draw_of(block, Fraction(0.3), 2) for block in made.blocks]
+    assert draws.cost.gaussian <= Fraction(0.3)
+    assert sum(draw.cost for draw in draws) <= draws.cost.gaussian
+
+
+def test_labels_made_at_once_are_the_canonical_ones():
+    """By them values are known again; the noise itself is keyed by the record as ever."""
+    domain = Domain({'a"b': 3, "ü": 2, "c,d": 4})
+    made = plan(Workload(domain).add("marginal", degree=2), mechanism="residual-planner")
+    orders = BlockOrders(made.blocks, make_schedule(made, 1.0).draws, made.sources)
+    for index, order in enumerate(orders):
+        assert orders.text(index) == canonical(order.label).decode()
+
+
+def test_counted_are_the_largest_sets_and_sources_the_smallest_of_them():
+    domain, given = Domain({name: 2 + i for i, name in enumerate(NAMES)}), shuffled(1, 30)
+    counted = counted_for(domain, Sets.of(NAMES, given))
+    largest = [names for names in given if not any(set(names) < set(other) for other in given)]
+    assert sorted(counted.sets) == sorted(largest)
+    for names, source in zip(given, counted.source, strict=True):
+        holding = [one for one in largest if set(names) <= set(one)]
+        assert counted.sets[int(source)] in holding
+        assert domain.cells(counted.sets[int(source)]) == min(map(domain.cells, holding))
+
+
+def test_a_plan_comes_back_from_its_files_and_other_columns_are_refused(tmp_path):
+    domain = Domain({"a": 3, "b": 4, "c": 2})
+    workload = Workload(domain).add("marginal", degree=2)
+    made = plan(workload, mechanism="residual-planner")
+    write_plan(tmp_path, made)
+    back = read_plan(tmp_path, workload)
+    assert back.blocks.digest == made.blocks.digest
+    assert back.counted == made.counted
+    with np.load(tmp_path / "blocks.npz") as file:
+        columns = dict(file)
+    np.savez(tmp_path / "blocks.npz", **(columns | {"share": columns["share"][::-1]}))
+    with pytest.raises(JobError, match=r"other blocks than its plan.json says"):
+        read_plan(tmp_path, workload)
+    np.savez(tmp_path / "blocks.npz", **(columns | {"source": columns["source"] + 90}))
+    with pytest.raises(JobError, match="the plan as it was made"):
+        read_plan(tmp_path, workload)
+    (tmp_path / "blocks.npz").write_bytes(b"PK")
+    with pytest.raises(JobError, match="no whole plan"):
+        read_plan(tmp_path, workload)
+    assert json.loads((tmp_path / "plan.json").read_text())["blocks"]["count"] == len(made.blocks)
