@@ -41,7 +41,7 @@ NAME = "weighted-residuals"
 PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact
 SURELY = 0.999  # of the plain mean's error: what is lower is lower however its sums were merged in the search
 GAINS = 1e-6  # of J: what rounding could cost is less
-FEW_CELLS, MOST_DEMANDS = 300, 3000
+FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:
@@ -102,7 +102,8 @@ def _searched(question: Question, demands: Demands, seconds: float, store: Store
 
 def _floor(question: Question, demands: Demands, curve: Point) -> float:
     """What no matrix mechanism can go below: exact on few cells, else by products of the axes; 0 where unknown."""
-    if question.noise == LAPLACE or len(demands.counts) > MOST_DEMANDS:
+    many = len(demands.counts) > MOST_DEMANDS or sum(demands.counts.values()) > MOST_SPACES
+    if question.noise == LAPLACE or many:
         return 0.0
     asked = question.workload.domain.cells(list(demands.kind_of))
     if demands.sizes != demands.cells:

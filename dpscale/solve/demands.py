@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -137,11 +137,15 @@ def demands_of(workload: Workload) -> Demands:
     cells = tuple(role[0] for role in of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
     even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
-    by_set, queries = _by_set(workload, kind_of)
-    counts = Counter(_demand(terms) for terms in by_set.values() if any(terms.values()))
-    found = Demands(kind_of, sizes, cells, _of_few_cells(counts, sizes, cells), queries, even)
+    spaces = _Spaces(kind_of)
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            spaces.add(part, names, weight)
+    found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, even)
     large = {
-        demand: math.prod(found.shape(demand)) for demand in counts if not is_product([term for term, _ in demand])
+        demand: math.prod(found.shape(demand))
+        for demand in found.counts
+        if not is_product([term for term, _ in demand])
     }
     joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
     beyond = _kinds_in(demand for demand in joint if large[demand] > SEARCHED_CELLS)
@@ -197,20 +201,41 @@ def _role(workload: Workload, name: str, counted: Mapping[tuple[str, ...], float
     return workload.domain[name].size, frozenset(asked)
 
 
-def _by_set(
-    workload: Workload, kind_of: Mapping[str, int]
-) -> tuple[dict[AttributeSet, dict[Term, float]], dict[str, Array]]:
-    by_set: dict[AttributeSet, dict[Term, float]] = defaultdict(lambda: defaultdict(float))
-    queries: dict[str, Array] = {}
-    for part in workload.parts:
-        for names, weight in zip(part.sets, part.weights, strict=True):
-            kinds = tuple([kind_of[name] for name in names])
-            if not isinstance(part, ProductPart) and part.key(names) not in queries:
-                queries[part.key(names)] = weighted_queries(part, names)
-            alike = _is_symmetric(part, names, kinds)
-            for kept, term in _terms(part, names, kinds, alike):
-                by_set[tuple([names[axis] for axis in kept])][term] += weight
-    return by_set, queries
+Pattern = tuple[tuple[int, ...], int]  # axes that are kept, and which term is left there
+
+
+@dataclass
+class _Spaces:
+    """What is asked of every residual space, by numbers of terms: sets that differ in names alone share patterns."""
+
+    kind_of: Mapping[str, int]
+    terms: dict[Term, int] = field(default_factory=dict)
+    queries: dict[str, Array] = field(default_factory=dict)
+    asked: dict[AttributeSet, dict[int, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    _patterns: dict[tuple[object, ...], list[Pattern]] = field(default_factory=dict)
+
+    def add(self, part: Part, names: AttributeSet, weight: float) -> None:
+        for kept, term in self._of(part, names):
+            self.asked[tuple([names[axis] for axis in kept])][term] += weight
+
+    def counts(self) -> Counter[Demand]:
+        """How often each demand comes."""
+        known = list(self.terms)
+        same = Counter(tuple(terms.items()) for terms in self.asked.values() if any(terms.values()))
+        found: Counter[Demand] = Counter()
+        for terms, number in same.items():
+            found[_demand({known[term]: weight for term, weight in terms})] += number
+        return found
+
+    def _of(self, part: Part, names: AttributeSet) -> list[Pattern]:
+        kinds = tuple([self.kind_of[name] for name in names])
+        key = (kinds, *part.families(names)) if isinstance(part, ProductPart) else (kinds, part.key(names))
+        if key not in self._patterns:
+            if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
+                self.queries[part.key(names)] = weighted_queries(part, names)
+            left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
+            self._patterns[key] = [(kept, self.terms.setdefault(term, len(self.terms))) for kept, term in left]
+        return self._patterns[key]
 
 
 def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:

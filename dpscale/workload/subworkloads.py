@@ -104,6 +104,22 @@ def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) 
     return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What the queries of a set leave on the axes `kept`: factors with their keys, and what is `left` of every axis."""
+
+    kept: tuple[int, ...]
+    key: tuple[str, ...]
+    factors: list[GramFactor | WideGram]
+    left: list[float]
+
+
+def _piece_of(axes: Sequence[Axis], kept: tuple[int, ...]) -> Piece:
+    factors = [axes[i].factor for i in kept]
+    left = [axis.weight if i in kept else axis.mean_square for i, axis in enumerate(axes)]
+    return Piece(kept, tuple([factor.key for factor in factors]), factors, left)
+
+
 @dataclass
 class _Split:
     """The subworkloads so far."""
@@ -111,6 +127,7 @@ class _Split:
     domain: Domain
     weights: Mapping[str, Weights]
     by_set: dict[AttributeSet, Subworkload] = field(default_factory=dict)
+    _pieces: dict[tuple[tuple[str, int, int], ...], list[Piece]] = field(default_factory=dict)
 
     def at(self, attributes: AttributeSet) -> Subworkload:
         if attributes not in self.by_set:
@@ -122,14 +139,24 @@ class _Split:
         return tuple([self.weights.get(name) for name in attributes])
 
     def add_products(self, part: ProductPart, attributes: AttributeSet, weight: float) -> None:
-        triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
-        axes = [axis_of(family.name, n, self.weights.get(name)) for family, n, name in triples]
-        for kept in subsets(tuple(range(len(axes)))):
+        for piece in self._pieces_of(part, attributes):
             total = weight
-            for i, axis in enumerate(axes):
-                total *= axis.weight if i in kept else axis.mean_square
-            mine: list[Axis] = [axes[i] for i in kept]
-            self.at(tuple(attributes[i] for i in kept)).add([axis.factor for axis in mine], total)
+            for left in piece.left:
+                total *= left
+            sub = self.at(tuple([attributes[i] for i in piece.kept]))
+            if piece.key in sub.terms:
+                sub.terms[piece.key] += total
+            else:
+                sub.add(piece.factors, total)
+
+    def _pieces_of(self, part: ProductPart, attributes: AttributeSet) -> list[Piece]:
+        """The pieces of a set, made once for all sets that differ in names alone."""
+        triples = list(zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True))
+        alike = tuple([(family.name, n, id(self.weights.get(name))) for family, n, name in triples])
+        if alike not in self._pieces:
+            axes = [axis_of(family.name, n, self.weights.get(name)) for family, n, name in triples]
+            self._pieces[alike] = [_piece_of(axes, kept) for kept in subsets(tuple(range(len(axes))))]
+        return self._pieces[alike]
 
     def add_joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float) -> None:
         cells = part.domain.cells(attributes)
