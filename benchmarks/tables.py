@@ -264,10 +264,42 @@ told in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found[
 {found["open, s"]:.2f} s, one marginal {found["marginal, ms"]:.1f} ms."""
 
 
+def wide(found: Figures) -> str:
+    sizes = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
+    head = ("`benchmarks/wide.py`: `weighted-residuals` on one attribute: seconds to plan, gap of the squared error",
+            *(f"{size:,} cells" for size in sizes))  # fmt: skip
+
+    def cell(family: str, size: int) -> str:
+        told = f"{family} {size}, {{}}, weighted-residuals"
+        gap = found[told.format("gap")]
+        return f"{found[told.format('seconds')]:.2f} s, {'below 10⁻⁶' if gap < 1e-6 else f'{100 * gap:.1f} %'}"
+
+    return table(
+        head, *([family, *(cell(family, size) for size in sizes)] for family in ("marginal", "prefix", "range"))
+    )
+
+
+def growth(found: Figures) -> str:
+    what = {
+        "rows": "rows: a whole job, all pairs of 10 attributes",
+        "attributes": "attributes of four values: planning all pairs",
+        "cells": "cells of one attribute: planning a 1-way prefix",
+        "sets": "attributes of ten cells: planning 1-way range + 2-way affine + 3-way prefix",
+    }
+    lines = []
+    for kind, label in what.items():
+        sizes = sorted({int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} ")})
+        told = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s" for size in sizes]
+        last = found[f"{kind} {sizes[-1]}, exponent"]
+        peak = max(found[f"{kind} {size}, GiB"] for size in sizes)
+        lines.append([label, ", ".join(told), f"{last:.2f}", f"{peak:.2f}"])
+    return table(("`benchmarks/growth.py`", "CPU time", "exponent of the last step", "peak GiB"), *lines)
+
+
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, rows, graphical, usefulness, relational,
-                 scaling, large_job, many_sets)
+                 scaling, large_job, many_sets, wide, growth)
 }  # fmt: skip
 
 

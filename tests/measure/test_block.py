@@ -1,6 +1,7 @@
 """Measurements against Python's own integers: no limb, multiplier or order of axes changes a single unit."""
 
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def in_python(block: Block, counts: np.ndarray) -> np.ndarray:
     return np.asarray(values).reshape(block.rows)
 
 
+@cache
 def plans():
     return {
         "product": plan(Workload(DOMAIN).add("prefix", degree=3)),
