@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from dpscale.errors import JobError
+from dpscale.errors import DataError, JobError
 from dpscale.faults import Settings
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.protection import Protection
+from dpscale.storage.objects import check_url
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
@@ -37,10 +38,22 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-300, lt=1)]
 
 
+def _address(value: str) -> str:
+    """A path, or an address without keys in it."""
+    try:
+        check_url(value)
+    except DataError as error:
+        raise ValueError(JobError(error.field, error.got, error.takes, error.remedy)) from None
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
 class Hop(Settings):
     """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
 
-    path: str
+    path: Address
     key: str
     unit: str
 
@@ -48,7 +61,7 @@ class Hop(Settings):
 class Data(Settings):
     """Where the records are and what one privacy unit is."""
 
-    path: str
+    path: Address
     domain: str
     privacy_unit: Annotated[str, Field(min_length=1)] | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None

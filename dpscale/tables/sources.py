@@ -8,11 +8,14 @@ a null. Texts come as dictionaries, which are encoded once an entry.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpscale.discreet import out_of_memory
 from dpscale.errors import DataError, Unreadable
+from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 from dpscale.tables.files import is_csv
 from dpscale.tables.numbers import is_text
 
@@ -23,6 +26,7 @@ BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
 LEAST_ROWS = 1 << 14
 BLOCK_BYTES = 1 << 24
+HEAD_BYTES = 1 << 16
 
 
 class Source(Protocol):
@@ -47,9 +51,7 @@ class ParquetSource:
     """A Parquet file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
-        import pyarrow.parquet as pq
-
-        self.path, self.metadata = path, pq.read_metadata(path)
+        self.path, self.metadata = path, footer(path)
         self.schema = self.metadata.schema.to_arrow_schema()
         self.names: list[str] = list(self.schema.names)
 
@@ -65,8 +67,29 @@ class ParquetSource:
 
         texts = [name for name in columns if name != ids and is_text(self.schema.field(name).type)]
         groups, rows = list(row_groups or range(self.metadata.num_row_groups)), _batch_rows(len(columns))
-        with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True, read_dictionary=texts) as file:
-            yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
+        with _mapped(self.path) as where:
+            far = is_url(self.path)  # fetched in few and large pieces, of the columns asked alone
+            with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=texts,
+                                pre_buffer=far) as file:  # fmt: skip
+                yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
+
+
+def footer(path: str) -> Any:
+    """What the footer of a Parquet file says."""
+    import pyarrow.parquet as pq
+
+    with _mapped(path) as where:
+        return pq.read_metadata(where)
+
+
+@contextmanager
+def _mapped(path: str, ahead: int = 0) -> Iterator[Any]:
+    """What pyarrow opens: a path, which it maps to memory, or an object, whose bytes are fetched as they are asked."""
+    if not is_url(path):
+        yield path
+        return
+    with opening(path, ahead) as file:
+        yield file
 
 
 def _batch_rows(columns: int) -> int:
@@ -98,7 +121,7 @@ class CsvSource:
         convert = arrow_csv.ConvertOptions(include_columns=raw, column_types=kinds, strings_can_be_null=False)
         read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
         parse = arrow_csv.ParseOptions(newlines_in_values=True)
-        with arrow_csv.open_csv(self.path, read, parse, convert) as reader:
+        with _mapped(self.path, AHEAD) as where, arrow_csv.open_csv(where, read, parse, convert) as reader:
             for block in reader:
                 tidy = pa.RecordBatch.from_arrays([_tidy(column) for column in block.columns], list(columns))
                 for start in range(0, len(tidy), BATCH_ROWS):
@@ -106,8 +129,8 @@ class CsvSource:
 
 
 def _header(path: str) -> list[str]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        for line in csv.reader(file):
+    with opening(path, HEAD_BYTES) as file:
+        for line in csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline="")):
             if line:
                 return line
     raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "mend or remove it")
@@ -137,6 +160,9 @@ class reading:
         broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
         if isinstance(error, broken) and out_of_memory(error):
             raise MemoryError from None
+        if is_url(self.path) and error is not None and of_store(error):
+            with telling(self.path, "read"):
+                raise error
         if isinstance(error, broken):
             unreadable = isinstance(error, OSError) and error.errno is not None
             reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"

@@ -16,8 +16,18 @@ from typing import TYPE_CHECKING, Any
 from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.names import called
-from dpscale.tables.files import Fixed, check_formats, check_links, common_root, find_files, hive_columns, is_csv
-from dpscale.tables.sources import open_source, reading
+from dpscale.storage.objects import is_url, looked_at
+from dpscale.tables.files import (
+    Fixed,
+    check_formats,
+    check_links,
+    common_root,
+    find_files,
+    find_objects,
+    hive_columns,
+    is_csv,
+)
+from dpscale.tables.sources import footer, open_source, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +55,7 @@ class Partition:
     def size(self) -> int:
         """About how many bytes there are to read."""
         with reading(self.path):
-            return os.path.getsize(self.path) if self.share is None else self.share
+            return file_size(self.path) if self.share is None else self.share
 
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
@@ -97,10 +107,13 @@ class Table:
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False) -> Table:
         """Open a file, a folder (hive-partitioned or not) or a glob of Parquet or CSV files, or a list of these.
 
+        An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
+
         `links`: a file of two names counts once for each; else that is refused.
         """
         paths = _paths(path)
-        files = find_files(paths)
+        sizes = _sizes(paths)
+        files = list(sizes)
         if not files:
             told = ", ".join(map(called, paths)) or "no path"
             raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
@@ -108,7 +121,8 @@ class Table:
         if not links:
             check_links(files)
         root = common_root(paths, files)
-        return cls(domain, tuple(Partition(file, hive_columns(file, root)) for file in files), root)
+        parts = tuple(Partition(file, hive_columns(file, root), (), size) for file, size in sizes.items())
+        return cls(domain, parts, root)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
@@ -144,7 +158,22 @@ def _paths(path: Any) -> list[str]:
             raise DataError(
                 "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "give its path"
             )
-    return [os.fspath(one) for one in paths]
+    return [os.fspath(one).removeprefix("file://") for one in paths]
+
+
+def _sizes(paths: list[str]) -> dict[str, int | None]:
+    """The files, and how large they are where finding them tells that."""
+    urls = [path for path in paths if is_url(path)]
+    if not urls:
+        return dict.fromkeys(find_files(paths))
+    if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
+        raise DataError("data.path", "files of several places", "one bucket, or this machine", "copy them together")
+    return {one.url: one.size for one in find_objects(urls)}
+
+
+def file_size(path: str) -> int:
+    """How many bytes a file has."""
+    return looked_at(path).size if is_url(path) else os.path.getsize(path)
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataError:
@@ -155,19 +184,15 @@ def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataErr
 
 def row_bound(path: str) -> int:
     """An upper guess of a file's rows: from a Parquet footer, or one row to two bytes of a CSV."""
-    import pyarrow.parquet as pq
-
     with reading(path):
-        return os.path.getsize(path) // 2 if is_csv(path) else int(pq.read_metadata(path).num_rows)
+        return file_size(path) // 2 if is_csv(path) else int(footer(path).num_rows)
 
 
 def _split(partition: Partition) -> list[Partition]:
     if partition.is_csv or partition.size() < SPLIT_BYTES:
         return [partition]
-    import pyarrow.parquet as pq
-
     with reading(partition.path):
-        metadata = pq.read_metadata(partition.path)
+        metadata = footer(partition.path)
     groups: list[list[int]] = [[]]
     rows = 0
     for group in range(metadata.num_row_groups):
