@@ -23,8 +23,8 @@ from dpscale.tables.table import Partition
 
 
 def open_table(run: Run, columns: Sequence[str]) -> Table:
-    table = Table.open(run.job.data.path, run.domain, bool(run.job.data.links)).split()
-    unit = run.job.data.privacy_unit
+    data = run.job.data
+    table, unit = Table.open(data.path, run.domain, bool(data.links), data.dialect).split(), data.privacy_unit
     table.require([*columns, *([unit] if unit else [])])
     return table
 

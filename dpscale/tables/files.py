@@ -17,18 +17,10 @@ from urllib.parse import unquote
 
 from dpscale.errors import DataError
 from dpscale.storage.objects import Found, is_url, listed
+from dpscale.tables.formats import SUFFIXES, TAKEN, is_data
 
-SUFFIXES = (".parquet", ".pq", ".csv")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
-
-
-def is_data(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
-
-
-def is_csv(path: str) -> bool:
-    return path.lower().endswith(".csv")
 
 
 def find_files(paths: Iterable[str]) -> list[str]:
@@ -52,15 +44,8 @@ def _counts(asked: str, url: str) -> bool:
 def _all_data(files: list[str]) -> list[str]:
     for file in files:
         if not is_data(file):
-            raise DataError("data.path", f"{file}", "Parquet or CSV files", f"name it *{', *'.join(SUFFIXES)}")
+            raise DataError("data.path", f"{file}", TAKEN, f"name it *{', *'.join(SUFFIXES)}")
     return files
-
-
-def check_formats(files: Iterable[str]) -> None:
-    """DataError where Parquet and CSV are mixed: that is mostly one table kept in two ways, and would count twice."""
-    if len({is_csv(file) for file in files}) > 1:
-        raise DataError("data.path", "Parquet and CSV files together", "files of one format",
-                        "name those of one, as FOLDER/*.parquet, or convert the others")  # fmt: skip
 
 
 def check_links(files: Iterable[str]) -> None:
@@ -92,7 +77,7 @@ def _at(path: str) -> list[str]:
 
 
 def _below(folder: str) -> list[str]:
-    """Data files anywhere below a folder; what is neither Parquet nor CSV is left alone."""
+    """Data files anywhere below a folder; what is of no known format is left alone."""
     files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):

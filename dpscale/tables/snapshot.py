@@ -17,7 +17,8 @@ from typing import BinaryIO, NoReturn, cast
 from dpscale.each import Each, plainly
 from dpscale.errors import DataError, Unreadable
 from dpscale.storage.objects import is_url, listed, opening
-from dpscale.tables.files import is_csv, name_below
+from dpscale.tables.files import name_below
+from dpscale.tables.formats import is_parquet
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
@@ -33,7 +34,7 @@ def fingerprint(path: str, footers: bool = False) -> Fingerprint:
         with opening(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if footers and not is_csv(path):
+            if footers and is_parquet(path):
                 return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
             return path, size, hashlib.file_digest(cast(BufferedReader, file), hashlib.blake2b).hexdigest()
     except OSError:

@@ -17,22 +17,16 @@ from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.names import called
 from dpscale.storage.objects import is_url, looked_at
-from dpscale.tables.files import (
-    Fixed,
-    check_formats,
-    check_links,
-    common_root,
-    find_files,
-    find_objects,
-    hive_columns,
-    is_csv,
-)
-from dpscale.tables.sources import footer, open_source, reading
+from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
+from dpscale.tables.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
+from dpscale.tables.raw import reading
+from dpscale.tables.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLIT_ROWS = 1 << 21
+PACKED = 5  # rows to a byte of a compressed file
 SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
 
 
@@ -40,17 +34,23 @@ SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; 
 class Partition:
     """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
 
-    `share` is about how many bytes of the file it is, where it is not all; equality does not look at it.
+    `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
+    a CSV is written.
     """
 
     path: str
     fixed: Fixed = ()
     row_groups: tuple[int, ...] = ()
     share: int | None = field(default=None, compare=False)
+    dialect: Dialect = PLAIN
 
     @property
     def is_csv(self) -> bool:
         return is_csv(self.path)
+
+    def source(self) -> Source:
+        """The file, opened."""
+        return open_source(self.path, self.dialect)
 
     def size(self) -> int:
         """About how many bytes there are to read."""
@@ -60,14 +60,14 @@ class Partition:
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
         with reading(self.path):
-            return list(dict.fromkeys([*open_source(self.path).names, *dict(self.fixed)]))
+            return list(dict.fromkeys([*self.source().names, *dict(self.fixed)]))
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column here; reads the file's header only."""
         import pyarrow as pa
 
         with reading(self.path):
-            source = open_source(self.path)
+            source = self.source()
             if column in source.names:
                 return source.kind(column)
         if column not in dict(self.fixed):
@@ -78,7 +78,7 @@ class Partition:
         """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
         fixed = dict(self.fixed)
         with reading(self.path):
-            source = open_source(self.path)
+            source = self.source()
             present = set(source.names)
             for name in columns:
                 if name not in present and name not in fixed:
@@ -104,8 +104,9 @@ class Table:
     root: str
 
     @classmethod
-    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False) -> Table:
-        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet or CSV files, or a list of these.
+    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
+             dialect: Dialect = PLAIN) -> Table:  # fmt: skip
+        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet, CSV or Arrow files, or a list of these.
 
         An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
 
@@ -117,11 +118,11 @@ class Table:
         if not files:
             told = ", ".join(map(called, paths)) or "no path"
             raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
-        check_formats(files)
+        check_formats(files, dialect)
         if not links:
             check_links(files)
         root = common_root(paths, files)
-        parts = tuple(Partition(file, hive_columns(file, root), (), size) for file, size in sizes.items())
+        parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
         return cls(domain, parts, root)
 
     @cached_property
@@ -141,12 +142,12 @@ class Table:
         """Names and types of the domain's columns as the first file has them, in its order; "" for texts of a CSV."""
         first = self.partitions[0]
         with reading(first.path):
-            source = open_source(first.path)
+            source = first.source()
             names = [name for name in source.names if name in self.domain.names]
             return {name: "" if first.is_csv else str(source.kind(name)) for name in names}
 
     def split(self) -> Table:
-        """The same table with large Parquet files cut by row groups into partitions of about SPLIT_ROWS rows."""
+        """The same table, large Parquet and Arrow files cut by row groups into partitions of about SPLIT_ROWS rows."""
         return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
 
 
@@ -182,24 +183,28 @@ def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataErr
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)
 
 
-def row_bound(path: str) -> int:
-    """An upper guess of a file's rows: from a Parquet footer, or one row to two bytes of a CSV."""
-    with reading(path):
-        return file_size(path) // 2 if is_csv(path) else int(footer(path).num_rows)
+def row_bound(partition: Partition) -> int:
+    """An upper guess of a file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a compressed
+    one's byte."""
+    with reading(partition.path):
+        if partition.is_csv:
+            size = file_size(partition.path)
+            return size * PACKED if codec_of(partition.path) else size // 2
+        return sum(partition.source().groups())
 
 
 def _split(partition: Partition) -> list[Partition]:
     if partition.is_csv or partition.size() < SPLIT_BYTES:
         return [partition]
     with reading(partition.path):
-        metadata = footer(partition.path)
+        lengths = partition.source().groups()
     groups: list[list[int]] = [[]]
     rows = 0
-    for group in range(metadata.num_row_groups):
+    for group, length in enumerate(lengths):
         if rows >= SPLIT_ROWS:
             groups.append([])
             rows = 0
         groups[-1].append(group)
-        rows += metadata.row_group(group).num_rows
-    shares = [len(group) * partition.size() // max(metadata.num_row_groups, 1) for group in groups]
+        rows += length
+    shares = [len(group) * partition.size() // max(len(lengths), 1) for group in groups]
     return [replace(partition, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]

@@ -33,7 +33,7 @@ Bits = NDArray[np.uint8] | None
 def survey(partition: Partition, unit: str) -> tuple[int, str]:
     """An upper guess of a file's rows, and the family of its units, by its footer or header."""
     kind = partition.kind(unit)
-    return row_bound(partition.path), family(kind, unit)
+    return row_bound(partition), family(kind, unit)
 
 
 def buckets(rows: int, memory: int, near: bool = True) -> int:
