@@ -13,12 +13,15 @@ from contextlib import suppress
 from dpscale.errors import DataError
 from dpscale.storage.objects import is_url
 from dpscale.tables.files import find_files, find_objects
+from dpscale.tables.frames import FRAME
 
 Layout = dict[str, int]
 
 
 def layout(path: str) -> Layout | None:
-    """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where there is no file."""
+    """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where no file is."""
+    if path == FRAME:
+        return None
     entries = [(one.size, one.time) for one in find_objects([path])] if is_url(path) else list(_in_folders(path))
     if not entries:
         return None

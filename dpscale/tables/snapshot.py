@@ -19,6 +19,7 @@ from dpscale.errors import DataError, Unreadable
 from dpscale.storage.objects import is_url, listed, opening
 from dpscale.tables.files import name_below
 from dpscale.tables.formats import is_parquet
+from dpscale.tables.frames import FramePartition
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
@@ -58,7 +59,10 @@ def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
 
 
 def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
-    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files."""
+    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files. Of a frame its content's."""
+    if not table.root:
+        contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
+        return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
     prints = [one for chunk in each(partial(_fingerprints, footers), _chunks(table.files)) for one in chunk]
     named = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
     digest = hashlib.sha256()

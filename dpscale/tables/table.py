@@ -74,6 +74,38 @@ class Partition:
             raise missing_column(column, self.path)
         return pa.string()
 
+    def types(self) -> dict[str, str]:
+        """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
+        with reading(self.path):
+            source = self.source()
+            return {name: "" if self.is_csv else str(source.kind(name)) for name in source.names}
+
+    def row_bound(self) -> int:
+        """An upper guess of the file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a
+        compressed one's byte."""
+        with reading(self.path):
+            if self.is_csv:
+                size = file_size(self.path)
+                return size * PACKED if codec_of(self.path) else size // 2
+            return sum(self.source().groups())
+
+    def pieces(self) -> list[Partition]:
+        """This partition, cut by row groups where it is large."""
+        if self.is_csv or self.size() < SPLIT_BYTES:
+            return [self]
+        with reading(self.path):
+            lengths = self.source().groups()
+        groups: list[list[int]] = [[]]
+        rows = 0
+        for group, length in enumerate(lengths):
+            if rows >= SPLIT_ROWS:
+                groups.append([])
+                rows = 0
+            groups[-1].append(group)
+            rows += length
+        shares = [len(group) * self.size() // max(len(lengths), 1) for group in groups]
+        return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
+
     def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
         """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
         fixed = dict(self.fixed)
@@ -97,7 +129,8 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class Table:
-    """A partitioned table and the domain of its records. Opening reads no record."""
+    """A partitioned table and the domain of its records. Opening reads no record. `root`: the folder that its files are
+    in; empty for a frame, which has none."""
 
     domain: Domain
     partitions: tuple[Partition, ...]
@@ -127,8 +160,8 @@ class Table:
 
     @cached_property
     def files(self) -> tuple[str, ...]:
-        """The files, in the order of their names."""
-        return tuple(dict.fromkeys(partition.path for partition in self.partitions))
+        """The files, in the order of their names; none of a frame."""
+        return tuple(dict.fromkeys(part.path for part in self.partitions if self.root))
 
     def require(self, columns: Sequence[str]) -> None:
         """DataError when the first file lacks one of the columns."""
@@ -140,15 +173,11 @@ class Table:
 
     def types(self) -> dict[str, str]:
         """Names and types of the domain's columns as the first file has them, in its order; "" for texts of a CSV."""
-        first = self.partitions[0]
-        with reading(first.path):
-            source = first.source()
-            names = [name for name in source.names if name in self.domain.names]
-            return {name: "" if first.is_csv else str(source.kind(name)) for name in names}
+        return {name: kind for name, kind in self.partitions[0].types().items() if name in self.domain.names}
 
     def split(self) -> Table:
         """The same table, large Parquet and Arrow files cut by row groups into partitions of about SPLIT_ROWS rows."""
-        return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
+        return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
 
 def _paths(path: Any) -> list[str]:
@@ -181,30 +210,3 @@ def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataErr
     """Of the file's own columns only those that the domain names: without a header its first record stands there."""
     has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)
-
-
-def row_bound(partition: Partition) -> int:
-    """An upper guess of a file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a compressed
-    one's byte."""
-    with reading(partition.path):
-        if partition.is_csv:
-            size = file_size(partition.path)
-            return size * PACKED if codec_of(partition.path) else size // 2
-        return sum(partition.source().groups())
-
-
-def _split(partition: Partition) -> list[Partition]:
-    if partition.is_csv or partition.size() < SPLIT_BYTES:
-        return [partition]
-    with reading(partition.path):
-        lengths = partition.source().groups()
-    groups: list[list[int]] = [[]]
-    rows = 0
-    for group, length in enumerate(lengths):
-        if rows >= SPLIT_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(group)
-        rows += length
-    shares = [len(group) * partition.size() // max(len(lengths), 1) for group in groups]
-    return [replace(partition, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]

@@ -14,7 +14,6 @@ from dpscale.job import Job
 from dpscale.tables import table as tables
 from dpscale.tables.formats import Dialect
 from dpscale.tables.snapshot import snapshot
-from dpscale.tables.table import row_bound
 from tests.audit.small import write
 
 DOMAIN = dp.Domain.from_dict({"attributes": {
@@ -55,7 +54,7 @@ def test_compressed_and_tabbed_text(tmp_path, name, wanted):
     (tmp_path / name).write_bytes(pa.compress(content, codec, asbytes=True) if codec == "zstd"
                                   else gzip.compress(content) if codec else content)  # fmt: skip
     assert counted(tmp_path) == wanted
-    assert row_bound(dp.Table.open(tmp_path, DOMAIN).partitions[0]) >= ROWS
+    assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() >= ROWS
 
 
 def test_archives_that_were_appended_to_are_read_to_their_end(tmp_path, wanted):
@@ -93,7 +92,7 @@ def test_arrow_files(tmp_path, name, codec, wanted):
         ):
             writer.write_table(data(), max_chunksize=700)
     assert counted(tmp_path) == wanted
-    assert row_bound(dp.Table.open(tmp_path, DOMAIN).partitions[0]) == ROWS
+    assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() == ROWS
 
 
 def test_an_arrow_file_is_cut_by_its_batches_and_counts_the_same(tmp_path, monkeypatch, wanted):

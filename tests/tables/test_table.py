@@ -308,11 +308,11 @@ def test_no_file_or_one_of_another_kind(tmp_path):
 def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
     write(tmp_path / "x.parquet", {"a": [1, 2, 3]})
     (tmp_path / "x.CSV").write_text("a\n1\n2\n")
-    assert table.row_bound(table.Partition(str(tmp_path / "x.parquet"))) == 3
-    assert table.row_bound(table.Partition(str(tmp_path / "x.CSV"))) >= 2
+    assert table.Partition(str(tmp_path / "x.parquet")).row_bound() == 3
+    assert table.Partition(str(tmp_path / "x.CSV")).row_bound() >= 2
     (tmp_path / "y.parquet").write_bytes(PLANTED.encode())
     with pytest.raises(dp.DataError, match=r"y\.parquet"):
-        table.row_bound(table.Partition(str(tmp_path / "y.parquet")))
+        table.Partition(str(tmp_path / "y.parquet")).row_bound()
 
 
 # One table, once
