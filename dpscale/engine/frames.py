@@ -34,26 +34,17 @@ class Here:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A piece as bytes that were sent, or the handle of them."""
+    """A piece as bytes, which go along with every task that reads it."""
 
-    sent: Any = field(repr=False)
+    content: bytes = field(repr=False)
 
     def __call__(self) -> Any:
-        import pyarrow as pa
-
-        return pa.ipc.open_stream(self._fetched() if hasattr(self.sent, "key") else self.sent).read_all()
-
-    def _fetched(self) -> Any:
-        """From the worker that has it."""
-        from distributed import Future, worker_client
-
-        with worker_client() as client:
-            return client.gather(Future(self.sent.key, client=client))
+        return _unpacked(self.content)
 
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A partition of a Dask DataFrame. `kept`: parts of it are in workers' memories."""
+    """A partition of a Dask DataFrame, or a piece that was sent. `kept`: parts of it are in workers' memories."""
 
     delayed: Any = field(repr=False)
     kept: bool
@@ -100,7 +91,16 @@ def _held(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
     pieces = list(_pieces(as_arrow(frame, names)))
     if engine.shares_memory:
         return [Here(piece) for piece in pieces]
-    return [Packed(handle) for handle in engine.sent([_packed(piece) for piece in pieces], "send")]
+    return [_sent(handle) for handle in engine.sent([_packed(piece) for piece in pieces], "send")]
+
+
+def _sent(handle: Any) -> Any:
+    """Bytes, or the future of them, which stay with the worker that has them."""
+    if isinstance(handle, bytes):
+        return Packed(handle)
+    from dask import delayed
+
+    return Computed(delayed(_unpacked, pure=False)(handle), True)
 
 
 def _kept(frame: Any) -> bool:
@@ -126,3 +126,9 @@ def _packed(table: Any) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _unpacked(content: bytes) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(content).read_all()
