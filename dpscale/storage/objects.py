@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 from dpscale.errors import DataError, DpscaleError, TransientError, Unreadable
 
@@ -62,7 +61,8 @@ def check_url(path: str) -> None:
         return
     scheme, _, rest = path.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
-    if ":" in user or "=" in urlsplit(path.replace("#", "")).query.partition("/")[0] or "::" in path:
+    query = rest.partition("?")[2].partition("/")[0]
+    if ":" in user or "=" in query or "::" in path:
         raise DataError(FIELD, f"a {scheme.rpartition(':')[2]} address with a key in it", "an address alone",
                         "give keys by the environment, as the store's own tools read them")  # fmt: skip
     if scheme in ("http", "https", "ftp"):

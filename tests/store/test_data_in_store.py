@@ -168,7 +168,8 @@ def test_addresses_keep_what_their_store_needs():
     assert objects._address(azure, "container/folder", "container/folder/x.csv") == f"{azure}/x.csv"
     assert objects._address("gs://bucket/f/*", "bucket/f/*", "bucket/f/x.csv") == "gs://bucket/f/x.csv"
     assert objects._address("hdfs://host:1/f", "/f", "/f/x.csv") == "hdfs://host:1/f/x.csv"
-    objects.check_url(azure)
+    for url in (azure, "s3://bucket/[ab]/year=?/x=1/*.parquet", "s3://[bucket/x"):
+        objects.check_url(url)
 
 
 def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
