@@ -31,6 +31,7 @@ from dpscale.sections import (
     SynthesizeTable,
 )
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
+from dpscale.storage.objects import located, real
 from dpscale.workload import NAMES, Workload
 
 
@@ -70,8 +71,7 @@ class Job(Settings):
     @property
     def dataset(self) -> str:
         """The name under which the ledger keeps this data: as given, or the path without its links."""
-        path = self.data.path
-        return self.privacy.dataset or (os.path.realpath(path) if is_local(place(path)) else path)
+        return self.privacy.dataset or real(self.data.path)
 
     @cached_property
     def method(self) -> Mechanism:
@@ -141,14 +141,16 @@ class Job(Settings):
         data, hops = self.data, self.data.unit_through
         data = data.model_copy(
             update={
-                "path": _absolute(folder, data.path),
-                "domain": _absolute(folder, data.domain),
-                "unit_through": hops and [hop.model_copy(update={"path": _absolute(folder, hop.path)}) for hop in hops],
+                "path": located(folder, data.path),
+                "domain": located(folder, data.domain),
+                "unit_through": hops and [hop.model_copy(update={"path": located(folder, hop.path)}) for hop in hops],
             }
         )
-        privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
+        privacy = self.privacy.model_copy(
+            update={"ledger": os.path.normpath(os.path.join(str(folder), self.privacy.ledger))}
+        )
         parts = [
-            part if part.file is None else part.model_copy(update={"file": _absolute(folder, part.file)})
+            part if part.file is None else part.model_copy(update={"file": located(folder, part.file)})
             for part in self.workload
         ]
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
@@ -171,10 +173,6 @@ def job_content(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, An
             "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
         ) from None
     return content, (path.resolve() if is_local(path) else path).parent
-
-
-def _absolute(folder: Path, path: str) -> str:
-    return os.path.normpath(os.path.join(str(folder), path))  # absolute in a run directory, so also in a store
 
 
 def _add(workload: Workload, part: Part) -> None:

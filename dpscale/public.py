@@ -10,6 +10,9 @@ from dpscale.database.job import DatabaseJob
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.job import Job, job_content
+from dpscale.tables.frames import FRAME
+
+FILES_ONLY = ("links", "snapshot", "delimiter", "encoding", "null_values", "header", "names")
 
 
 def run(
@@ -19,17 +22,19 @@ def run(
     scheduler: str | None = None,
     progress: Progress = silent,
     fresh: bool = False,
+    data: Any = None,
 ) -> Any:
     """Run all stages of a job (a path, or the job's content as a dict) and open its release.
 
     A Release of one table, or a DatabaseRelease of several. A job that is done is opened as it is; DataError where its
     files have changed since. `fresh` makes a new release, of one table.
+    `data`: a pandas, Polars or Dask DataFrame or a pyarrow Table, for a job of one table without a path.
     """
-    read = read_job(job)
+    read = read_job(job) if data is None else framed_job(job)
     if isinstance(read, Job):
         from dpscale.release import run as run_one
 
-        return run_one(read, run_dir, client, scheduler, progress, fresh)
+        return run_one(read, run_dir, client, scheduler, progress, fresh, data)
     from dpscale.database.release import run as run_several
 
     check_not_fresh(fresh)
@@ -40,6 +45,21 @@ def read_job(job: str | Path | Mapping[str, Any]) -> Job | DatabaseJob:
     """A job file, or its content as a dict, read once: of one table or of several."""
     content, folder = job_content(job)
     return DatabaseJob.parse(content, folder) if "tables" in content else Job.parse(content, folder)
+
+
+def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
+    """A job whose data a call gives: its [data] has no path, nor what says how files are read."""
+    content, folder = job_content(job)
+    told = content.get("data", {})
+    if "tables" in content or not isinstance(told, Mapping):
+        raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")
+    for name in ("path", *FILES_ONLY):
+        if name in told and (name, told[name]) != ("path", FRAME):
+            raise JobError(f"data.{name}", "given beside a frame", "a frame, or files", "leave one out")
+    read = Job.parse({**content, "data": {**told, "path": FRAME}}, folder)
+    if read.privacy.dataset is None:
+        raise JobError("privacy.dataset", "missing", "the name that the ledger keeps a frame under", "give one")
+    return read
 
 
 def check_not_fresh(fresh: bool) -> None:

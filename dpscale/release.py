@@ -86,12 +86,15 @@ def run(
     scheduler: str | None = None,
     progress: Progress = silent,
     fresh: bool = False,
+    data: Any = None,
 ) -> Release:
     """Run all stages of a job (a path, or the job's content as a dict) and open its release.
 
     A job that is done is opened as it is; DataError where its files have changed since. `fresh` makes a new release.
+    `data`: the frame of a job that has one instead of files.
     """
     opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
+    opened.frame = data
     check_repeat(opened)
     run_stages(opened, client, scheduler, progress)
     return Release(opened)

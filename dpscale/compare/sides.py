@@ -23,6 +23,7 @@ from dpscale.runs.run import Run
 from dpscale.storage.files import is_local, read_text
 from dpscale.tables import Partition, Table
 from dpscale.tables.count import encode_batch
+from dpscale.tables.formats import PLAIN, Dialect
 from dpscale.tables.snapshot import Stamps, stamps
 
 Counts = NDArray[np.int64]
@@ -73,7 +74,7 @@ def open_rows(run: Run) -> Side:
 def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     """The data by the run's reader; DataError where they cannot be read or lack a column that the rows have."""
     try:
-        side = _opened("DATA", paths, run, bool(run.job.data.links))
+        side = _opened("DATA", paths, run, bool(run.job.data.links), run.job.data.dialect)
         side.table.require(names)
     except DataError as error:
         field = "DATA" if error.field == "data.path" else error.field
@@ -81,10 +82,10 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     return side
 
 
-def _opened(called: str, paths: Sequence[Any], run: Run, links: bool) -> Side:
+def _opened(called: str, paths: Sequence[Any], run: Run, links: bool, dialect: Dialect = PLAIN) -> Side:
     drawn = called == "rows"
     domain = Domain([as_drawn(one) if drawn else one for one in run.domain.attributes])
-    table = Table.open(list(paths), domain, links).split()
+    table = Table.open(list(paths), domain, links, dialect).split()
     return Side(called, table, stamps(table))
 
 

@@ -17,7 +17,8 @@ from dpscale.job import Job, job_content, job_sentence
 from dpscale.names import nearest
 from dpscale.privacy.budget import GAUSSIAN
 from dpscale.relational.published import Rounds
-from dpscale.sections import EngineSettings, Named, Part, Privacy
+from dpscale.sections import Address, EngineSettings, Named, Part, Privacy
+from dpscale.storage.objects import is_url, located, real
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Key = str | list[str]
@@ -29,7 +30,7 @@ LEAST_PRIVATE = 1e-9
 class TableSection(Named):
     """A table: where it is, its key, and how its share of the budget is spent. Other keys are the mechanism's."""
 
-    path: str
+    path: Address
     domain: str
     key: Key | None = None
     public: bool = False
@@ -54,7 +55,7 @@ class LinkSection(Settings):
     kind: KINDS
     parent: str
     child: str
-    via: str | None = None
+    via: Address | None = None
     parent_key: Key | None = None
     child_key: Key | None = None
     max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
@@ -143,13 +144,20 @@ class DatabaseJob(Settings):
             raise job_sentence(error, _keys) from None
         job = job._resolved(folder)
         job._check()
+        job._check_named()
         return job
+
+    def _check_named(self) -> None:
+        """JobError for tables in a store without a name for the ledger: they need not have a folder in common."""
+        places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
+        if self.privacy.dataset is None and any(map(is_url, places)):
+            raise JobError("privacy.dataset", "missing", "a name, where tables are in a store", "give one")
 
     @property
     def dataset(self) -> str:
         """The ledger's name for these data: as given, or the folder that all private files are in."""
-        paths = [os.path.realpath(one.path) for one in self.tables.values() if not one.public]
-        paths += [os.path.realpath(one.via) for one in self.link if one.via]
+        paths = [real(one.path) for one in self.tables.values() if not one.public]
+        paths += [real(one.via) for one in self.link if one.via]
         return self.privacy.dataset or os.path.commonpath(paths or ["/"])
 
     @cached_property
@@ -262,22 +270,20 @@ class DatabaseJob(Settings):
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
     def _resolved(self, folder: Path) -> DatabaseJob:
-        tables = {name: one.model_copy(update={"path": _absolute(folder, one.path),
-                                               "domain": _absolute(folder, one.domain)})
+        tables = {name: one.model_copy(update={"path": located(folder, one.path),
+                                               "domain": located(folder, one.domain)})
                   for name, one in self.tables.items()}  # fmt: skip
         links = [
-            one if one.via is None else one.model_copy(update={"via": _absolute(folder, one.via)}) for one in self.link
+            one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
         ]
-        privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
+        privacy = self.privacy.model_copy(
+            update={"ledger": os.path.normpath(os.path.join(str(folder), self.privacy.ledger))}
+        )
         return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
 
 
 def _columns(key: Key | None) -> tuple[str, ...]:
     return () if key is None else (key,) if isinstance(key, str) else tuple(key)
-
-
-def _absolute(folder: Path, path: str) -> str:
-    return os.path.normpath(os.path.join(str(folder), path))
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
-from dpscale.errors import JobError, PlanError
+from dpscale.errors import DpscaleError, JobError, PlanError
 from dpscale.storage.files import is_local, place, write_whole
+from dpscale.storage.objects import is_url, opening
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers that a sentence names
@@ -97,12 +98,13 @@ def face(file: str, key: bytes) -> bytes:
     """Size and ends of a file, hashed under a key that is used once; empty where it cannot be read, or is a folder."""
     hasher = hashlib.blake2b(key=key)
     try:
-        with open(file, "rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
+        with opening(file, ENDS) as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(0)
             hasher.update(b"%d:" % size + opened.read(ENDS))
             opened.seek(max(size - ENDS, 0))
             hasher.update(opened.read(ENDS))
-    except OSError:
+    except (OSError, DpscaleError):
         return b""
     return hasher.digest()
 
@@ -122,7 +124,7 @@ def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
     if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
     for file, seen in faces.items():
-        if not os.access(file, os.R_OK):
+        if not is_url(file) and not os.access(file, os.R_OK):
             return f"{DATA[0]} {file}"
         if face(file, content) != seen:
             return f"{DATA[1]} {file} as it is here"

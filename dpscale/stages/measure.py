@@ -36,7 +36,7 @@ Counted = list[tuple[Pass, list[Any]]]
 def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw, store."""
     check_room(run.planned, run.job, engine)
-    table = open_table(run, columns_of(run.domain, run.planned.counted))
+    table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
     engine.check_sight(run.path, table.files)
     hold_secret(run)
     if run.manifest.get("columns") is None:

@@ -11,21 +11,30 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.bounding import handed, read_through, rows_beyond, survey_units
 from dpscale.engine.counting import Pass, partition_groups, run_pass
+from dpscale.engine.frames import frame_table
 from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
 from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.run import Run
 from dpscale.tables import Table
+from dpscale.tables.frames import FRAME
 from dpscale.tables.layout import layout
 from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import Partition
 
 
-def open_table(run: Run, columns: Sequence[str]) -> Table:
-    table = Table.open(run.job.data.path, run.domain, bool(run.job.data.links)).split()
-    unit = run.job.data.privacy_unit
-    table.require([*columns, *([unit] if unit else [])])
+def open_table(run: Run, columns: Sequence[str], engine: Engine) -> Table:
+    """The table of a run's files, or of the frame that it was given."""
+    data = run.job.data
+    wanted = [*columns, *([data.privacy_unit] if data.privacy_unit else [])]
+    if run.frame is not None:
+        return frame_table(run.frame, run.domain, wanted, engine)
+    if data.path == FRAME:
+        raise DataError("data", "none: this run is of a frame", "the frame that it began with",
+                        "give it again by dp.run(job, data=frame)")  # fmt: skip
+    table = Table.open(data.path, run.domain, bool(data.links), data.dialect).split()
+    table.require(wanted)
     return table
 
 

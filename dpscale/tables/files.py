@@ -1,5 +1,7 @@
 """Which files a path stands for, and which columns a hive-partitioned folder keeps in their paths.
 
+A path is of this machine, or an address in an object store, which is found by the same rules.
+
 Hidden are, as Spark and Hive have it, names that begin with a dot or an underscore, at any level below the path asked
 for; but `_year=2020` is a folder of data. What is named outright is never hidden.
 """
@@ -8,38 +10,42 @@ from __future__ import annotations
 
 import glob
 import os
+import posixpath
+import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
 from dpscale.errors import DataError
+from dpscale.storage.objects import Found, is_url, listed
+from dpscale.tables.formats import SUFFIXES, TAKEN, is_data
 
-SUFFIXES = (".parquet", ".pq", ".csv")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
 
 
-def is_data(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
-
-
-def is_csv(path: str) -> bool:
-    return path.lower().endswith(".csv")
-
-
 def find_files(paths: Iterable[str]) -> list[str]:
     """The files at some files, folders and globs: absolute, each once, in the order of their names."""
-    files = sorted({os.path.abspath(file) for path in paths for file in _at(path)})
+    return _all_data(sorted({os.path.abspath(file) for path in paths for file in _at(path)}))
+
+
+def find_objects(urls: Iterable[str]) -> list[Found]:
+    """The same of a store's prefixes, objects and globs, each with its size."""
+    found = {one.url: one for url in urls for one in listed(url) if _counts(url, one.url)}
+    return [found[url] for url in _all_data(sorted(found))]
+
+
+def _counts(asked: str, url: str) -> bool:
+    """Whether an object at or below what is asked for is data: the object named itself is, whatever it is called."""
+    named = re.split(r"[*?\[]", asked, maxsplit=1)
+    below = url.removeprefix(named[0].rpartition("/")[0] if len(named) > 1 else asked).strip("/")
+    return url == asked or (is_data(url) and not any(map(_is_hidden, below.split("/"))))
+
+
+def _all_data(files: list[str]) -> list[str]:
     for file in files:
         if not is_data(file):
-            raise DataError("data.path", f"{file}", "Parquet or CSV files", f"name it *{', *'.join(SUFFIXES)}")
+            raise DataError("data.path", f"{file}", TAKEN, f"name it *{', *'.join(SUFFIXES)}")
     return files
-
-
-def check_formats(files: Iterable[str]) -> None:
-    """DataError where Parquet and CSV are mixed: that is mostly one table kept in two ways, and would count twice."""
-    if len({is_csv(file) for file in files}) > 1:
-        raise DataError("data.path", "Parquet and CSV files together", "files of one format",
-                        "name those of one, as FOLDER/*.parquet, or convert the others")  # fmt: skip
 
 
 def check_links(files: Iterable[str]) -> None:
@@ -71,7 +77,7 @@ def _at(path: str) -> list[str]:
 
 
 def _below(folder: str) -> list[str]:
-    """Data files anywhere below a folder; what is neither Parquet nor CSV is left alone."""
+    """Data files anywhere below a folder; what is of no known format is left alone."""
     files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
@@ -94,14 +100,30 @@ def _is_hidden(name: str) -> bool:
 
 def common_root(paths: list[str], files: list[str]) -> str:
     """The folder that the files' names are told from; never a hive folder, whose name is data."""
+    if is_url(files[0]):
+        return _common_prefix(paths, files)
     root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else os.path.commonpath(files)
     while not os.path.isdir(root) or "=" in os.path.basename(root):
         root = os.path.dirname(root)
     return root
 
 
+def _common_prefix(paths: list[str], files: list[str]) -> str:
+    scheme, names = files[0].partition("://")[0], [file.partition("://")[2] for file in files]
+    asked = paths[0].partition("://")[2].rstrip("/")
+    root = asked if len(paths) == 1 and names[0].startswith(asked + "/") else posixpath.commonpath(names)
+    while root in names or "=" in posixpath.basename(root):
+        root = posixpath.dirname(root)
+    return f"{scheme}://{root}"
+
+
+def name_below(root: str, file: str) -> str:
+    """A file's name from the root."""
+    return file.removeprefix(root).lstrip("/") if is_url(file) else os.path.relpath(file, root)
+
+
 def hive_columns(file: str, root: str) -> Fixed:
     """Columns that the folders between the root and the file fix, as `year=2020`."""
-    folders = os.path.relpath(os.path.dirname(file), root).split(os.sep)
+    folders = os.path.dirname(name_below(root, file)).split("/" if is_url(file) else os.sep)
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return tuple((unquote(key), None if value == HIVE_NULL else unquote(value)) for key, value in pairs)

@@ -11,15 +11,20 @@ import hashlib
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import BinaryIO
+from io import BufferedReader
+from typing import BinaryIO, NoReturn, cast
 
 from dpscale.each import Each, plainly
 from dpscale.errors import DataError, Unreadable
-from dpscale.tables.files import is_csv
+from dpscale.storage.objects import is_url, listed, opening
+from dpscale.tables.files import name_below
+from dpscale.tables.formats import is_parquet
+from dpscale.tables.frames import FramePartition
 from dpscale.tables.table import Table
 
 Fingerprint = tuple[str, int, str]
-Stamps = list[tuple[str, int, int, int]]
+Stamp = tuple[str, int, int, int | str]
+Stamps = list[Stamp]
 MOST_TASKS = 1000
 TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
 
@@ -27,11 +32,12 @@ TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
 def fingerprint(path: str, footers: bool = False) -> Fingerprint:
     """Path, size and content hash of one file."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if footers and not is_csv(path):
+        with opening(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if footers and is_parquet(path):
                 return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
-            return path, size, hashlib.file_digest(file, hashlib.blake2b).hexdigest()
+            return path, size, hashlib.file_digest(cast(BufferedReader, file), hashlib.blake2b).hexdigest()
     except OSError:
         raise Unreadable("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
 
@@ -53,9 +59,12 @@ def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
 
 
 def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
-    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files."""
+    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files. Of a frame its content's."""
+    if not table.root:
+        contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
+        return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
     prints = [one for chunk in each(partial(_fingerprints, footers), _chunks(table.files)) for one in chunk]
-    named = sorted((os.fsencode(os.path.relpath(path, table.root)), size, content) for path, size, content in prints)
+    named = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
     digest = hashlib.sha256()
     for name, size, content in named:
         digest.update(name + f"\0{size}\0{content}\n".encode())
@@ -63,12 +72,23 @@ def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
 
 
 def stamps(table: Table) -> Stamps:
-    """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten."""
-    entries = []
-    for path in table.files:
-        try:
-            status = os.stat(path)
-        except OSError:
-            raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None
-        entries.append((path, status.st_size, status.st_mtime_ns, status.st_ino))
-    return entries
+    """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten.
+
+    Of a store what one listing tells, with the name that the store gives an object's content instead of an inode.
+    """
+    if is_url(table.root):
+        found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
+        return [found[url] if url in found else _gone(url) for url in table.files]
+    return [_stamp(path) for path in table.files]
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        _gone(path)
+    return path, status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _gone(path: str) -> NoReturn:
+    raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None

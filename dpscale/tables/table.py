@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.names import called
-from dpscale.tables.files import Fixed, check_formats, check_links, common_root, find_files, hive_columns, is_csv
-from dpscale.tables.sources import open_source, reading
+from dpscale.storage.objects import is_url, looked_at
+from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
+from dpscale.tables.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
+from dpscale.tables.raw import reading
+from dpscale.tables.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLIT_ROWS = 1 << 21
+PACKED = 5  # rows to a byte of a compressed file
 SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
 
 
@@ -30,45 +34,83 @@ SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; 
 class Partition:
     """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
 
-    `share` is about how many bytes of the file it is, where it is not all; equality does not look at it.
+    `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
+    a CSV is written.
     """
 
     path: str
     fixed: Fixed = ()
     row_groups: tuple[int, ...] = ()
     share: int | None = field(default=None, compare=False)
+    dialect: Dialect = PLAIN
 
     @property
     def is_csv(self) -> bool:
         return is_csv(self.path)
 
+    def source(self) -> Source:
+        """The file, opened."""
+        return open_source(self.path, self.dialect)
+
     def size(self) -> int:
         """About how many bytes there are to read."""
         with reading(self.path):
-            return os.path.getsize(self.path) if self.share is None else self.share
+            return file_size(self.path) if self.share is None else self.share
 
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
         with reading(self.path):
-            return list(dict.fromkeys([*open_source(self.path).names, *dict(self.fixed)]))
+            return list(dict.fromkeys([*self.source().names, *dict(self.fixed)]))
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column here; reads the file's header only."""
         import pyarrow as pa
 
         with reading(self.path):
-            source = open_source(self.path)
+            source = self.source()
             if column in source.names:
                 return source.kind(column)
         if column not in dict(self.fixed):
             raise missing_column(column, self.path)
         return pa.string()
 
+    def types(self) -> dict[str, str]:
+        """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
+        with reading(self.path):
+            source = self.source()
+            return {name: "" if self.is_csv else str(source.kind(name)) for name in source.names}
+
+    def row_bound(self) -> int:
+        """An upper guess of the file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a
+        compressed one's byte."""
+        with reading(self.path):
+            if self.is_csv:
+                size = file_size(self.path)
+                return size * PACKED if codec_of(self.path) else size // 2
+            return sum(self.source().groups())
+
+    def pieces(self) -> list[Partition]:
+        """This partition, cut by row groups where it is large."""
+        if self.is_csv or self.size() < SPLIT_BYTES:
+            return [self]
+        with reading(self.path):
+            lengths = self.source().groups()
+        groups: list[list[int]] = [[]]
+        rows = 0
+        for group, length in enumerate(lengths):
+            if rows >= SPLIT_ROWS:
+                groups.append([])
+                rows = 0
+            groups[-1].append(group)
+            rows += length
+        shares = [len(group) * self.size() // max(len(lengths), 1) for group in groups]
+        return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
+
     def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
         """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
         fixed = dict(self.fixed)
         with reading(self.path):
-            source = open_source(self.path)
+            source = self.source()
             present = set(source.names)
             for name in columns:
                 if name not in present and name not in fixed:
@@ -87,33 +129,39 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class Table:
-    """A partitioned table and the domain of its records. Opening reads no record."""
+    """A partitioned table and the domain of its records. Opening reads no record. `root`: the folder that its files are
+    in; empty for a frame, which has none."""
 
     domain: Domain
     partitions: tuple[Partition, ...]
     root: str
 
     @classmethod
-    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False) -> Table:
-        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet or CSV files, or a list of these.
+    def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
+             dialect: Dialect = PLAIN) -> Table:  # fmt: skip
+        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet, CSV or Arrow files, or a list of these.
+
+        An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
 
         `links`: a file of two names counts once for each; else that is refused.
         """
         paths = _paths(path)
-        files = find_files(paths)
+        sizes = _sizes(paths)
+        files = list(sizes)
         if not files:
             told = ", ".join(map(called, paths)) or "no path"
             raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
-        check_formats(files)
+        check_formats(files, dialect)
         if not links:
             check_links(files)
         root = common_root(paths, files)
-        return cls(domain, tuple(Partition(file, hive_columns(file, root)) for file in files), root)
+        parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
+        return cls(domain, parts, root)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
-        """The files, in the order of their names."""
-        return tuple(dict.fromkeys(partition.path for partition in self.partitions))
+        """The files, in the order of their names; none of a frame."""
+        return tuple(dict.fromkeys(part.path for part in self.partitions if self.root))
 
     def require(self, columns: Sequence[str]) -> None:
         """DataError when the first file lacks one of the columns."""
@@ -125,15 +173,11 @@ class Table:
 
     def types(self) -> dict[str, str]:
         """Names and types of the domain's columns as the first file has them, in its order; "" for texts of a CSV."""
-        first = self.partitions[0]
-        with reading(first.path):
-            source = open_source(first.path)
-            names = [name for name in source.names if name in self.domain.names]
-            return {name: "" if first.is_csv else str(source.kind(name)) for name in names}
+        return {name: kind for name, kind in self.partitions[0].types().items() if name in self.domain.names}
 
     def split(self) -> Table:
-        """The same table with large Parquet files cut by row groups into partitions of about SPLIT_ROWS rows."""
-        return replace(self, partitions=tuple(part for partition in self.partitions for part in _split(partition)))
+        """The same table, large Parquet and Arrow files cut by row groups into partitions of about SPLIT_ROWS rows."""
+        return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
 
 def _paths(path: Any) -> list[str]:
@@ -144,37 +188,25 @@ def _paths(path: Any) -> list[str]:
             raise DataError(
                 "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "give its path"
             )
-    return [os.fspath(one) for one in paths]
+    return [os.fspath(one).removeprefix("file://") for one in paths]
+
+
+def _sizes(paths: list[str]) -> dict[str, int | None]:
+    """The files, and how large they are where finding them tells that."""
+    urls = [path for path in paths if is_url(path)]
+    if not urls:
+        return dict.fromkeys(find_files(paths))
+    if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
+        raise DataError("data.path", "files of several places", "one bucket, or this machine", "copy them together")
+    return {one.url: one.size for one in find_objects(urls)}
+
+
+def file_size(path: str) -> int:
+    """How many bytes a file has."""
+    return looked_at(path).size if is_url(path) else os.path.getsize(path)
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataError:
     """Of the file's own columns only those that the domain names: without a header its first record stands there."""
     has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)
-
-
-def row_bound(path: str) -> int:
-    """An upper guess of a file's rows: from a Parquet footer, or one row to two bytes of a CSV."""
-    import pyarrow.parquet as pq
-
-    with reading(path):
-        return os.path.getsize(path) // 2 if is_csv(path) else int(pq.read_metadata(path).num_rows)
-
-
-def _split(partition: Partition) -> list[Partition]:
-    if partition.is_csv or partition.size() < SPLIT_BYTES:
-        return [partition]
-    import pyarrow.parquet as pq
-
-    with reading(partition.path):
-        metadata = pq.read_metadata(partition.path)
-    groups: list[list[int]] = [[]]
-    rows = 0
-    for group in range(metadata.num_row_groups):
-        if rows >= SPLIT_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(group)
-        rows += metadata.row_group(group).num_rows
-    shares = [len(group) * partition.size() // max(metadata.num_row_groups, 1) for group in groups]
-    return [replace(partition, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.tables.marked import Marked
-from dpscale.tables.table import Partition, row_bound
+from dpscale.tables.table import Partition
 from dpscale.tables.unit_ids import Words, family
 from dpscale.tables.unit_shards import Shard
 
@@ -33,7 +33,7 @@ Bits = NDArray[np.uint8] | None
 def survey(partition: Partition, unit: str) -> tuple[int, str]:
     """An upper guess of a file's rows, and the family of its units, by its footer or header."""
     kind = partition.kind(unit)
-    return row_bound(partition.path), family(kind, unit)
+    return partition.row_bound(), family(kind, unit)
 
 
 def buckets(rows: int, memory: int, near: bool = True) -> int:

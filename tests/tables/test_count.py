@@ -71,9 +71,9 @@ def test_attributes_of_ten_thousand_cells(tmp_path):
 
 
 def test_dropped_rows_are_left_out_wherever_batches_end(tmp_path, monkeypatch):
-    from dpscale.tables import sources
+    from dpscale.tables import raw
 
-    monkeypatch.setattr(sources, "BATCH_ROWS", 10)
+    monkeypatch.setattr(raw, "BATCH_ROWS", 10)
     domain = dp.Domain({"a": 100})
     pq.write_table(pa.table({"a": np.arange(100)}), tmp_path / "x.parquet")
     table = dp.Table.open(tmp_path, domain)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.tables import sources, table
+from dpscale.tables import csv_files, raw, table
 from dpscale.tables.snapshot import snapshot
 
 AB = dp.Domain({"a": 4, "b": 3})
@@ -138,8 +138,8 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     (tmp_path / "y.csv").write_text("a,b\n" + "".join(f"{code},{code}\n" for code in codes))
     whole = [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
     assert np.array_equal(whole, [np.diag([*np.bincount(codes), 0])[:, :3]] * 2)
-    monkeypatch.setattr(sources, "BATCH_ROWS", 13)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(raw, "BATCH_ROWS", 13)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 64)
     assert [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
 
 
@@ -201,7 +201,7 @@ def test_csv_texts_are_not_taken_for_numbers(tmp_path):
 def test_csv_types_do_not_depend_on_other_rows(tmp_path, monkeypatch):
     rows = ["01,,", "1,3,0.25", ",7,1e9", "NA,NA,", "1, 4 ,null", '"1","5","inf"']
     for size, name in ((64, "small"), (1 << 24, "large")):
-        monkeypatch.setattr(sources, "BLOCK_BYTES", size)
+        monkeypatch.setattr(csv_files, "BLOCK_BYTES", size)
         (tmp_path / f"{name}.csv").write_text("code,n,x\n" + "\n".join(rows * 20) + "\n")
         for names in (("code",), ("n",), ("x",)):
             alone = np.zeros(CSV_DOMAIN.shape(names), dtype=int)
@@ -302,17 +302,17 @@ def test_no_file_or_one_of_another_kind(tmp_path):
     assert "no file at" in refusal(tmp_path)
     assert "no file at" in refusal(str(tmp_path / "*.parquet"))
     (tmp_path / "x.json").write_text("{}")
-    assert "Parquet or CSV" in refusal(tmp_path / "x.json")
+    assert "Parquet, CSV or Arrow" in refusal(tmp_path / "x.json")
 
 
 def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
     write(tmp_path / "x.parquet", {"a": [1, 2, 3]})
     (tmp_path / "x.CSV").write_text("a\n1\n2\n")
-    assert table.row_bound(str(tmp_path / "x.parquet")) == 3
-    assert table.row_bound(str(tmp_path / "x.CSV")) >= 2
+    assert table.Partition(str(tmp_path / "x.parquet")).row_bound() == 3
+    assert table.Partition(str(tmp_path / "x.CSV")).row_bound() >= 2
     (tmp_path / "y.parquet").write_bytes(PLANTED.encode())
     with pytest.raises(dp.DataError, match=r"y\.parquet"):
-        table.row_bound(str(tmp_path / "y.parquet"))
+        table.Partition(str(tmp_path / "y.parquet")).row_bound()
 
 
 # One table, once

@@ -1,0 +1,134 @@
+"""A frame that a call gives as a table of partitions, which stay where they are.
+
+Of a Dask DataFrame each task computes the partition that it reads, so nothing is gathered; what is persisted comes from
+the worker that has it. A frame in this process's memory is cut into pieces of a few megabytes: threads read them in
+place, and other processes are sent each of them once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpscale.domain import Domain
+from dpscale.engine.base import Engine
+from dpscale.engine.batches import MOST_SENT
+from dpscale.errors import DataError
+from dpscale.tables import Table
+from dpscale.tables.frames import FIELD, FramePartition, Seen, as_arrow
+
+PIECE_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Here:
+    """A piece in this process's memory."""
+
+    table: Any = field(repr=False)
+
+    def __call__(self) -> Any:
+        return self.table
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A piece as bytes, which go along with every task that reads it."""
+
+    content: bytes = field(repr=False)
+
+    def __call__(self) -> Any:
+        return _unpacked(self.content)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A partition of a Dask DataFrame, or a piece that was sent. `kept`: parts of it are in workers' memories."""
+
+    delayed: Any = field(repr=False)
+    kept: bool
+
+    def __call__(self) -> Any:
+        if not self.kept:
+            return self.delayed.compute(scheduler="synchronous")
+        from distributed import worker_client
+
+        with worker_client() as client:
+            return client.compute(self.delayed, sync=True)
+
+
+def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engine) -> Table:
+    """The columns of a frame as a table; its content is read once, for the hash that every later reading must have."""
+    names = tuple(dict.fromkeys(columns))
+    for name in names:
+        if name not in _names(frame):
+            raise DataError(FIELD, f"no column {name!r}", "a column for every attribute used", "rename or add it")
+    parts = [FramePartition(f"partition {number:09} of the frame", names=names, held=held)
+             for number, held in enumerate(_held(frame, names, engine))]  # fmt: skip
+    seen: list[Seen] = engine.map(FramePartition.look, [(part,) for part in parts], "snapshot")
+    known = [replace(part, seen=one, share=one.size) for part, one in zip(parts, seen, strict=True)]
+    return Table(domain, tuple(known), "")
+
+
+def is_dask(frame: Any) -> bool:
+    return hasattr(frame, "to_delayed") and hasattr(frame, "npartitions")
+
+
+def _names(frame: Any) -> Sequence[str]:
+    """Names of a frame's columns, without a record of it."""
+    if hasattr(frame, "collect_schema"):
+        return list(frame.collect_schema().names())
+    if hasattr(frame, "column_names"):
+        return list(frame.column_names)
+    return list(frame.columns) if hasattr(frame, "columns") else as_arrow(frame, ()).column_names
+
+
+def _held(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
+    if is_dask(frame):
+        kept = _kept(frame)
+        return [Computed(one, kept) for one in frame[list(names)].to_delayed()]
+    pieces = list(_pieces(as_arrow(frame, names)))
+    if engine.shares_memory:
+        return [Here(piece) for piece in pieces]
+    return [_sent(handle) for handle in engine.sent([_packed(piece) for piece in pieces], "send")]
+
+
+def _sent(handle: Any) -> Any:
+    """Bytes, or the future of them, which stay with the worker that has them."""
+    if isinstance(handle, bytes):
+        return Packed(handle)
+    from dask import delayed
+
+    return Computed(delayed(_unpacked, pure=False)(handle), True)
+
+
+def _kept(frame: Any) -> bool:
+    """Whether a Dask DataFrame has parts in a cluster's memory."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import futures_of
+
+    return bool(futures_of(frame))
+
+
+def _pieces(table: Any) -> Iterator[Any]:
+    """A table cut by its rows alone and their bytes, whoever is going to read it."""
+    rows = max(1, min(PIECE_ROWS, MOST_SENT * table.num_rows // max(table.nbytes, 1)))
+    for start in range(0, max(table.num_rows, 1), rows):
+        yield table.slice(start, rows)
+
+
+def _packed(table: Any) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _unpacked(content: bytes) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(content).read_all()

@@ -1,0 +1,168 @@
+"""Data in an object store: what a prefix, an object or a glob stands for, and one object's bytes.
+
+Any file system of fsspec (s3, gs, abfs, …). Keys come from the environment, as the store's own driver reads it: an
+address that holds one is refused, since addresses stand in manifests, logs and errors. What a driver raises is one
+sentence of its kind alone, for its text may tell keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, BinaryIO, cast
+
+from dpscale.errors import DataError, DpscaleError, TransientError, Unreadable
+
+FIELD = "data.path"
+TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # as the drivers of stores call it
+TAGS = ("ETag", "etag", "generation", "content_settings")  # what changes whenever an object is written
+AHEAD = 1 << 24  # bytes that are asked for at once where a file is read from its beginning to its end
+SEVERAL = "a file system that lists files, as s3, gs or abfs"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object: its address, bytes, time of its last change in nanoseconds, and what the store calls its content."""
+
+    url: str
+    size: int
+    time: int
+    tag: str
+
+
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
+def real(path: str) -> str:
+    """What a path is called without links, or an address as it is."""
+    return path if is_url(path) else os.path.realpath(path)
+
+
+def located(folder: Path, path: str) -> str:
+    """A path that starts at a folder, which may be in a store; absolute in a run directory, so also there."""
+    path = path.removeprefix("file://")
+    if is_url(path):
+        return path
+    if not is_url(str(folder)) or os.path.isabs(path):
+        return os.path.normpath(os.path.join(str(folder), path))
+    scheme, _, rest = str(folder).partition("://")
+    return f"{scheme}://{os.path.normpath(os.path.join(rest, path))}"
+
+
+def check_url(path: str) -> None:
+    """DataError for an address that holds keys, which is not repeated, and for one of no store that lists files."""
+    if not is_url(path):
+        return
+    scheme, _, rest = path.partition("://")
+    user = rest.partition("/")[0].rpartition("@")[0]
+    query = rest.partition("?")[2].partition("/")[0]
+    if ":" in user or "=" in query or "::" in path:
+        raise DataError(FIELD, f"a {scheme.rpartition(':')[2]} address with a key in it", "an address alone",
+                        "give keys by the environment, as the store's own tools read them")  # fmt: skip
+    if scheme in ("http", "https", "ftp"):
+        raise DataError(FIELD, f"a {scheme} address", SEVERAL, "copy the files there")
+
+
+def listed(url: str) -> list[Found]:
+    """Objects below a prefix, the object itself, or those that a glob names; none where nothing is there."""
+    check_url(url)
+    with telling(url, "listed"):
+        try:
+            store, root = _store(url)
+            return [_found(url, root, entry) for entry in _entries(store, root)]
+        except FileNotFoundError:
+            return []
+
+
+def looked_at(url: str) -> Found:
+    """One object as it is now; Unreadable where it is gone."""
+    with telling(url, "read"):
+        store, root = _store(url)
+        return _found(url, root, store.info(root))
+
+
+@contextmanager
+def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
+    """A file, or an object, to be read at any place of it. `ahead`: bytes that are fetched at once; 0: as asked."""
+    if not is_url(path):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with telling(path, "read"):
+        store, root = _store(path)
+        opened = store.open(root, "rb", block_size=ahead or None, cache_type="readahead" if ahead else "none")
+    with opened:
+        yield cast(BinaryIO, opened)
+
+
+@contextmanager
+def telling(url: str, done: str) -> Iterator[None]:
+    """What a driver raises, in a sentence without its text."""
+    try:
+        yield
+    except DpscaleError:
+        raise
+    except ImportError as error:
+        raise DataError(FIELD, f"{url}, for which {error.name or 'a package'} is missing", "a folder, or a store",
+                        "pip install 'dpscale[store]', or the store's own fsspec package") from None  # fmt: skip
+    except (FileNotFoundError, PermissionError):
+        raise Unreadable(FIELD, f"{url} cannot be {done}", "what these keys may read",
+                         "check address and rights") from None  # fmt: skip
+    except Exception as error:
+        if isinstance(error, ValueError) and "rotocol" in str(error):
+            raise DataError(FIELD, f"{url}, of no known kind of store", SEVERAL, "mend it") from None
+        raise TransientError(FIELD, f"{url} cannot be {done} ({type(error).__name__})", "a store that can be",
+                             "check address, keys and rights, and run again") from None  # fmt: skip
+
+
+def _entries(store: Any, root: str) -> list[dict[str, Any]]:
+    """What a driver says of the objects; those below a folder that a glob names too."""
+    found = store.glob(root, detail=True) if set("*?[") & set(root) else store.find(root, detail=True)
+    folders = [name for name, entry in found.items() if entry.get("type") == "directory"]
+    for folder in folders:
+        found |= store.find(folder, detail=True)
+    return [entry for entry in found.values() if entry.get("type") != "directory"]
+
+
+def of_store(error: BaseException) -> bool:
+    """Whether a store's driver raised it, or the system a refusal; else it is of whoever read the bytes."""
+    modules = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__))
+    return not isinstance(error, DpscaleError) and any(name.partition(".")[0] == "fsspec" for name in modules)
+
+
+def _store(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    return cast(tuple[Any, str], url_to_fs(url, use_listings_cache=False))
+
+
+def _found(url: str, root: str, entry: dict[str, Any]) -> Found:
+    name = str(entry["name"])
+    tag = next((str(entry[one]) for one in TAGS if entry.get(one) is not None), "")
+    return Found(_address(url, root, name), int(entry.get("size") or 0), _nanoseconds(entry), tag)
+
+
+def _address(url: str, root: str, name: str) -> str:
+    """The address of what a driver calls `name`, where it calls the address asked for `root`.
+
+    Of a bucket or a container the address may say more than its name, such as Azure's account.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, bucket = rest.partition("/")[0], root.lstrip("/").partition("/")[0]
+    if bucket in (authority, authority.partition("@")[0]):
+        return f"{scheme}://{authority}/{name.lstrip('/').partition('/')[2]}"
+    return f"{scheme}://{authority}/{name.lstrip('/')}"
+
+
+def _nanoseconds(entry: dict[str, Any]) -> int:
+    told = next((entry[name] for name in TIMES if entry.get(name) is not None), 0)
+    with suppress(ValueError):
+        told = datetime.fromisoformat(told) if isinstance(told, str) else told
+    seconds = told.timestamp() if isinstance(told, datetime) else told
+    return int(seconds * 1e9) if isinstance(seconds, int | float) else 0

@@ -1,0 +1,75 @@
+"""A file's bytes as pyarrow opens them, and what a broken file raises."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dpscale.discreet import out_of_memory
+from dpscale.errors import DataError, Unreadable
+from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
+from dpscale.tables.formats import TAKEN, codec_of
+
+BATCH_ROWS = 1 << 18
+BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
+LEAST_ROWS = 1 << 14
+
+
+def batch_rows(columns: int) -> int:
+    """How many rows of so many columns are a batch."""
+    return min(BATCH_ROWS, max(BATCH_VALUES // max(columns, 1), LEAST_ROWS))
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[Any]:
+    """A file read at places: its path, which pyarrow maps to memory, or an object, fetched as it is asked."""
+    if not is_url(path):
+        yield path
+        return
+    with opening(path, ahead=0) as file:
+        yield file
+
+
+@contextmanager
+def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
+    """A file read from its beginning to its end, without its compression."""
+    import pyarrow as pa
+
+    codec = codec_of(path)
+    if codec is None and not is_url(path):
+        with pa.OSFile(path) as plain:
+            yield plain
+        return
+    with opening(path, ahead) as file:
+        if codec is None:
+            yield file
+            return
+        with pa.CompressedInputStream(file, codec) as stream:
+            yield stream
+
+
+class reading:
+    """Turns what a broken file raises into one sentence that names the file and nothing of its content."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        import pyarrow as pa
+
+        broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
+        if isinstance(error, broken) and out_of_memory(error):
+            raise MemoryError from None
+        if is_url(self.path) and error is not None and of_store(error):
+            with telling(self.path, "read"):
+                raise error
+        if isinstance(error, broken):
+            unreadable = isinstance(error, OSError) and error.errno is not None
+            reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+            told = Unreadable if unreadable else DataError
+            raise told("data.path", f"{self.path} {reason}", TAKEN, "mend or remove it") from None

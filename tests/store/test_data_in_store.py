@@ -1,0 +1,182 @@
+"""Data in an object store: the counts, names and snapshot of the same files in a folder, and no key anywhere."""
+
+import json
+import os
+import uuid
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.storage import objects
+from dpscale.tables.layout import layout
+from dpscale.tables.snapshot import snapshot, stamps
+from tests.audit.small import answers, frame, measurements, write
+
+s3fs = pytest.importorskip("s3fs")
+DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 5})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Files of two years, a hidden one, and one that is no data."""
+    for year, name in ((2020, "x"), (2021, "y"), (2021, "_z"), (2021, "w")):
+        path = tmp_path / "t" / f"year={year}" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pandas(frame(60, year + len(name))), path, row_group_size=20)
+    (tmp_path / "t" / "notes.txt").write_text("no data")
+    return tmp_path / "t"
+
+
+def put(folder, prefix):
+    s3fs.S3FileSystem(use_listings_cache=False).put(str(folder), prefix.removeprefix("s3://"), recursive=True)
+    return prefix
+
+
+def counted(table, sets=(("a", "b"), ("c",))):
+    return {names: counts.tolist() for names, counts in dp.count_marginals(table, list(sets)).items()}
+
+
+@pytest.mark.parametrize("asked", ["", "/year=*", "/year=2021/*.parquet", "/year=2020/x.parquet"])
+def test_files_in_a_store_are_those_of_the_folder(folder, prefix, asked):
+    there, here = dp.Table.open(put(folder, prefix) + asked, DOMAIN), dp.Table.open(f"{folder}{asked}", DOMAIN)
+    assert [path.removeprefix(prefix) for path in there.files] == [
+        path.removeprefix(str(folder)) for path in here.files
+    ]
+    assert [part.fixed for part in there.partitions] == [part.fixed for part in here.partitions]
+    assert counted(there) == counted(here)
+    assert snapshot(there) == snapshot(here)
+    assert snapshot(there, footers=True) == snapshot(here, footers=True)
+    assert layout(prefix + asked)["number"] == len(here.files)
+
+
+def test_a_large_file_is_cut_by_row_groups(folder, prefix, monkeypatch):
+    monkeypatch.setattr("dpscale.tables.table.SPLIT_BYTES", 1)
+    monkeypatch.setattr("dpscale.tables.table.SPLIT_ROWS", 30)
+    there, here = (dp.Table.open(at, DOMAIN).split() for at in (put(folder, prefix), folder))
+    assert [part.row_groups for part in there.partitions] == [part.row_groups for part in here.partitions]
+    assert len(there.partitions) == 6
+    assert counted(there) == counted(here)
+
+
+def test_only_the_columns_asked_are_fetched(tmp_path, prefix, monkeypatch):
+    rng = np.random.default_rng(0)
+    wide = {"a": rng.integers(0, 4, 20_000)} | {f"x{i}": rng.integers(0, 2**60, 20_000) for i in range(20)}
+    pq.write_table(pa.table(wide), tmp_path / "wide.parquet")
+    s3fs.S3FileSystem().put(str(tmp_path / "wide.parquet"), f"{prefix}/wide.parquet".removeprefix("s3://"))
+    fetched = []
+    plain = s3fs.core.S3File._fetch_range
+    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range",
+                        lambda self, start, end: fetched.append(end - start) or plain(self, start, end))  # fmt: skip
+    part = dp.Table.open(prefix, DOMAIN).partitions[0]
+    assert sum(len(batch["a"]) for batch in part.batches(["a"])) == 20_000
+    assert 0 < sum(fetched) < os.path.getsize(tmp_path / "wide.parquet") // 10
+
+
+def test_csv_in_a_store(tmp_path, prefix):
+    (tmp_path / "t").mkdir()
+    frame(50).to_csv(tmp_path / "t" / "x.csv", index=False)
+    frame(50, 1).to_csv(tmp_path / "t" / "y.csv", index=False)
+    there, here = dp.Table.open(put(tmp_path / "t", prefix), DOMAIN), dp.Table.open(tmp_path / "t", DOMAIN)
+    assert counted(there) == counted(here)
+    assert snapshot(there) == snapshot(here)
+
+
+def test_a_run_from_a_store_has_the_bytes_of_one_from_a_folder(tmp_path, prefix, capfd):
+    """Units bounded; and neither manifest nor log nor report holds a key."""
+    unit = {"domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2}
+    here = dp.run(write(tmp_path, data={"path": "data", **unit}), tmp_path / "here")
+    (tmp_path / "ledger.sqlite").unlink()
+    put(tmp_path / "data", prefix)
+    job = write(tmp_path, data={"path": prefix, **unit}, privacy={"privacy_cost": 0.5})
+    there = dp.run(job, tmp_path / "there")
+    assert there.manifest["snapshot"] == here.manifest["snapshot"]
+    np.testing.assert_equal(np.isfinite(there.marginal(("a", "b"))), True)
+    assert set(answers(there.path)) == set(answers(here.path))
+    assert len(measurements(there.path)) == len(measurements(here.path))
+    told = "".join(path.read_text(errors="replace") for path in there.path.rglob("*") if path.is_file())
+    assert "AWS_" not in told + "".join(capfd.readouterr())
+    assert f'path = "{prefix}"' in (there.path / "job.toml").read_text()
+    assert json.loads((there.path / "manifest.json").read_text())["privacy"]["dataset"] == prefix
+    assert dp.run(job, tmp_path / "there").manifest == there.manifest
+
+
+def test_data_that_change_are_seen(tmp_path, prefix):
+    write(tmp_path)
+    put(tmp_path / "data", prefix)
+    table = dp.Table.open(prefix, DOMAIN)
+    before = stamps(table)
+    job = write(tmp_path, data={"path": prefix, "domain": "domain.toml"})
+    dp.run(job, tmp_path / "run")
+    changed = frame(400, 7).iloc[:200]
+    changed.to_parquet(tmp_path / "data" / "0.parquet", index=False)
+    put(tmp_path / "data" / "0.parquet", f"{prefix}/0.parquet")
+    assert stamps(table) != before
+    with pytest.raises(dp.DataError, match="from other data"):
+        dp.run(job, tmp_path / "run")
+
+
+def test_what_is_rewritten_while_it_is_read_is_not_mixed(tmp_path, prefix):
+    """The driver asks for the very object that was opened."""
+    pd.DataFrame({"a": np.zeros(10, int)}).to_parquet(tmp_path / "x.parquet")
+    url = put(tmp_path / "x.parquet", f"{prefix}/x.parquet")
+    with objects.opening(url, ahead=0) as file:
+        file.read(4)
+        pd.DataFrame({"a": np.ones(10, int)}).to_parquet(tmp_path / "x.parquet")
+        put(tmp_path / "x.parquet", url)
+        with pytest.raises(OSError):
+            file.read(100)
+
+
+def test_what_is_missing_is_one_sentence(prefix):
+    with pytest.raises(dp.DataError, match="no file at"):
+        dp.Table.open(f"{prefix}/nothing", DOMAIN)
+    with pytest.raises(dp.DataError, match="several places"):
+        dp.Table.open([prefix, f"s3://other-{uuid.uuid4().hex}/x.parquet"], DOMAIN)
+    with pytest.raises(dp.DataError, match="several places"):
+        dp.Table.open([prefix, "x.parquet"], DOMAIN)
+    with pytest.raises(dp.DataError, match="no known kind of store"):
+        dp.Table.open("nowhere://bucket/x", DOMAIN)
+    with pytest.raises(dp.DataError, match="a file system that lists files"):
+        dp.Table.open("https://host/x.parquet", DOMAIN)
+
+
+def test_a_damaged_object_is_told_without_its_bytes(tmp_path, prefix):
+    (tmp_path / "x.parquet").write_bytes(b"SECRET" * 100)
+    url = put(tmp_path / "x.parquet", f"{prefix}/x.parquet")
+    with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
+        dp.Table.open(url, DOMAIN).require(["a"])
+    assert "SECRET" not in str(told.value)
+
+
+@pytest.mark.parametrize("keyed", ["s3://AKIAKEY:SECRETKEY@bucket/x", "s3://bucket/x?X-Amz-Signature=SECRETKEY",
+                                   "abfs://c@a.dfs.core.windows.net/x?sig=SECRETKEY",
+                                   "simplecache::s3://b/SECRETKEY"])  # fmt: skip
+def test_an_address_with_a_key_is_refused_and_not_repeated(tmp_path, keyed):
+    for ask in (lambda: dp.Table.open(keyed, DOMAIN), lambda: layout(keyed),
+                lambda: dp.run(write(tmp_path, data={"path": keyed, "domain": "domain.toml"}))):  # fmt: skip
+        with pytest.raises(dp.DpscaleError, match="with a key in it") as told:
+            ask()
+        assert "SECRETKEY" not in str(told.value)
+
+
+def test_addresses_keep_what_their_store_needs():
+    azure = "abfs://container@account.dfs.core.windows.net/folder"
+    assert objects._address(azure, "container/folder", "container/folder/x.csv") == f"{azure}/x.csv"
+    assert objects._address("gs://bucket/f/*", "bucket/f/*", "bucket/f/x.csv") == "gs://bucket/f/x.csv"
+    assert objects._address("hdfs://host:1/f", "/f", "/f/x.csv") == "hdfs://host:1/f/x.csv"
+    for url in (azure, "s3://bucket/[ab]/year=?/x=1/*.parquet", "s3://[bucket/x"):
+        objects.check_url(url)
+
+
+def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(dp.TransientError, match=r"cannot be listed \(\w+\)") as told:
+        dp.Table.open(prefix, DOMAIN)
+    assert "tests" not in str(told.value).replace(prefix, "")
+    s3fs.S3FileSystem.clear_instance_cache()
