@@ -45,12 +45,9 @@ SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always hel
 
 
 class Run:
-    """A run directory that exists. `create` makes one for a job, or reopens the one that the job began.
+    """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
-    `frame`: the data, where a call gave them and no path leads to them.
-    """
-
-    frame: Any = None
+    frame: Any = None  # the data, where a call gave them and no path leads to them
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
         """`known`: what its job and domain files say, where this process wrote them."""

@@ -92,7 +92,7 @@ def client(cluster):
 
 @pytest.fixture
 def slow(client):
-    """Half a second for each measurement, on the workers that are up now."""
+    """A second for each file of measurements, on the workers that are up now."""
     client.run(slow_down)
 
 

@@ -7,11 +7,13 @@ from dpscale.engine import counting
 from dpscale.measure import measurement
 
 STORING = float(os.environ.get("DPSCALE_TEST_STORING", "1.0"))
+DRAWN = 0.0
 COUNTING = float(os.environ.get("DPSCALE_TEST_COUNTING", "0"))
 write_values, count = measurement.write_values, counting.count_by
 
 
 def slowly(*arguments: object) -> None:
+    time.sleep(DRAWN)
     write_values(*arguments)
     time.sleep(STORING)
 

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import dask
 import pandas as pd
@@ -25,7 +27,7 @@ from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
 from tests.cluster.released import charges, check
-from tests.cluster.troubles import leave_plots_out
+from tests.cluster.troubles import leave_plots_out, slow_down
 from tests.cluster.waiting import eventually
 
 
@@ -75,6 +77,11 @@ def submit(cluster, job, run="run"):
 
 def address(cluster):
     return getattr(cluster, "scheduler_address", None) or cluster.address
+
+
+def charged(folder):
+    with suppress(sqlite3.OperationalError):  # made, and not filled yet
+        return list(folder.glob("*.sqlite")) and charges(folder) == ["reserved"]
 
 
 def measuring(run):
@@ -127,8 +134,9 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
 
 def test_a_run_is_ended_once_it_is_cancelled_and_not_while_its_driver_works(cluster, client, slow, job, expected):
     run = job.parent / "run"
+    client.run(slow_down, 5.0)
     submit(cluster, job)
-    assert measuring(run)
+    assert eventually(lambda: charged(job.parent))  # what is drawn is in no file for five seconds
     code, _, told = cli("end", run)
     assert code == 75
     assert "dpscale cancel" in told

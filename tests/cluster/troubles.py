@@ -59,10 +59,11 @@ def leave_plots_out() -> None:
     report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
 
 
-def slow_down() -> None:
-    """On a worker: half a second for each measurement, until it is killed."""
-    import tests.cluster.slow_store  # noqa: F401
+def slow_down(drawn: float = 0.0) -> None:
+    """On a worker: a second after each file of measurements, and so long before it, until it is killed."""
+    import tests.cluster.slow_store
 
+    tests.cluster.slow_store.DRAWN = drawn
     changes.append("slow")
 
 
