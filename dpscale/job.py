@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts, checked, message_of
+from dpscale.ledger.place import located
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import called, nearest, shown
@@ -146,7 +147,7 @@ class Job(Settings):
                 "unit_through": hops and [hop.model_copy(update={"path": _absolute(folder, hop.path)}) for hop in hops],
             }
         )
-        privacy = self.privacy.model_copy(update={"ledger": _absolute(folder, self.privacy.ledger)})
+        privacy = self.privacy.model_copy(update={"ledger": located(folder, self.privacy.ledger)})
         parts = [
             part if part.file is None else part.model_copy(update={"file": _absolute(folder, part.file)})
             for part in self.workload

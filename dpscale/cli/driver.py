@@ -23,7 +23,9 @@ from dpscale.cli import signs
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
-from dpscale.ledger.place import network_kind, refused
+from dpscale.ledger.address import is_address
+from dpscale.ledger.moving import unreached
+from dpscale.ledger.place import network_kind, refused, standing
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
@@ -68,16 +70,20 @@ def _check_cluster(run: Run, client: Any) -> bool:
         workers = dict(client.scheduler_info(n_workers=-1)["workers"])
     declared = {address: told for address, told in workers.items() if RESOURCE in told.get("resources", {})}
     drivers = declared or workers
-    if len({told["host"] for told in drivers.values()}) > 1:
+    ledger = standing(run.job.privacy.ledger)
+    if len({told["host"] for told in drivers.values()}) > 1 and not is_address(ledger):
         who = f"several machines have workers {'with' if declared else 'and none of them'} the resource {RESOURCE}"
         raise JobError(FIELD, who, "one machine for the driver, where the ledger's disk is",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     data = run.job.data.path
     ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
-    ledger = run.job.privacy.ledger
+    check = unreached if is_address(ledger) else network_kind
     with dependable(client, "check"):
-        kinds = client.run(network_kind, ledger, workers=list(drivers), on_error="return")
+        kinds = client.run(check, ledger, workers=list(drivers), on_error="return")
     for worker, kind in kinds.items():
+        if isinstance(kind, str) and kind and is_address(ledger):
+            raise JobError(FIELD, f"worker {worker} cannot ask the ledger ({kind})", "workers that can",
+                           "give them psycopg and, in their environment, the credentials")  # fmt: skip
         if isinstance(kind, str) and kind:
             raise refused(ledger, kind, f" at worker {worker}")
     return bool(declared)
