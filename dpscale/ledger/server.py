@@ -33,6 +33,10 @@ BEGIN = f"""BEGIN ISOLATION LEVEL {{}}; SET LOCAL search_path = {PATH}; SET LOCA
     SET LOCAL idle_in_transaction_session_timeout = '{SILENT}s'"""
 ALONE = "LOCK TABLE numbers IN EXCLUSIVE MODE"
 OVERTAKEN = ("40001", "40P01")  # another transaction came between, or waited for this one
+NO_RIGHTS, GRANT = (
+    "cannot be used by this user",
+    f"grant USAGE on schema {SCHEMA} and SELECT, INSERT, UPDATE on its tables",
+)
 # SQLSTATE, or its class: (error, what happened, remedy)
 MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "55P03": (TransientError, "is locked by another process", "try again when that one is done"),
@@ -41,7 +45,8 @@ MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "58": (TransientError, "met a disk error", "check the server's disk and try again"),
     "XX": (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
     "25006": (BudgetError, "cannot be written", "name the server that takes writes, no standby"),
-    "42501": (BudgetError, "cannot be used by this user", f"grant USAGE on schema {SCHEMA} and SELECT, INSERT, UPDATE"),
+    "42501": (BudgetError, NO_RIGHTS, GRANT),
+    "42P01": (BudgetError, NO_RIGHTS, GRANT),  # a schema that may not be used is not looked into
     "23": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
     "P0001": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
 }
@@ -67,7 +72,6 @@ def connect(address: str) -> Any:
 
 
 NO_ENTRY = ("authentication failed", "no password supplied", "pg_hba.conf", "permission denied", 'role "')
-STANDBY = ("read-only", "recovery", "standby")
 
 
 def _unconnected(said: str) -> tuple[type[DpscaleError], str, str]:
@@ -75,9 +79,7 @@ def _unconnected(said: str) -> tuple[type[DpscaleError], str, str]:
         return JobError, "does not let this user in", "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment"
     if 'database "' in said:
         return JobError, "names a database that is not there", "check the name, or create it"
-    if any(words in said for words in STANDBY):
-        return BudgetError, "cannot be written", "name the server that takes writes, no standby"
-    return TransientError, "cannot be reached", "check the server and the address, and try again"
+    return TransientError, "cannot be reached, or takes no writes now", "check server and address, and try again"
 
 
 class Statements:
