@@ -52,6 +52,8 @@ def failures(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", None) or 0
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
+    except FileExistsError:  # a ledger that another process made: not for this to judge
+        raise
     except OSError as error:
         kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
         remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
@@ -72,14 +74,21 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
     """
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with failures(path), _draft(path) as draft:
         yield lambda history: _write(draft, history)
         try:
             os.link(draft, path)
         finally:
             flush(path.parent)
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file beside a place, gone at the end."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        yield draft
     finally:
         for name in (draft, f"{draft}-wal", f"{draft}-shm"):
             with suppress(FileNotFoundError):

@@ -33,10 +33,8 @@ BEGIN = f"""BEGIN ISOLATION LEVEL {{}}; SET LOCAL search_path = {PATH}; SET LOCA
     SET LOCAL idle_in_transaction_session_timeout = '{SILENT}s'"""
 ALONE = "LOCK TABLE numbers IN EXCLUSIVE MODE"
 OVERTAKEN = ("40001", "40P01")  # another transaction came between, or waited for this one
-NO_RIGHTS, GRANT = (
-    "cannot be used by this user",
-    f"grant USAGE on schema {SCHEMA} and SELECT, INSERT, UPDATE on its tables",
-)
+NO_RIGHTS = "cannot be used by this user"
+GRANT = f"grant USAGE on schema {SCHEMA} and SELECT, INSERT, UPDATE on its tables"
 # SQLSTATE, or its class: (error, what happened, remedy)
 MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "55P03": (TransientError, "is locked by another process", "try again when that one is done"),

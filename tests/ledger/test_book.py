@@ -60,7 +60,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 @contextmanager
 def raw(path: Path) -> Iterator[Any]:
     """The database as a tamperer sees it."""
-    if isinstance(path, str):
+    if "://" in str(path):
         import psycopg
 
         with psycopg.connect(path, autocommit=True, options="-c search_path=dpscale_ledger") as server:

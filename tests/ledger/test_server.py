@@ -592,16 +592,15 @@ def test_a_run_whose_ledger_moves_goes_on_where_it_moved_to(
     first, second = server.database(), server.database()
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": first}, engine={"scheduler":
                 "synchronous"})  # fmt: skip
-    dp.run(job, tmp_path / "done")
     (run := tmp_path / "run").mkdir()
     monkeypatch.setenv("PGPASSWORD", os.environ["PGPASSWORD"])
     assert CliRunner().invoke(main, ["run", str(job), "--run-dir", str(run), "--quiet"]).exit_code == 0
-    for file in (*run.rglob("*"), *(tmp_path / "done").rglob("*")):
+    for file in run.rglob("*"):
         if file.is_file():
             assert os.environ["PGPASSWORD"].encode() not in file.read_bytes()
-    assert audit_run(run, first).passed
+    assert audit_run(run, first).sound
     with Ledger.open(first) as ledger:
-        assert len(ledger.summary()["datasets"]["small"]["releases"]) == 2
+        assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
         ledger.move(second)
     with pytest.raises(BudgetError, match="moved to") as closed:
         dp.run(job, tmp_path / "new")
@@ -609,5 +608,4 @@ def test_a_run_whose_ledger_moves_goes_on_where_it_moved_to(
     monkeypatch.setenv("DPSCALE_LEDGER", second)
     dp.run(job, tmp_path / "new")
     assert {state for _, state in rows(second).values()} == {"released"}  # type: ignore[arg-type]
-    assert len(rows(second)) == 3  # type: ignore[arg-type]
-    assert len(rows(first)) == 2  # type: ignore[arg-type]
+    assert (len(rows(first)), len(rows(second))) == (1, 2)  # type: ignore[arg-type]
