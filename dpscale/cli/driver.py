@@ -77,16 +77,21 @@ def _check_cluster(run: Run, client: Any) -> bool:
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     data = run.job.data.path
     ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
-    check = unreached if is_address(ledger) else network_kind
-    with dependable(client, "check"):
-        kinds = client.run(check, ledger, workers=list(drivers), on_error="return")
-    for worker, kind in kinds.items():
-        if isinstance(kind, str) and kind and is_address(ledger):
-            raise JobError(FIELD, f"worker {worker} cannot ask the ledger ({kind})", "workers that can",
-                           "give them psycopg and, in their environment, the credentials")  # fmt: skip
-        if isinstance(kind, str) and kind:
-            raise refused(ledger, kind, f" at worker {worker}")
+    _check_ledger(run, client, list(drivers), is_address(ledger))
     return bool(declared)
+
+
+def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> None:
+    """JobError where a driver could not ask the ledger's server, or the ledger's file is on a network."""
+    ledger = run.job.privacy.ledger
+    with dependable(client, "check"):
+        found = client.run(unreached if served else network_kind, ledger, workers=drivers, on_error="return")
+    for worker, fault in found.items():
+        if isinstance(fault, str) and fault and served:
+            raise JobError(FIELD, f"worker {worker} cannot ask the ledger ({fault})", "workers that can",
+                           "give them psycopg and, in their environment, the credentials")  # fmt: skip
+        if isinstance(fault, str) and fault:
+            raise refused(ledger, fault, f" at worker {worker}")
 
 
 def _send(path: Path, submission: str, client: Any, declared: bool) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from dpscale.errors import BudgetError, DpscaleError, JobError
 from dpscale.ledger import file, rows, server
 from dpscale.ledger.address import is_address
-from dpscale.ledger.place import check_ledger_place
+from dpscale.ledger.place import check_ledger_place, standing
 from dpscale.ledger.store import FIELD, Database, Store
 
 Making = AbstractContextManager[Callable[[rows.History], None]]
@@ -38,9 +38,9 @@ def there(place: str) -> bool:
 
 
 def unreached(place: str) -> str:
-    """Why the ledger's server cannot be asked from this machine; empty where it can."""
+    """Why the server of a job's ledger cannot be asked from this machine; empty where it can."""
     try:
-        there(place)
+        there(standing(place))
     except DpscaleError as error:
         return str(error)
     return ""

@@ -24,6 +24,7 @@ from dpscale.cli.commands import main
 from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger import Ledger, address, serverschema
 from dpscale.ledger import server as ledgerserver
+from dpscale.ledger.moving import unreached
 from tests.audit.small import write
 from tests.ledger import test_book, test_protection
 from tests.ledger.conftest import Server, free_port
@@ -394,6 +395,15 @@ def test_who_is_not_let_in(
         Ledger.open(path)
     for word in (*change.values(), os.environ["PGUSER"], os.environ["PGPASSWORD"]):
         assert word not in str(refused.value).replace("dpscale of", "").replace("of dpscale", "")
+
+
+def test_a_worker_tells_why_it_cannot_ask_the_ledger(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unreached(path) == ""
+    monkeypatch.setenv("DPSCALE_LEDGER", "postgresql://127.0.0.1:1/none")
+    assert "cannot be reached" in unreached(path)
+    monkeypatch.delenv("DPSCALE_LEDGER")
+    monkeypatch.setenv("PGPASSWORD", "wrong-word")
+    assert "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment" in unreached(path)
 
 
 def test_a_passfile_lets_in(server: Server, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
