@@ -94,12 +94,12 @@ def carry_out(given: argparse.Namespace) -> None:
 def check_job(job: str, run_dir: str) -> None:
     """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
     from dpscale.job import Job
-    from dpscale.ledger.place import check_ledger_place
+    from dpscale.ledger.place import check_ledger_place, standing
     from dpscale.runs.run import Run
 
     read = Job.read(job)
     Run.create(read, run_dir)
-    check_ledger_place(read.privacy.ledger)
+    check_ledger_place(standing(read.privacy.ledger))
 
 
 def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:

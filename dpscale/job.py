@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from pydantic import Field, ValidationError
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts, checked, message_of
+from dpscale.ledger.place import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import called, nearest, shown
@@ -146,9 +146,7 @@ class Job(Settings):
                 "unit_through": hops and [hop.model_copy(update={"path": located(folder, hop.path)}) for hop in hops],
             }
         )
-        privacy = self.privacy.model_copy(
-            update={"ledger": os.path.normpath(os.path.join(str(folder), self.privacy.ledger))}
-        )
+        privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
         parts = [
             part if part.file is None else part.model_copy(update={"file": located(folder, part.file)})
             for part in self.workload

@@ -108,8 +108,7 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _paid(ledger: str | Path) -> dict[str, Fraction]:
-    with closing(sqlite3.connect(ledger)) as db:
-        rows = db.execute("SELECT release, cost FROM releases").fetchall()
+    rows = _asked(ledger, "SELECT release, cost FROM releases")
     costs = {release: json.loads(cost) for release, cost in rows}
     kinds = ("gaussian", "pure")
     return {release: next((Fraction(cost[kind]) for kind in kinds if Fraction(cost[kind])), Fraction(0))
@@ -118,8 +117,19 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
 
 def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
     """The rounds that a release decided, each with the digest of its decision."""
-    with closing(sqlite3.connect(ledger)) as db:
-        return set(db.execute("SELECT round, digest FROM rounds WHERE release = ?", (release,)).fetchall())
+    rows = _asked(ledger, "SELECT release, round, digest FROM rounds")
+    return {(number, digest) for name, number, digest in rows if name == release}
+
+
+def _asked(ledger: str | Path, query: str) -> list[Any]:
+    """Rows of a ledger: a SQLite file, or the schema dpscale_ledger of a PostgreSQL database."""
+    if "://" not in str(ledger):
+        with closing(sqlite3.connect(ledger)) as db:
+            return db.execute(query).fetchall()
+    import psycopg
+
+    with psycopg.connect(str(ledger), options="-c search_path=dpscale_ledger") as server:
+        return server.execute(query.encode()).fetchall()
 
 
 def _digest(entry: dict[str, Any]) -> tuple[int, str]:

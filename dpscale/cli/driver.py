@@ -23,7 +23,9 @@ from dpscale.cli import signs
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
-from dpscale.ledger.place import network_kind, refused
+from dpscale.ledger.address import is_address
+from dpscale.ledger.moving import unreached
+from dpscale.ledger.place import network_kind, refused, standing
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
@@ -68,19 +70,28 @@ def _check_cluster(run: Run, client: Any) -> bool:
         workers = dict(client.scheduler_info(n_workers=-1)["workers"])
     declared = {address: told for address, told in workers.items() if RESOURCE in told.get("resources", {})}
     drivers = declared or workers
-    if len({told["host"] for told in drivers.values()}) > 1:
+    ledger = standing(run.job.privacy.ledger)
+    if len({told["host"] for told in drivers.values()}) > 1 and not is_address(ledger):
         who = f"several machines have workers {'with' if declared else 'and none of them'} the resource {RESOURCE}"
         raise JobError(FIELD, who, "one machine for the driver, where the ledger's disk is",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     data = run.job.data.path
     ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
+    _check_ledger(run, client, list(drivers), is_address(ledger))
+    return bool(declared)
+
+
+def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> None:
+    """JobError where a driver could not ask the ledger's server, or the ledger's file is on a network."""
     ledger = run.job.privacy.ledger
     with dependable(client, "check"):
-        kinds = client.run(network_kind, ledger, workers=list(drivers), on_error="return")
-    for worker, kind in kinds.items():
-        if isinstance(kind, str) and kind:
-            raise refused(ledger, kind, f" at worker {worker}")
-    return bool(declared)
+        found = client.run(unreached if served else network_kind, ledger, workers=drivers, on_error="return")
+    for worker, fault in found.items():
+        if isinstance(fault, str) and fault and served:
+            raise JobError(FIELD, f"worker {worker} cannot ask the ledger ({fault})", "workers that can",
+                           "give them psycopg and, in their environment, the credentials")  # fmt: skip
+        if isinstance(fault, str) and fault:
+            raise refused(ledger, fault, f" at worker {worker}")
 
 
 def _send(path: Path, submission: str, client: Any, declared: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 def ledger_text(summary: dict[str, Any]) -> str:
     """Caps, totals and releases of every dataset."""
     lines = [line for name, dataset in summary["datasets"].items() for line in _dataset(name, dataset)]
-    return "\n".join(lines) or "no dataset"
+    moved = [f"closed for good: the history moved to {summary['moved_to']}"] if summary["moved_to"] else []
+    return "\n".join([*moved, *(lines or ["no dataset"])])
 
 
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:

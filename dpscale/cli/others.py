@@ -49,6 +49,18 @@ def ledger_cap(path: str, dataset: str, epsilon: float, delta: float, currency: 
         click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))
 
 
+@ledger.command("copy")
+@click.argument("source")
+@click.argument("target")
+def ledger_copy(source: str, target: str) -> None:
+    """Move a history to a new ledger, a file or postgresql://HOST/DATABASE, and close the old one for good."""
+    from dpscale.ledger import Ledger
+
+    with Ledger.open(source, create=False) as opened:
+        count = opened.move(target)
+    click.echo(f"{target} holds the history ({count} releases); {source} is closed for good")
+
+
 @main.group()
 def domain() -> None:
     """Domain files."""

@@ -14,6 +14,7 @@ from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts
 from dpscale.job import Job, job_content, job_sentence
+from dpscale.ledger.place import resolved
 from dpscale.names import nearest
 from dpscale.privacy.budget import GAUSSIAN
 from dpscale.relational.published import Rounds
@@ -276,9 +277,7 @@ class DatabaseJob(Settings):
         links = [
             one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
         ]
-        privacy = self.privacy.model_copy(
-            update={"ledger": os.path.normpath(os.path.join(str(folder), self.privacy.ledger))}
-        )
+        privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
         return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
 
 

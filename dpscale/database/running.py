@@ -17,7 +17,7 @@ from dpscale.database.writing import check_public, write_tables
 from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.ledger.place import check_ledger_place
+from dpscale.ledger.place import check_ledger_place, standing
 from dpscale.runs.hashes import disk_errors
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import present, remove_partial
@@ -27,7 +27,7 @@ def run_database(
     run: DatabaseRun, client: Any = None, scheduler: str | None = None, progress: Progress = silent
 ) -> None:
     """All stages that are left."""
-    check_ledger_place(run.job.privacy.ledger)
+    check_ledger_place(standing(run.job.privacy.ledger))
     with disk_errors(run.path), run.locked():
         check_open(run)
         check_repeat(run)

@@ -1,4 +1,4 @@
-"""The budget ledger: what has been spent on each dataset, durable, append-only, shared by the jobs of one machine.
+"""The budget ledger: what has been spent on each dataset, durable, append-only, shared by jobs.
 
 Charge before drawing: a release reserves its whole cost in one transaction that reads the dataset's history, composes
 it with the request and inserts the reservation, or refuses. Only then is noise drawn; `commit` says that all of it is,
@@ -9,34 +9,32 @@ ever refunded or deleted.
 The ledger belongs to the driver, outside Dask. It is a SQLite file in WAL mode, whose processes share memory: keep it
 on a local disk of one machine, never on a network file system, and copy it with SQLite's own backup or when no job
 runs. Nothing else in a process that has it open may open the file, not to hash it either: closing that descriptor
-would drop SQLite's locks. It writes no log: its errors and its summary are all that it says.
+would drop SQLite's locks. Where drivers move between machines it is a schema of a PostgreSQL database instead, with the
+same rows and the same rules. It writes no log: its errors and its summary are all that it says.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpscale.errors import BudgetError, JobError
-from dpscale.ledger import file as ledgerfile
+from dpscale.errors import BudgetError
+from dpscale.ledger import moving
 from dpscale.ledger import rows as ledgerrows
-from dpscale.ledger.account import Account, canonical, cost_to_text
-from dpscale.ledger.cap import Cap, checked_request, new_cap, refusal
-from dpscale.ledger.place import check_one_file
+from dpscale.ledger.account import Account, canonical
+from dpscale.ledger.cap import Cap, new_cap
+from dpscale.ledger.place import resolved
+from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
 from dpscale.ledger.schema import VERSION
-from dpscale.ledger.statement import TABLES, findings, statement
-from dpscale.names import shown
+from dpscale.ledger.statement import findings, statement
+from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
-from dpscale.storage.files import checked_path
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
@@ -80,25 +78,26 @@ class Ledger:
     is as it was before the call.
     """
 
-    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
-        self.path = path
-        self._db, self._pid, self._lock = db, os.getpid(), threading.RLock()
+    def __init__(self, store: Store) -> None:
+        self.path = store.path
+        self._store, self._pid, self._lock = store, os.getpid(), threading.RLock()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], create: bool = True, timeout: float = TIMEOUT) -> Ledger:
-        """Open the ledger at `path`, made first where there is none and `create` is set."""
-        place = Path(os.path.abspath(checked_path(path, ledgerfile.FIELD)))
-        return cls(ledgerfile.connect(place, create, timeout), place)
+        """Open the ledger at a path or a PostgreSQL address, made first where there is none and `create` is set.
+
+        `timeout`: seconds to wait for other processes, and for a server that is away for a moment.
+        """
+        return cls(moving.opened(resolved(os.getcwd(), path), create, timeout))
 
     @property
     def name(self) -> str:
         """What tells this ledger from any other, wherever it lies: drawn as it was made, kept by its copies."""
-        with self._transaction("DEFERRED"):
-            return str(self._db.execute("SELECT id FROM identity").fetchone()[0])
+        return self._read(ledgerrows.identity)
 
     def close(self) -> None:
-        """Close the file; what was charged stays."""
-        self._db.close()
+        """Close the connection; what was charged stays."""
+        self._store.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -121,19 +120,22 @@ class Ledger:
         `currency`: "gdp" or "pure", left out as the cap before had it, or by delta; it stays once a release was charged
         under a cap. `protects`: whom its releases protect, left out as they do. A cap below what is spent is taken.
         """
-        dataset = _checked_name("dataset", dataset)
-        _check_protection(protects)
-        with self._transaction("IMMEDIATE"):
-            before = ledgerrows.account(self._db, dataset)
+        dataset = checked_name("dataset", dataset)
+        check_protection(protects)
+
+        def act(db: Database) -> CapChange:
+            before = ledgerrows.account(db, dataset)
             cap = new_cap(epsilon, delta, currency or (before.cap.currency if before.cap and before.releases else ""))
-            _check_currency(before, cap)
+            check_currency(before, cap)
             row = ledgerrows.cap_row(cap, protects or before.protects)
             after = Account(dataset, [*before.caps, row], before.releases)
-            known = ledgerrows.known_near(self._db, dataset)
+            known = ledgerrows.known_near(db, dataset)
             change = CapChange(dataset, cap, after.spent.epsilon(cap.currency, cap.delta), len(before.releases), known)
             if not before.caps or before.cap != cap or before.protects != after.protects:
-                ledgerrows.insert_cap(self._db, dataset, row)
-        return change
+                ledgerrows.insert_cap(db, dataset, row)
+            return change
+
+        return self._change(act)
 
     def charge(
         self,
@@ -155,41 +157,38 @@ class Ledger:
         else. `public`: anyone can compute the noise (a seed); no cap admits it. With `reserve` off nothing is written:
         the state is "admitted", or the same error is raised, so that a job hears of a refusal before its data is read.
         """
-        dataset, text = _checked_name("dataset", dataset), _checked_cost(cost)
-        entry = (_checked_name("release", release), dataset, _checked_digest(plan_digest), text)
-        epsilon, delta = checked_request(epsilon, delta)
-        _check_protection(protects)
-        with self._transaction("IMMEDIATE" if reserve else "DEFERRED"):
-            present = self._db.execute(
-                "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?", (entry[0],)
-            ).fetchone()
-            if present:
-                return _state_of_same(release, present, entry)
-            ledgerrows.check_known(self._db, dataset)
-            account = ledgerrows.account(self._db, dataset)
-            account.check_told()
-            cap, steps = account.cap, account.steps(protects)
-            admitted = cap is None or cap.admits(account.spent.plus(cost.scaled(steps), public))
-            if admitted and reserve:
-                ledgerrows.insert_release(self._db, entry, (epsilon, delta), protects, public)
-        if cap and not admitted:  # the sentence takes some search: not while others wait
-            raise refusal(dataset, cap, account.spent, cost, epsilon, delta, public, steps)
-        return "reserved" if reserve else "admitted"
+        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public)
+
+        def act(db: Database) -> str | Account:
+            if state := request.state(db):
+                return state
+            account = request.account(db)
+            if not request.fits(account):
+                return account
+            if reserve:
+                request.insert(db)
+            return "reserved" if reserve else "admitted"
+
+        if isinstance(answer := self._change(act, reserve), Account):
+            raise request.refusal(answer)
+        return answer
 
     def decide(self, release: str, number: int, digest: str) -> None:
         """Keep what an adaptive release decided to measure in a round, before it is drawn; a repeat is free.
 
         A copy of a run directory that came to another decision is refused: it would spend the same budget twice.
         """
-        with self._transaction("IMMEDIATE"):
-            row = self._db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
+
+        def act(db: Database) -> None:
+            row = db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
             if (decided := row.fetchone()) is None:
-                self._db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)",
-                                 (release, number, digest))  # fmt: skip
+                db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)", (release, number, digest))
             elif decided[0] != digest:
                 raise BudgetError("release", f"{release!r} has decided round {number} otherwise, elsewhere",
                                   "one run directory to a release",
                                   "go on in the one that is ahead, or start a new run")  # fmt: skip
+
+        self._change(act)
 
     def commit(self, release: str) -> str:
         """Say that all noise of a reserved release is drawn; repeating it changes nothing."""
@@ -201,94 +200,72 @@ class Ledger:
 
     def summary(self, dataset: str | None = None) -> dict[str, Any]:
         """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
-        with self._transaction("DEFERRED"):
-            names = {canonical(name) for name in ledgerrows.names(self._db)}
+
+        def act(db: Database) -> dict[str, Any]:
+            names = {canonical(name) for name in ledgerrows.names(db)}
             if dataset is not None and canonical(dataset) not in names:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
                                   "check the name with `dpscale ledger show`")  # fmt: skip
             chosen = names if dataset is None else {canonical(dataset)}
-            datasets = {name: statement(ledgerrows.account(self._db, name), STATED_DELTA) for name in sorted(chosen)}
-        return {"ledger": str(self.path), "schema_version": VERSION, "datasets": datasets}
+            datasets = {name: statement(ledgerrows.account(db, name), STATED_DELTA) for name in sorted(chosen)}
+            return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
+
+        return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
 
     def verify(self) -> None:
-        """Check the file, its schema and every row; raise BudgetError at the first thing that is wrong."""
-        with self._transaction("DEFERRED"):
-            ledgerfile.check_identity(self._db, self.path)
-            (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-            wrong = [] if verdict == "ok" else [verdict]
-            last = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
-            tables = {table: ledgerrows.rows(self._db, f"SELECT * FROM {table} ORDER BY seq") for table in TABLES}
-            wrong += findings(tables, last)
-        if wrong:
-            raise ledgerfile.unusable(self.path, f"is damaged ({wrong[0]})", "restore it from a copy")
+        """Check the database, its schema and every row; raise BudgetError at the first thing that is wrong."""
+
+        def act(db: Database) -> list[str]:
+            wrong = self._store.findings(db)
+            return wrong + findings(ledgerrows.history(db).tables, self._store.numbered(db))
+
+        if wrong := self._read(act):
+            raise BudgetError(FIELD, f"{self.path} is damaged ({' '.join(wrong[0].split())})", "a sound ledger",
+                              "restore it from a copy")  # fmt: skip
+
+    def move(self, target: str | os.PathLike[str]) -> int:
+        """Move the history to a new ledger at `target` and close this one for good; how many releases it has.
+
+        A repeat finishes what was cut off; once all is moved it changes nothing.
+        """
+        self.verify()
+        return moving.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
+
+    def _read(self, act: Callable[[Database], Result]) -> Result:
+        return repeated(lambda: self._within(False, act), self._store.timeout)
+
+    def _change(self, act: Callable[[Database], Result], writes: bool = True) -> Result:
+        """What `act` gives on a ledger that is open; it may be asked several times, and writes what it writes once."""
+
+        def on_open(db: Database) -> Result:
+            moving.check_open(db, self.path)
+            return act(db)
+
+        return repeated(lambda: self._within(writes, on_open), self._store.timeout)
+
+    def _within(self, writes: bool, act: Callable[[Database], Result]) -> Result:
+        with self._transaction(writes) as db:
+            return act(db)
 
     @contextmanager
-    def _transaction(self, kind: str) -> Iterator[None]:
-        """All or nothing; IMMEDIATE takes the write lock before the history is read, so that no two see the same."""
+    def _transaction(self, writes: bool) -> Iterator[Database]:
+        """All or nothing; one that writes is alone before the history is read, so that no two see the same."""
         if os.getpid() != self._pid:
-            raise BudgetError(ledgerfile.FIELD, "was opened in another process", "a ledger opened in this process",
+            raise BudgetError(FIELD, "was opened in another process", "a ledger opened in this process",
                               "call Ledger.open after the fork")  # fmt: skip
-        with self._lock, ledgerfile.failures(self.path):
-            if kind == "IMMEDIATE":
-                check_one_file(self.path)
-            self._db.execute(f"BEGIN {kind}")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+        with self._lock, self._store.transaction(writes) as db:
+            yield db
 
     def _advance(self, release: str, before: str, after: str) -> str:
-        with self._transaction("IMMEDIATE"):
-            row = self._db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
+        def act(db: Database) -> str:
+            row = db.execute("SELECT state FROM releases WHERE release = ?", (release,)).fetchone()
             if row is None or row[0] not in (before, after):
                 state = row[0] if row else "not on the ledger"
                 raise BudgetError("release", f"{release!r} is {state}", f"a release that is {before}",
                                   "charge, commit and publish it in this order")  # fmt: skip
             if row[0] == before:
                 change = f"UPDATE releases SET state = ?, {after}_at = ? WHERE release = ?"
-                self._db.execute(change, (after, ledgerfile.now(), release))
-        return after
+                db.execute(change, (after, ledgerrows.now(), release))
+            return after
 
-
-def _check_currency(account: Account, cap: Cap) -> None:
-    """BudgetError for another currency than that in which releases were admitted already."""
-    if account.cap and account.releases and account.cap.currency != cap.currency:
-        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset whose cap is in {account.cap.currency}",
-                          "one currency for all releases of a dataset",
-                          f"set the cap in {account.cap.currency}")  # fmt: skip
-
-
-def _checked_name(field: str, name: object) -> str:
-    if not (isinstance(name, str) and name.strip() and name.isprintable()):
-        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "give it a name")
-    return canonical(name)
-
-
-def _check_protection(protects: object) -> None:
-    if protects is not None and not isinstance(protects, Protection):
-        raise JobError("protects", f"got {shown(protects)}", "a Protection, or nothing", "give Protection('person')")
-
-
-def _checked_digest(plan_digest: object) -> str:
-    if not (isinstance(plan_digest, str) and re.fullmatch("[0-9a-f]{64}", plan_digest)):
-        raise BudgetError("plan_digest", f"got {str(plan_digest)[:80]!r}", "a SHA-256 in 64 hexadecimal digits",
-                          "hash the canonical plan")  # fmt: skip
-    return plan_digest
-
-
-def _checked_cost(cost: object) -> str:
-    if not (isinstance(cost, Cost) and cost):
-        raise BudgetError("cost", "got no cost above 0", "a Cost > 0", "a release that draws no noise is not private")
-    return cost_to_text(cost)
-
-
-def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tuple[str, str, str, str]) -> str:
-    *recorded, state = present
-    recorded[0] = canonical(recorded[0])
-    for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
-        if old != new:
-            raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
-                              "the same dataset, cost and plan again", "start a new release")  # fmt: skip
-    return state
+        return self._change(act)

@@ -10,18 +10,18 @@ import errno
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.place import check_one_file
-from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema
+from dpscale.ledger.rows import History, insert_history, now
+from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema, table_statements, trigger_statements
+from dpscale.ledger.store import FIELD, Database
 from dpscale.storage.files import flush
 
-FIELD = "privacy.ledger"
 NAMED = 2  # the step at which a ledger draws its own name
 # SQLite's primary result codes: (error, what happened, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
@@ -52,46 +52,66 @@ def failures(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", None) or 0
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
+    except FileExistsError:  # a ledger that another process made: not for this to judge
+        raise
     except OSError as error:
         kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
         remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
         raise unusable(path, f"cannot be created or opened ({error.strerror})", remedy, kind) from error
 
 
-def now() -> str:
-    """The time, UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
 def create_file(path: Path) -> None:
     """Make an empty ledger at `path`, whole or not at all; one made meanwhile by another process is left as it is."""
+    with suppress(FileExistsError), making(path) as fill:
+        fill(History())
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Callable[[History], None]]:
+    """A ledger that begins with the history that it is given, and is at `path` at the end; FileExistsError for another.
+
+    After an exception there is none.
+    """
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
+    with failures(path), _draft(path) as draft:
+        yield lambda history: _write(draft, history)
+        try:
+            os.link(draft, path)
+        finally:
+            flush(path.parent)
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file beside a place, gone at the end."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        with closing(sqlite3.connect(draft, isolation_level=None)) as db:
-            _write_schema(db)
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        flush(path.parent)
+        yield draft
     finally:
         for name in (draft, f"{draft}-wal", f"{draft}-shm"):
             with suppress(FileNotFoundError):
                 os.unlink(name)
 
 
-def _write_schema(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("BEGIN IMMEDIATE")
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    _add(db, 1)
-    db.execute("COMMIT")
+def _write(path: Path, history: History) -> None:
+    """Tables, rows, then the triggers, which would refuse rows that moved forward already."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for statement in table_statements():
+            db.execute(statement)
+        insert_history(db, history)
+        for statement in trigger_statements():
+            db.execute(statement)
+        db.execute("COMMIT")
 
 
 def _add(db: sqlite3.Connection, first: int) -> None:
-    """What makes a ledger of this version, from that step on."""
+    """What makes a ledger of this version of an older one, from that step on."""
     for step in range(first, VERSION + 1):
         for statement in STEPS[step]:
             db.execute(statement)
@@ -181,3 +201,37 @@ def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
         for statement in schema(version):
             db.execute(statement)
         return frozenset(schema_of(db))
+
+
+class FileStore:
+    """A ledger in a SQLite file: the default, for the processes of one machine."""
+
+    def __init__(self, path: Path, create: bool, timeout: float) -> None:
+        self.path, self.timeout = path, timeout
+        self.db = connect(path, create, timeout)
+
+    @contextmanager
+    def transaction(self, writes: bool) -> Iterator[sqlite3.Connection]:
+        """IMMEDIATE takes the write lock before the history is read, so that no two see the same."""
+        with failures(self.path):
+            if writes:
+                check_one_file(self.path)
+            self.db.execute(f"BEGIN {'IMMEDIATE' if writes else 'DEFERRED'}")
+            try:
+                yield self.db
+                self.db.execute("COMMIT")
+            finally:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+
+    def findings(self, db: Database) -> list[str]:
+        """What is wrong with the file; BudgetError where its schema is not a ledger's."""
+        check_identity(self.db, self.path)
+        (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        return [] if verdict == "ok" else [verdict]
+
+    def numbered(self, db: Database) -> dict[str, int]:
+        return dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+
+    def close(self) -> None:
+        self.db.close()

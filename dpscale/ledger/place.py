@@ -1,4 +1,4 @@
-"""Where a ledger may be: on a local disk of the machine where the driver runs.
+"""Where a ledger may be: on a local disk of the machine where the driver runs, or on a PostgreSQL server.
 
 SQLite's WAL mode lets processes share memory, which no network file system can give them: on one, two machines would
 each admit what only one may spend, so such a place is refused before anything is read.
@@ -12,11 +12,28 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpscale.errors import JobError
+from dpscale.ledger.address import checked_address, driver, is_address
+from dpscale.ledger.store import FIELD
+from dpscale.storage.files import checked_path
 
+INSTEAD = "DPSCALE_LEDGER"  # in the environment: where a ledger is that moved, whatever the job says
 NETWORK = (
     "nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs", "glusterfs", "ocfs2", "gfs2",
     "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "davfs", "ncpfs", "coda", "acfs",
 )  # fmt: skip
+
+
+def resolved(folder: str | Path, ledger: str | os.PathLike[str]) -> str:
+    """The ledger's absolute path, starting at a folder, or its address; JobError for what is neither."""
+    if is_address(ledger):
+        return checked_address(str(ledger))
+    return os.path.normpath(os.path.join(str(folder), checked_path(ledger, FIELD)))
+
+
+def standing(ledger: str) -> str:
+    """Where a run's ledger is now: as the environment says, or the job."""
+    instead = os.environ.get(INSTEAD)
+    return resolved(os.getcwd(), instead) if instead else ledger
 
 
 def check_one_file(ledger: str | Path) -> None:
@@ -48,7 +65,14 @@ def _second_name(ledger: str | Path, got: str, remedy: str) -> JobError:
 
 
 def check_ledger_place(ledger: str | Path) -> None:
-    """JobError where the ledger's folder is on a network file system, or the file has a second name."""
+    """JobError where the ledger's folder is on a network file system, or the file has a second name.
+
+    Of an address, where it is none, or the driver is not there.
+    """
+    if is_address(ledger):
+        checked_address(str(ledger))
+        driver()
+        return
     kind = network_kind(str(ledger))
     if kind:
         raise refused(str(ledger), kind, "")
@@ -63,7 +87,7 @@ def refused(ledger: str, kind: str, where: str) -> JobError:
 
 def network_kind(ledger: str) -> str:
     """The kind of network file system that the file is on, or would be; empty where its disk is local or unknown."""
-    kind = kind_of(mounts(), os.path.realpath(ledger))
+    kind = "" if is_address(ledger) else kind_of(mounts(), os.path.realpath(ledger))
     return kind if kind.startswith(NETWORK) else ""
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-import sqlite3
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from dpscale.errors import BudgetError
 from dpscale.ledger.account import Account, Row, canonical
 from dpscale.ledger.cap import Cap
-from dpscale.ledger.file import now
+from dpscale.ledger.schema import ROWS, VERSION
+from dpscale.ledger.store import Database
 from dpscale.privacy.protection import Protection
 
 TERMS = ("currency", "unit", "relation", "bound")
@@ -21,18 +25,31 @@ RELEASES = """SELECT releases.*, unit, relation, bound, public FROM releases
 SLIPS = 2
 
 
-def rows(db: sqlite3.Connection, query: str, values: tuple[str, ...] = ()) -> list[Row]:
+@dataclass(frozen=True)
+class History:
+    """All that a ledger holds: its name, drawn where it is new, and the rows of its tables in their order."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(16))
+    tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def rows(db: Database, query: str, values: tuple[str, ...] = ()) -> list[Row]:
     """What a query gives, each row by its columns' names."""
     cursor = db.execute(query, values)
     return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
 
 
-def names(db: sqlite3.Connection) -> list[str]:
+def names(db: Database) -> list[str]:
     """The datasets, as they were written."""
     return [name for (name,) in db.execute("SELECT dataset FROM releases UNION SELECT dataset FROM caps")]
 
 
-def account(db: sqlite3.Connection, dataset: str) -> Account:
+def account(db: Database, dataset: str) -> Account:
     """A dataset by its canonical name, whichever forms of it older versions wrote."""
     same = [name for name in names(db) if canonical(name) == dataset]
     caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
@@ -44,7 +61,7 @@ def _number(row: Row) -> int:
     return int(row["seq"])
 
 
-def check_known(db: sqlite3.Connection, dataset: str) -> None:
+def check_known(db: Database, dataset: str) -> None:
     """BudgetError for a name that is new and almost that of a capped dataset: a slip would spend beside the cap."""
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
     if near := known_near(db, dataset, capped):
@@ -52,7 +69,7 @@ def check_known(db: sqlite3.Connection, dataset: str) -> None:
                           "the name of one dataset", f"write {near!r}, or set a cap for this name too")  # fmt: skip
 
 
-def known_near(db: sqlite3.Connection, dataset: str, others: set[str] | None = None) -> str | None:
+def known_near(db: Database, dataset: str, others: set[str] | None = None) -> str | None:
     """One of some datasets (of all) whose name is almost this one, which the ledger does not know."""
     known = {canonical(name) for name in names(db)}
     if dataset in known:
@@ -97,15 +114,16 @@ def cap_row(cap: Cap, protects: Protection | None) -> Row:
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
 
 
-def insert_cap(db: sqlite3.Connection, dataset: str, row: Row) -> None:
+def insert_cap(db: Database, dataset: str, row: Row) -> None:
     values = dataset, row["epsilon"], row["delta"], row["set_at"]
-    made = db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
-    terms = made.lastrowid, *(row[name] for name in TERMS)
+    db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
+    (cap,) = db.execute("SELECT max(seq) FROM caps").fetchone()
+    terms = cap, *(row[name] for name in TERMS)
     db.execute("INSERT INTO terms (cap, currency, unit, relation, bound) VALUES (?, ?, ?, ?, ?)", terms)
 
 
 def insert_release(
-    db: sqlite3.Connection,
+    db: Database,
     entry: tuple[str, str, str, str],
     figures: tuple[float | None, float | None],
     protects: Protection,
@@ -121,3 +139,34 @@ def insert_release(
         " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
         (*entry, *figures, now()),
     )
+
+
+def identity(db: Database) -> str:
+    """The ledger's own name."""
+    return str(db.execute("SELECT id FROM identity").fetchone()[0])
+
+
+def history(db: Database) -> History:
+    """All that the ledger holds."""
+    return History(identity(db), {table: rows(db, f"SELECT * FROM {table} ORDER BY seq") for table in ROWS})
+
+
+def insert_history(db: Database, told: History) -> None:
+    """Begin a ledger, which has its tables and not its triggers, with a history."""
+    db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
+    db.execute("INSERT INTO identity (id) VALUES (?)", (told.name,))
+    for table, entries in told.tables.items():
+        for row in entries:
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+def moved_to(db: Database) -> str | None:
+    """Where the history of a closed ledger went; None for one that is open."""
+    row = db.execute("SELECT moved_to FROM closed").fetchone()
+    return None if row is None else str(row[0])
+
+
+def insert_closed(db: Database, target: str) -> None:
+    """Close the ledger for good."""
+    db.execute("INSERT INTO closed (moved_to, closed_at) VALUES (?, ?)", (target, now()))

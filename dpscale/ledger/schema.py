@@ -2,13 +2,14 @@
 release only moves forward from reserved to committed to released.
 
 Version 2 added a ledger's own name and what adaptive releases decided; version 3 whom a release protects, whether its
-noise is public, and the currency of a cap.
+noise is public, and the currency of a cap; version 4 that it was closed for good, because its history moved.
 """
 
 from __future__ import annotations
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 3
+VERSION = 4
+ROWS = ("caps", "releases", "rounds", "protections", "terms")  # the tables whose rows are numbered
 STATES = ("reserved", "committed", "released")
 
 FIRST = (
@@ -114,9 +115,39 @@ THIRD = (
     """CREATE TRIGGER terms_delete BEFORE DELETE ON terms
         BEGIN SELECT RAISE(ABORT, 'the terms of a cap are never deleted'); END""",
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD}
+FOURTH = (
+    """CREATE TABLE closed (moved_to TEXT NOT NULL, closed_at TEXT NOT NULL)""",
+    """CREATE TRIGGER closed_insert BEFORE INSERT ON closed WHEN EXISTS (SELECT 1 FROM closed)
+        BEGIN SELECT RAISE(ABORT, 'a ledger is closed once'); END""",
+    """CREATE TRIGGER closed_update BEFORE UPDATE ON closed
+        BEGIN SELECT RAISE(ABORT, 'a ledger is closed for good'); END""",
+    """CREATE TRIGGER closed_delete BEFORE DELETE ON closed
+        BEGIN SELECT RAISE(ABORT, 'a ledger is closed for good'); END""",
+    *(
+        f"""CREATE TRIGGER {table}_closed BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM closed)
+        BEGIN SELECT RAISE(ABORT, 'this ledger is closed'); END"""
+        for table in ROWS
+    ),
+    """CREATE TRIGGER releases_stay BEFORE UPDATE ON releases WHEN EXISTS (SELECT 1 FROM closed)
+        BEGIN SELECT RAISE(ABORT, 'this ledger is closed'); END""",
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH}
 
 
 def schema(version: int) -> tuple[str, ...]:
     """All statements that make a ledger of that version."""
     return tuple(statement for step in range(1, version + 1) for statement in STEPS[step])
+
+
+def table_statements() -> list[str]:
+    """The tables and indexes of a ledger of this version."""
+    return [statement for statement in schema(VERSION) if not _makes_trigger(statement)]
+
+
+def trigger_statements() -> list[str]:
+    """What keeps their rows from then on."""
+    return [statement for statement in schema(VERSION) if _makes_trigger(statement)]
+
+
+def _makes_trigger(statement: str) -> bool:
+    return statement.startswith("CREATE TRIGGER")

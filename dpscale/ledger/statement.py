@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpscale.errors import BudgetError
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import MOST, remaining_epsilon
-from dpscale.ledger.schema import STATES
+from dpscale.ledger.schema import ROWS, STATES
 from dpscale.privacy.accounting import float_above
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.currency import CURRENCIES, PURE, Spending
-
-TABLES = ("caps", "releases", "rounds", "protections", "terms")
 
 
 def statement(account: Account, stated_delta: float) -> dict[str, Any]:
@@ -83,10 +82,10 @@ def _without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def findings(tables: dict[str, list[Row]], last: dict[str, int]) -> list[str]:
+def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[str]:
     """What is wrong with the rows: gaps in their numbers (a row taken out), costs and states that cannot be."""
     wrong = []
-    for table in TABLES:
+    for table in ROWS:
         if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):
             wrong.append(f"the rows of {table} are not numbered as they were written")
     known = {row["release"] for row in tables["releases"]}

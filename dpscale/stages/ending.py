@@ -11,6 +11,7 @@ from typing import Any
 
 from dpscale.errors import BudgetError, DataError, JobError, PlanError
 from dpscale.ledger import Ledger
+from dpscale.ledger.place import standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
@@ -77,7 +78,7 @@ def dataset_of(run: Run) -> dict[str, Any]:
     if known is None and manifest["privacy"] is None:
         return {}
     check_there(run)
-    with Ledger.open(run.job.privacy.ledger, create=False) as ledger:
+    with Ledger.open(standing(run.job.privacy.ledger), create=False) as ledger:
         if known not in (None, ledger.name):  # older runs did not keep its name
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
                               "that one, on the machine where it is", "run it there")  # fmt: skip

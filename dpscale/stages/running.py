@@ -8,7 +8,7 @@ from typing import Any
 from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.ledger.place import check_ledger_place
+from dpscale.ledger.place import check_ledger_place, standing
 from dpscale.runs.hashes import check_left, disk_errors
 from dpscale.runs.run import Run
 from dpscale.runs.stage import Stage
@@ -24,7 +24,7 @@ def run_stages(
     """All stages in turn, or one of them."""
     asked = [stage for stage in STAGES.values() if (stage.wanted(run) if only is None else only == stage.name)]
     if any(stage.spends and not run.done(stage.name) for stage in asked):
-        check_ledger_place(run.job.privacy.ledger)
+        check_ledger_place(standing(run.job.privacy.ledger))
     engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
     try:
         with disk_errors(run.path), store_errors(run.path), run.locked():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dpscale.errors import BudgetError
 from dpscale.ledger import Ledger
+from dpscale.ledger.moving import there
+from dpscale.ledger.place import standing
 from dpscale.measure import Released
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
@@ -102,8 +103,8 @@ def publish(run: Run, released: Released) -> None:
 
 def check_there(run: Run) -> None:
     """BudgetError where the ledger that a run was begun with is lost."""
-    place = run.job.privacy.ledger
-    if not os.path.lexists(place):
+    place = standing(run.job.privacy.ledger)
+    if not there(place):
         raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
                           f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
 
@@ -111,7 +112,7 @@ def check_there(run: Run) -> None:
 @contextmanager
 def opened_ledger(run: Any) -> Iterator[Ledger]:
     """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
-    place, known = run.job.privacy.ledger, run.manifest.get("ledger")
+    place, known = standing(run.job.privacy.ledger), run.manifest.get("ledger")
     if known is not None:
         check_there(run)
     with Ledger.open(place, create=known is None) as ledger:

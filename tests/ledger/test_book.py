@@ -58,8 +58,14 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 
 @contextmanager
-def raw(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file as a tamperer sees it."""
+def raw(path: Path) -> Iterator[Any]:
+    """The database as a tamperer sees it."""
+    if "://" in str(path):
+        import psycopg
+
+        with psycopg.connect(path, autocommit=True, options="-c search_path=dpscale_ledger") as server:
+            yield server
+        return
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         yield db
 
@@ -148,7 +154,7 @@ def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
             ledger.decide("old", 0, DIGEST)
             assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
     with raw(path) as db:
-        assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, 3]
+        assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, 4]
     assert len(names) == 1
 
 
@@ -453,8 +459,8 @@ class NaiveLedger(Ledger):
     """Planted: reads the history and inserts without a transaction around both; the others read meanwhile."""
 
     @contextmanager
-    def _transaction(self, kind: str) -> Iterator[None]:
-        yield
+    def _transaction(self, writes: bool) -> Iterator[Any]:
+        yield self._store.db  # type: ignore[attr-defined]
 
     def _spent(self, dataset: str) -> Cost:
         spent = super()._spent(dataset)
@@ -570,7 +576,7 @@ def walk_until(path: Path, steps: int) -> Callable[[], None]:
             return 0
 
         with Ledger.open(path) as ledger:
-            ledger._db.set_progress_handler(tick, 1)
+            ledger._store.db.set_progress_handler(tick, 1)
             walk(ledger)
 
     return act
@@ -586,7 +592,7 @@ def steps_of_a_walk(path: Path) -> int:
 
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 5.0, DELTA)
-        ledger._db.set_progress_handler(tick, 1)
+        ledger._store.db.set_progress_handler(tick, 1)
         walk(ledger)
     return steps
 
@@ -839,8 +845,8 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
 
 def test_a_newer_schema(written: Path) -> None:
     with raw(written) as db:
-        db.execute("INSERT INTO schema_version VALUES (4, 'later')")
-    assert_refused(BudgetError, "schema version 4.*update dpscale", lambda: Ledger.open(written))
+        db.execute("INSERT INTO schema_version VALUES (5, 'later')")
+    assert_refused(BudgetError, "schema version 5.*update dpscale", lambda: Ledger.open(written))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
@@ -883,14 +889,14 @@ def fill(ledger: Ledger) -> tuple[int, TransientError]:
 
 
 def test_a_full_disk_loses_nothing(ledger: Ledger, path: Path) -> None:
-    (pages,) = ledger._db.execute("PRAGMA page_count").fetchone()
-    ledger._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    (pages,) = ledger._store.db.execute("PRAGMA page_count").fetchone()
+    ledger._store.db.execute(f"PRAGMA max_page_count = {pages + 1}")
     taken, error = fill(ledger)
     assert "full" in str(error)
     assert error.exit_code == 75
     assert len(rows(path)) == taken
     ledger.verify()
-    ledger._db.execute("PRAGMA max_page_count = 100000")
+    ledger._store.db.execute("PRAGMA max_page_count = 100000")
     assert ledger.charge("adult", f"{taken:0200d}", gaussian(1), DIGEST) == "reserved"
     assert len(rows(path)) == taken + 1
 
@@ -965,7 +971,7 @@ def test_a_folder_that_cannot_be_written(public: Path) -> None:
 
 def test_a_ledger_made_unwritable_while_open(written: Path) -> None:
     with Ledger.open(written) as ledger:
-        ledger._db.execute("PRAGMA query_only = ON")
+        ledger._store.db.execute("PRAGMA query_only = ON")
         assert_refused(BudgetError, "cannot be written", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
-        ledger._db.execute("PRAGMA query_only = OFF")
+        ledger._store.db.execute("PRAGMA query_only = OFF")
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"

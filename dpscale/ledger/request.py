@@ -1,0 +1,117 @@
+"""A charge as it is asked for: checked, then admitted or not by a dataset's account, within one transaction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dpscale.errors import BudgetError, JobError
+from dpscale.ledger import rows as ledgerrows
+from dpscale.ledger.account import Account, canonical, cost_to_text
+from dpscale.ledger.cap import Cap, checked_request, refusal
+from dpscale.ledger.store import Database
+from dpscale.names import shown
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a release wants to be charged. `epsilon`, `delta`: the job's own figures, for display.
+
+    Raises JobError and BudgetError for what is no charge.
+    """
+
+    dataset: str
+    release: str
+    cost: Cost
+    plan_digest: str
+    epsilon: float | None
+    delta: float | None
+    protects: Protection
+    public: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
+        _ = self.entry
+        epsilon, delta = checked_request(self.epsilon, self.delta)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+        check_protection(self.protects)
+
+    @property
+    def entry(self) -> tuple[str, str, str, str]:
+        """Release, dataset, digest and cost as they are written."""
+        text = _checked_cost(self.cost)
+        return checked_name("release", self.release), self.dataset, _checked_digest(self.plan_digest), text
+
+    def state(self, db: Database) -> str | None:
+        """The state of the same release, charged before; None for a new one, BudgetError for another of its name."""
+        query = "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?"
+        present = db.execute(query, (self.entry[0],)).fetchone()
+        return _state_of_same(self.release, present, self.entry) if present else None
+
+    def account(self, db: Database) -> Account:
+        """The account that it is to be charged to."""
+        ledgerrows.check_known(db, self.dataset)
+        account = ledgerrows.account(db, self.dataset)
+        account.check_told()
+        return account
+
+    def fits(self, account: Account) -> bool:
+        """Whether the whole history with this cost is within the dataset's cap; without a cap, always."""
+        steps = account.steps(self.protects)
+        return account.cap is None or account.cap.admits(account.spent.plus(self.cost.scaled(steps), self.public))
+
+    def insert(self, db: Database) -> None:
+        ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public)
+
+    def refusal(self, account: Account) -> BudgetError:
+        """The sentence; it takes some search: not while others wait."""
+        cap, steps = account.cap, account.steps(self.protects)
+        assert cap is not None
+        return refusal(self.dataset, cap, account.spent, self.cost, self.epsilon, self.delta, self.public, steps)
+
+
+def check_currency(account: Account, cap: Cap) -> None:
+    """BudgetError for another currency than that in which releases were admitted already."""
+    if account.cap and account.releases and account.cap.currency != cap.currency:
+        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset whose cap is in {account.cap.currency}",
+                          "one currency for all releases of a dataset",
+                          f"set the cap in {account.cap.currency}")  # fmt: skip
+
+
+def checked_name(field: str, name: object) -> str:
+    """The name as it is compared; JobError for what is none."""
+    if not (isinstance(name, str) and name.strip() and name.isprintable()):
+        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "give it a name")
+    return canonical(name)
+
+
+def check_protection(protects: object) -> None:
+    """JobError for what says of nobody that it protects them."""
+    if protects is not None and not isinstance(protects, Protection):
+        raise JobError("protects", f"got {shown(protects)}", "a Protection, or nothing", "give Protection('person')")
+
+
+def _checked_digest(plan_digest: object) -> str:
+    if not (isinstance(plan_digest, str) and re.fullmatch("[0-9a-f]{64}", plan_digest)):
+        raise BudgetError("plan_digest", f"got {str(plan_digest)[:80]!r}", "a SHA-256 in 64 hexadecimal digits",
+                          "hash the canonical plan")  # fmt: skip
+    return plan_digest
+
+
+def _checked_cost(cost: object) -> str:
+    if not (isinstance(cost, Cost) and cost):
+        raise BudgetError("cost", "got no cost above 0", "a Cost > 0", "a release that draws no noise is not private")
+    return cost_to_text(cost)
+
+
+def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tuple[str, str, str, str]) -> str:
+    *recorded, state = present
+    recorded[0] = canonical(recorded[0])
+    for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
+        if old != new:
+            raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
+                              "the same dataset, cost and plan again", "start a new release")  # fmt: skip
+    return state

@@ -1,0 +1,135 @@
+"""The tables of a ledger on a PostgreSQL server, in a schema of their own, with triggers that make it append-only.
+
+They are those of `schema`, at its version. What SQLite keeps by itself, the last number that each table gave, is a
+table here: numbers are given by a trigger in the row's own transaction, so that none is lost and a gap tells of a row
+that was taken out. (A sequence leaves gaps wherever a transaction was rolled back.)
+"""
+
+from __future__ import annotations
+
+from dpscale.ledger.schema import ROWS
+
+SCHEMA = "dpscale_ledger"
+PATH = f"{SCHEMA}, pg_catalog, pg_temp"
+PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
+    bound BIGINT {0} CHECK (bound >= 1)"""
+TABLES = {
+    "schema_version": "version BIGINT PRIMARY KEY, created_at TEXT NOT NULL",
+    "numbers": "name TEXT PRIMARY KEY, seq BIGINT NOT NULL CHECK (seq >= 0)",
+    "identity": "id TEXT PRIMARY KEY CHECK (length(id) = 32)",
+    "closed": "moved_to TEXT NOT NULL, closed_at TEXT NOT NULL",
+    "caps": """seq BIGINT PRIMARY KEY, dataset TEXT NOT NULL,
+        epsilon DOUBLE PRECISION NOT NULL CHECK (epsilon > 0),
+        delta DOUBLE PRECISION NOT NULL CHECK (delta >= 0 AND delta < 1), set_at TEXT NOT NULL""",
+    "releases": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, dataset TEXT NOT NULL,
+        plan_digest TEXT NOT NULL CHECK (length(plan_digest) = 64), cost TEXT NOT NULL,
+        epsilon DOUBLE PRECISION, delta DOUBLE PRECISION,
+        state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
+        reserved_at TEXT NOT NULL, committed_at TEXT, released_at TEXT""",
+    "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, round BIGINT NOT NULL CHECK (round >= 0),
+        digest TEXT NOT NULL CHECK (length(digest) = 64), UNIQUE (release, round)""",
+    "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
+        public BIGINT NOT NULL CHECK (public IN (0, 1))""",
+    "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
+        currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}""",
+}
+ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # as pg_trigger.tgtype has them
+EVENTS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE: "UPDATE", TRUNCATE: "TRUNCATE"}
+KEPT = "BEGIN RAISE EXCEPTION 'rows of % stay as they are', TG_TABLE_NAME; END"
+INSERTED = {  # table -> (when a row is refused, why)
+    "caps": ("FALSE", ""),
+    "releases": (
+        """NEW.state <> 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
+            OR NOT EXISTS (SELECT FROM protections WHERE release = NEW.release)""",
+        "a release is inserted once, as reserved, and says whom it protects",
+    ),
+    "rounds": (
+        "NOT EXISTS (SELECT FROM releases WHERE release = NEW.release AND state = 'reserved')",
+        "a round is decided once, of a release that is reserved",
+    ),
+    "protections": (
+        "EXISTS (SELECT FROM releases WHERE release = NEW.release)",
+        "whom a release protects is said once, before it is reserved",
+    ),
+    "terms": (
+        "NEW.cap IS DISTINCT FROM (SELECT max(seq) FROM caps)",
+        "the terms of a cap are said once, with it",
+    ),
+}
+FORWARD = """BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF (NEW.seq, NEW.release, NEW.dataset, NEW.plan_digest, NEW.cost, NEW.epsilon, NEW.delta, NEW.reserved_at)
+            IS DISTINCT FROM
+            (OLD.seq, OLD.release, OLD.dataset, OLD.plan_digest, OLD.cost, OLD.epsilon, OLD.delta, OLD.reserved_at)
+        OR NOT ((OLD.state = 'reserved' AND NEW.state = 'committed'
+                    AND NEW.committed_at IS NOT NULL AND NEW.released_at IS NULL)
+                OR (OLD.state = 'committed' AND NEW.state = 'released'
+                    AND NEW.committed_at IS NOT DISTINCT FROM OLD.committed_at AND NEW.released_at IS NOT NULL))
+    THEN RAISE EXCEPTION 'a release only moves forward'; END IF;
+    RETURN NEW; END"""
+ONCE = """BEGIN
+    IF EXISTS (SELECT FROM {0}) THEN RAISE EXCEPTION 'a ledger has one row of {0}'; END IF;
+    RETURN NEW; END"""
+ONWARD = """BEGIN
+    IF NEW.name <> OLD.name OR NEW.seq <> OLD.seq + 1 THEN RAISE EXCEPTION 'numbers are given in turn'; END IF;
+    RETURN NEW; END"""
+
+
+def _numbered(table: str) -> str:
+    refused, why = INSERTED[table]
+    return f"""BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;
+    UPDATE numbers SET seq = seq + 1 WHERE name = '{table}' RETURNING seq INTO NEW.seq;
+    RETURN NEW; END"""
+
+
+def _triggers() -> dict[tuple[str, str, int], str]:
+    """(table, name, type as pg_trigger has it) -> the body of its function."""
+    made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table) for table in ROWS}
+    made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
+    made |= {(table, "update", ROW | BEFORE | UPDATE): KEPT for table in TABLES}
+    made |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in TABLES}
+    made |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in TABLES}
+    made[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
+    made[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
+    return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in made.items()}
+
+
+TRIGGERS = _triggers()
+
+
+def table_statements() -> list[str]:
+    """What makes the schema and its tables."""
+    return [f"CREATE SCHEMA {SCHEMA}", f"SET LOCAL search_path = {PATH}",
+            *(f"CREATE TABLE {name} ({columns})" for name, columns in TABLES.items()),
+            "CREATE INDEX releases_of_dataset ON releases (dataset)",
+            "CREATE INDEX caps_of_dataset ON caps (dataset)"]  # fmt: skip
+
+
+def trigger_statements() -> list[str]:
+    """What numbers the rows from those that are there on, and keeps them."""
+    numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in ROWS]
+    return numbers + [statement for (table, name, kind), body in TRIGGERS.items() for statement in (
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {PATH} AS $body${body}$body$",
+        f"CREATE TRIGGER {name} BEFORE {_event(kind)} ON {table} FOR EACH {'ROW' if kind & ROW else 'STATEMENT'}"
+        f" EXECUTE FUNCTION {name}()",
+    )]  # fmt: skip
+
+
+def _event(kind: int) -> str:
+    return next(word for bit, word in EVENTS.items() if kind & bit)
+
+
+# What is there, as the server's own catalogue tells it: read by whoever may use the schema
+CATALOGUE = f"""
+    SELECT relname, tgname, tgtype::int, prosrc FROM pg_catalog.pg_trigger
+        JOIN pg_catalog.pg_class ON pg_class.oid = tgrelid JOIN pg_catalog.pg_proc ON pg_proc.oid = tgfoid
+        WHERE relnamespace = '{SCHEMA}'::regnamespace AND NOT tgisinternal
+            AND tgenabled IN ('O', 'A') AND tgqual IS NULL
+    """
+
+
+def expected() -> set[tuple[str, str, int, str]]:
+    """What CATALOGUE gives for an untouched ledger."""
+    return {(table, name, kind, body) for (table, name, kind), body in TRIGGERS.items()}

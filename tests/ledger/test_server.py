@@ -1,0 +1,621 @@
+"""A ledger on a real PostgreSQL server: the same behaviour as in a file, and races, kills and lost connections."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.audit.composition import audit_run
+from dpscale.cli.commands import main
+from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
+from dpscale.ledger import Ledger, address, serverschema
+from dpscale.ledger import server as ledgerserver
+from dpscale.ledger.moving import unreached
+from tests.audit.small import write
+from tests.ledger import test_book, test_protection
+from tests.ledger.conftest import Server, free_port
+from tests.ledger.test_book import (
+    DELTA,
+    DIGEST,
+    RELEASES,
+    admitted_within_cap,
+    gaussian,
+    in_child,
+    rows,
+    together,
+    walk,
+)
+
+SHARED = {
+    test_book: (
+        "a_release_goes_its_way", "what_was_charged_is_there_after_reopening",
+        "the_same_release_with_anything_else_is_refused", "a_round_is_decided_once",
+        "states_do_not_go_backwards_nor_jump", "a_cost_of_endless_digits_is_refused_until_it_is_coarsened",
+        "the_largest_and_the_smallest_cap_are_shown", "without_a_cap_all_is_admitted_and_recorded",
+        "datasets_have_their_own_budgets", "a_lower_cap_is_taken_says_so_and_stops_all",
+        "the_summary_is_json_and_adds_up", "an_infinite_epsilon_is_null_in_the_summary",
+        "it_says_nothing_but_its_answers", "eight_processes_cannot_oversell_the_last_budget",
+        "eight_processes_charging_one_release_make_one_row", "threads_may_share_an_open_ledger",
+        "a_ledger_is_not_carried_over_a_fork",
+    ),
+    test_protection: (
+        "a_release_that_protects_persons_protects_rows_at_two_steps", "a_cap_says_whom_it_is_for",
+        "delta_zero_means_pure_and_pure_admits_only_pure", "a_currency_stays_once_a_release_was_charged",
+        "a_release_whose_noise_is_public_is_marked_and_no_cap_admits_it",
+    ),
+}  # fmt: skip
+globals().update(
+    {f"test_{name}": getattr(module, f"test_{name}") for module, names in SHARED.items() for name in names}
+)
+CHARGE: Any = ("adult", "r1", gaussian(1), DIGEST)
+
+
+class Place(str):
+    """An address, of which the shared tests ask for the folder where drafts would be."""
+
+    parent = "/var/empty" if os.path.isdir("/var/empty") else "/proc/self/fdinfo"
+
+
+@pytest.fixture
+def path(server: Server) -> str:
+    return Place(server.database())
+
+
+@pytest.fixture
+def ledger(path: str) -> Iterator[Ledger]:
+    with Ledger.open(path) as opened:
+        yield opened
+
+
+@contextmanager
+def raw(place: str) -> Iterator[Any]:
+    with test_book.raw(place) as db:  # type: ignore[arg-type]
+        yield db
+
+
+# Races
+
+
+class Naive(Ledger):
+    """Planted: reads the history without the lock and at the server's own isolation; the others read meanwhile."""
+
+    barrier: threading.Barrier
+
+    @contextmanager
+    def _transaction(self, writes: bool) -> Iterator[Any]:
+        db = self._store.db  # type: ignore[attr-defined]
+        db.execute(ledgerserver.BEGIN.format("READ COMMITTED", 30_000))
+        yield Waiting(db, self.barrier)
+        db.execute("COMMIT")
+
+
+class Waiting(ledgerserver.Statements):
+    def __init__(self, db: Any, barrier: threading.Barrier) -> None:
+        super().__init__(db)
+        self.barrier = barrier
+
+    def execute(self, query: str, values: Any = (), /) -> Any:
+        if query.startswith("INSERT INTO protections"):
+            self.barrier.wait()
+        return super().execute(query, values)
+
+
+def test_the_race_catches_a_ledger_that_does_not_take_turns(path: str) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 0.75, DELTA)
+    assert together(test_book.race, path, Naive) == ["reserved"] * 8
+    assert not admitted_within_cap(path)  # type: ignore[arg-type]
+
+
+def test_a_transaction_that_the_server_ends_for_another_is_made_again(ledger: Ledger, path: str) -> None:
+    """A deadlock, in which the ledger waits first and so is the one that is ended."""
+    ledger.set_cap("adult", 5.0, DELTA)
+    with raw(path) as other, ledger.__class__.open(path) as watching:
+        other.execute("BEGIN; LOCK TABLE releases IN ACCESS EXCLUSIVE MODE")
+        told: list[str] = []
+        charging = threading.Thread(target=lambda: told.append(ledger.charge(*CHARGE)))
+        charging.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not watching._store.db.execute(waiting).fetchone()[0]:  # type: ignore[attr-defined]
+            pass
+        with suppress(Exception):
+            other.execute("LOCK TABLE numbers IN EXCLUSIVE MODE")
+        other.execute("ROLLBACK")
+        charging.join()
+    assert told == ["reserved"]
+    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+
+
+def test_who_waits_too_long_for_another_is_told_so(path: str) -> None:
+    Ledger.open(path).close()
+    with raw(path) as other, Ledger.open(path, timeout=0.1) as ledger:
+        other.execute("BEGIN; LOCK TABLE numbers IN EXCLUSIVE MODE")
+        with pytest.raises(TransientError, match="locked by another process"):
+            ledger.charge(*CHARGE)
+        other.execute("ROLLBACK")
+        assert ledger.charge(*CHARGE) == "reserved"
+
+
+# Kills
+
+
+def kill_at(place: str, statement: int) -> Callable[[], None]:
+    """Walk, and die before the given statement is sent."""
+
+    def act() -> None:
+        left, kept = iter(range(statement)), ledgerserver._commit
+
+        def step() -> None:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        class Deadly(ledgerserver.Statements):
+            def execute(self, query: str, values: Any = (), /) -> Any:
+                step()
+                return super().execute(query, values)
+
+        def commit(db: Any, place: str) -> None:
+            step()
+            kept(db, place)
+            step()
+
+        ledgerserver.Statements, ledgerserver._commit = Deadly, commit  # type: ignore[misc]
+        with Ledger.open(place) as ledger:
+            walk(ledger)
+
+    return act
+
+
+def test_a_killed_job_leaves_a_whole_ledger_and_resumes(path: str) -> None:
+    """At statements of making the ledger, of charges and before and after commits; each time it goes on from there."""
+    partial = 0
+    for statement in (*range(0, 120, 24), *(random.Random(7).randrange(60) for _ in range(20))):
+        killed = os.WIFSIGNALED(in_child(kill_at(path, statement)))
+        with raw(path) as db:
+            made = db.execute("SELECT to_regclass('dpscale_ledger.releases')").fetchone()[0]
+        found = rows(path) if made else {}  # type: ignore[arg-type]
+        partial += killed and 0 < len(found) < len(RELEASES)
+        assert list(found) == RELEASES[: len(found)]
+        if made:
+            with Ledger.open(path) as ledger:
+                ledger.verify()
+    assert partial >= 2
+    with Ledger.open(path) as ledger:
+        walk(ledger)
+    assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)  # type: ignore[arg-type]
+
+
+# Lost connections
+
+
+class Wire:
+    """A port before the server's, which can be cut before or after a COMMIT is handed on."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self._behind, self.cut, self.open = free_port(), port, "", True
+        self.cuts = 0
+        self._door = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                if not self.open:
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._behind))
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._hand_on, args=(source, sink, near), daemon=True).start()
+
+    def _hand_on(self, source: socket.socket, sink: socket.socket, near: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self.cut and source is near and b"COMMIT\0" in data:
+                    self._end(data, source, sink)
+                    return
+                sink.sendall(data)
+        for one in (source, sink):
+            one.close()
+
+    def _end(self, data: bytes, near: socket.socket, far: socket.socket) -> None:
+        before, self.cut, self.cuts = self.cut == "before", "", self.cuts + 1
+        near.shutdown(socket.SHUT_RDWR)
+        if not before:
+            far.sendall(data)
+        far.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._door.close()
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    made = Wire(server.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_lost_at_commit_charges_once(server: Server, path: str, wire: Wire, when: str) -> None:
+    with Ledger.open(server.address(path.rsplit("/", 1)[1], wire.port)) as ledger:
+        ledger.set_cap("adult", 1.5, DELTA)
+        wire.cut = when
+        assert ledger.charge(*CHARGE) == "reserved"  # it would not fit twice
+        wire.cut = when
+        ledger.decide("r1", 0, DIGEST)
+        wire.cut = when
+        assert ledger.commit("r1") == "committed"
+        assert wire.cuts == 3
+        ledger.verify()
+    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+
+
+def test_where_it_cannot_be_asked_again_nothing_is_told_to_be_charged(server: Server, path: str, wire: Wire) -> None:
+    with Ledger.open(server.address(path.rsplit("/", 1)[1], wire.port), timeout=0.3) as ledger:
+        wire.cut, wire.open = "after", False
+        with pytest.raises(TransientError) as lost:
+            ledger.charge(*CHARGE)
+        assert lost.value.exit_code == 75
+        wire.open = True
+        assert ledger.charge(*CHARGE) == "reserved"
+    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+
+
+def test_a_server_that_stops_between_charge_and_draw(server: Server, path: str) -> None:
+    with Ledger.open(path, timeout=0.2) as ledger, Ledger.open(path) as patient:
+        ledger.charge(*CHARGE)
+        server.stop()
+        with pytest.raises(TransientError, match=r"was lost|cannot be reached"):
+            ledger.commit("r1")
+        with pytest.raises(TransientError, match="cannot be reached"):
+            Ledger.open(path)
+        told: list[str] = []
+        waiting = threading.Thread(target=lambda: told.append(patient.commit("r1")))
+        waiting.start()
+        server.start()
+        waiting.join()
+        assert told == ["committed"]
+        assert ledger.charge(*CHARGE) == "committed"
+        ledger.verify()
+
+
+# Tampering
+
+TAMPERING = [
+    "DELETE FROM releases", "TRUNCATE releases", "DELETE FROM caps", "UPDATE caps SET epsilon = 100",
+    "UPDATE releases SET cost = '{}'", "UPDATE releases SET seq = 77 WHERE release = 'r1'",
+    "UPDATE releases SET state = 'reserved' WHERE release = 'r1'",
+    "UPDATE releases SET state = 'released', released_at = 'x' WHERE release = 'r2'",
+    "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ('r9', 'adult', '" + DIGEST
+    + "', '{}', 'reserved', 'now')",
+    "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ('r1', 'adult', '" + DIGEST
+    + "', '{}', 'reserved', 'now') ON CONFLICT (release) DO UPDATE SET cost = '{}'",
+    "UPDATE identity SET id = '" + "c" * 32 + "'", "INSERT INTO identity VALUES ('" + "c" * 32 + "')",
+    "DELETE FROM rounds", "INSERT INTO rounds (release, round, digest) VALUES ('r1', 1, '" + DIGEST + "')",
+    "UPDATE numbers SET seq = 0", "DELETE FROM numbers", "DELETE FROM protections",
+]  # fmt: skip
+
+
+def fill(ledger: Ledger) -> None:
+    ledger.set_cap("adult", 5.0, DELTA)
+    ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
+    ledger.commit("r1")
+    ledger.charge("adult", "r2", gaussian(1), DIGEST, 1.0, DELTA)
+    ledger.decide("r2", 0, DIGEST)
+
+
+def test_the_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
+    import psycopg
+
+    fill(ledger)
+    before = ledger.summary()
+    with raw(path) as db:
+        for statement in TAMPERING:
+            with pytest.raises(psycopg.Error):
+                db.execute(statement)
+        assert ledger.summary() == before
+        db.execute("SET session_replication_role = replica")  # which leaves triggers out
+        for statement in ("DELETE FROM releases WHERE release = 'r2'", "UPDATE caps SET epsilon = 100"):
+            db.execute(statement)
+    with pytest.raises(BudgetError, match="numbered"):
+        ledger.verify()
+
+
+@pytest.mark.parametrize("statement", [
+    "DROP TRIGGER releases_delete ON releases", "ALTER TABLE caps DISABLE TRIGGER ALL",
+    "CREATE OR REPLACE FUNCTION caps_update() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+])  # fmt: skip
+def test_a_ledger_without_its_triggers_is_refused(ledger: Ledger, path: str, statement: str) -> None:
+    with raw(path) as db:
+        db.execute(statement)
+    with pytest.raises(BudgetError, match="another schema"):
+        Ledger.open(path)
+
+
+# Addresses, users, servers
+
+
+@pytest.mark.parametrize("written", [
+    "postgresql://me:hunter2@db/budget", "postgresql://me@db/budget", "postgresql://db/budget?password=hunter2",
+    "postgresql://db/budget?user=hunter2", "postgresql://db/budget?passfile=hunter2", "postgresql://db/?hunter2",
+    "postgresql://db", "postgresql://db:hunter2/budget", "postgresql://db/a/b", "mysql://me:hunter2@db/x",
+    "postgresql://db/x?options=hunter2", "postgresql://db/x#hunter2", "postgresql://db/password=hunter2",
+])  # fmt: skip
+def test_an_address_with_credentials_or_without_sense_is_refused_and_not_repeated(tmp_path: Path, written: str) -> None:
+    job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": written})
+    for act in (lambda: Ledger.open(written), lambda: dp.run(job, tmp_path / "run")):
+        with pytest.raises(JobError, match=r"postgresql://HOST/DATABASE") as refused:
+            act()
+        assert refused.value.field == "privacy.ledger"
+        assert "hunter2" not in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_an_address_says_is_what_libpq_is_told() -> None:
+    assert address.connection("postgresql://db.example:6432/budget?sslmode=verify-full") == {
+        "host": "db.example", "port": "6432", "dbname": "budget", "sslmode": "verify-full",
+    }  # fmt: skip
+    assert address.connection("postgresql:///budget?host=/run/pg") == {"host": "/run/pg", "dbname": "budget"}
+    assert address.connection("postgresql://[::1]/a%20b") == {"host": "::1", "dbname": "a b"}
+
+
+def test_without_the_driver_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": "postgresql://db/budget"})
+    with pytest.raises(JobError, match=r"psycopg cannot be imported.*pip install \"dpscale\[postgres\]\""):
+        dp.run(job, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("change", "said", "kind"), [
+    ({"PGPASSWORD": "wrong-word"}, "does not let this user in", JobError),
+    ({"PGUSER": "nobody-known"}, "does not let this user in", JobError),
+])  # fmt: skip
+def test_who_is_not_let_in(
+    path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str, kind: type[DpscaleError]
+) -> None:
+    for name, value in change.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(kind, match=said) as refused:
+        Ledger.open(path)
+    for word in (*change.values(), os.environ["PGUSER"], os.environ["PGPASSWORD"]):
+        assert word not in str(refused.value).replace("dpscale of", "").replace("of dpscale", "")
+
+
+def test_a_worker_tells_why_it_cannot_ask_the_ledger(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unreached(path) == ""
+    monkeypatch.setenv("DPSCALE_LEDGER", "postgresql://127.0.0.1:1/none")
+    assert "cannot be reached" in unreached(path)
+    monkeypatch.delenv("DPSCALE_LEDGER")
+    monkeypatch.setenv("PGPASSWORD", "wrong-word")
+    assert "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment" in unreached(path)
+
+
+def test_a_passfile_lets_in(server: Server, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passfile = tmp_path / "passfile"
+    passfile.write_text(f"127.0.0.1:{server.port}:*:dpscale:{os.environ['PGPASSWORD']}\n")
+    passfile.chmod(0o600)
+    monkeypatch.delenv("PGPASSWORD")
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    Ledger.open(path).close()
+
+
+def test_a_database_or_a_ledger_that_is_not_there(server: Server, path: str) -> None:
+    with pytest.raises(JobError, match="names a database that is not there"):
+        Ledger.open(server.address("nowhere"))
+    with pytest.raises(JobError, match="does not exist"):
+        Ledger.open(path, create=False)
+
+
+def test_another_user_needs_rights_and_no_more_than_those_that_are_told(path: str, monkeypatch: Any) -> None:
+    with Ledger.open(path) as ledger, raw(path) as db:
+        ledger.set_cap("adult", 5.0, DELTA)
+        db.execute("DROP ROLE IF EXISTS clerk")
+        db.execute(f"CREATE ROLE clerk LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
+        monkeypatch.setenv("PGUSER", "clerk")
+        with pytest.raises(BudgetError, match="grant USAGE on schema dpscale_ledger and SELECT, INSERT, UPDATE"):
+            Ledger.open(path)
+        db.execute("GRANT USAGE ON SCHEMA dpscale_ledger TO clerk")
+        db.execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA dpscale_ledger TO clerk")
+        with Ledger.open(path) as clerks:
+            walk(clerks)
+            clerks.verify()
+
+
+def test_the_schema_is_that_of_the_file() -> None:
+    """Column by column, so that a history moves either way."""
+    from dpscale.ledger.file import expected_schema
+
+    for kind, name, made in expected_schema():
+        if kind == "table" and name in serverschema.ROWS:
+            columns = [line.strip().split()[0] for line in made.split("(", 1)[1].splitlines()[1:]]
+            known = [part.split()[0] for part in serverschema.TABLES[name].replace("\n", " ").split(", ")]
+            assert set(columns) - {"UNIQUE"} <= set(known), name
+
+
+def charge_and_answer(place: str, number: int, answers: Any) -> None:
+    with Ledger.open(place) as ledger:
+        answers.put(ledger.charge("adult", f"r{number}", gaussian(0.01), DIGEST))
+
+
+@pytest.mark.slow
+def test_a_hundred_charges_of_thirty_processes_are_all_there(path: str) -> None:
+    context = multiprocessing.get_context("forkserver")
+    answers = context.Queue()
+    for start in range(0, 90, 30):
+        many = [context.Process(target=charge_and_answer, args=(path, start + k, answers)) for k in range(30)]
+        for one in many:
+            one.start()
+        for one in many:
+            one.join()
+    assert [answers.get() for _ in range(90)] == ["reserved"] * 90
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+
+
+# Moved and closed
+
+
+@pytest.fixture(params=["to the server", "to a file", "between servers", "between files"])
+def ends(request: Any, server: Server, tmp_path: Path) -> tuple[str, str]:
+    """The old place of a ledger, with some history, and the new one."""
+    kinds = {"to the server": "fs", "to a file": "sf", "between servers": "ss", "between files": "ff"}[request.param]
+    files = (str(tmp_path / f"{number}.sqlite") for number in range(2))
+    source, target = (next(files) if kind == "f" else server.database() for kind in kinds)
+    with Ledger.open(source) as ledger:
+        fill(ledger)
+    return source, target
+
+
+def told(place: str) -> dict[str, Any]:
+    with Ledger.open(place, create=False) as ledger:
+        ledger.verify()
+        summary = ledger.summary()
+        return {"name": ledger.name, "datasets": summary["datasets"]}
+
+
+def refusals(ledger: Ledger) -> Iterator[Callable[[], object]]:
+    """All that would change a ledger, or ask it to be charged, on what was there and what is new."""
+    for release in ("r1", "r2", "r3"):
+        yield lambda release=release: ledger.charge("adult", release, gaussian(1), DIGEST)  # type: ignore[misc]
+    yield lambda: ledger.charge(*CHARGE, reserve=False)
+    yield lambda: ledger.decide("r2", 1, DIGEST)
+    yield lambda: ledger.commit("r2")
+    yield lambda: ledger.set_cap("adult", 9.0, DELTA)
+
+
+def test_a_history_moves_whole_and_the_old_ledger_is_closed_for_good(ends: tuple[str, str], tmp_path: Path) -> None:
+    source, target = ends
+    before = told(source)
+    with Ledger.open(source) as early:  # as a job that has it open
+        done = CliRunner().invoke(main, ["ledger", "copy", source, target])
+        assert done.exit_code == 0, done.output
+        with Ledger.open(source) as late:
+            for old in (early, late):
+                for act in refusals(old):
+                    with pytest.raises(BudgetError, match=r"closed for good: its history moved to") as closed:
+                        act()
+                    assert target in str(closed.value)
+    assert told(source) == told(target) == before
+    shown = CliRunner().invoke(main, ["ledger", "show", source])
+    assert shown.output.startswith(f"closed for good: the history moved to {target}")
+    with Ledger.open(target) as ledger:
+        assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "committed"
+        ledger.commit("r2")
+        ledger.charge("adult", "r3", gaussian(0.1), DIGEST)
+        ledger.verify()
+    with Ledger.open(source) as ledger:
+        assert ledger.move(target) == 3 - 1  # again: nothing changes
+        with pytest.raises(BudgetError, match="moved to"):
+            ledger.move(tmp_path / "third.sqlite")
+    assert not (tmp_path / "third.sqlite").exists()
+    assert len(rows(target)) == 3  # type: ignore[arg-type]
+
+
+def test_triggers_hold_a_closed_ledger_too(ends: tuple[str, str]) -> None:
+    """As an older process would try that had it open."""
+    import psycopg
+
+    with Ledger.open(ends[0]) as ledger:
+        ledger.move(ends[1])
+    for statement in ("INSERT INTO rounds (release, round, digest) VALUES ('r2', 5, '" + DIGEST + "')",
+                      "UPDATE releases SET state = 'committed', committed_at = 'x' WHERE release = 'r2'",
+                      "INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES ('adult', 9, 0.1, 'now')",
+                      "DELETE FROM closed", "UPDATE closed SET moved_to = 'x'"):  # fmt: skip
+        with raw(ends[0]) as db, pytest.raises((psycopg.Error, sqlite3.Error), match=r"closed|stay"):
+            db.execute(statement)
+
+
+def test_what_has_a_ledger_is_no_target_and_the_old_one_stays_open(ends: tuple[str, str]) -> None:
+    source, target = ends
+    Ledger.open(target).close()
+    with Ledger.open(source) as ledger:
+        with pytest.raises(JobError, match=r"target: there is a ledger at .*a place where there is none"):
+            ledger.move(target)
+        assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
+
+
+def test_a_target_that_cannot_be_made_leaves_the_old_one_open(ends: tuple[str, str], server: Server) -> None:
+    with Ledger.open(ends[0]) as ledger:
+        for target in ("/proc/none/x.sqlite", server.address("nowhere"), "postgresql://127.0.0.1:1/x"):
+            with pytest.raises(DpscaleError):
+                ledger.move(target)
+        assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_around_the_closing_leaves_no_two_open_and_a_repeat_finishes(ends: tuple[str, str], when: str) -> None:
+    source, target = ends
+
+    def act() -> None:
+        from dpscale.ledger import rows as ledgerrows
+
+        def deadly(kept: Callable[..., Any]) -> Callable[..., Any]:
+            def killed(*arguments: Any) -> Any:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            return killed
+
+        if when == "before":
+            ledgerrows.insert_closed = deadly(ledgerrows.insert_closed)
+        else:  # closed, and the new one is not there yet
+            os.link = deadly(os.link)
+            kept = ledgerserver._commit
+
+            def commit(db: Any, place: str) -> None:
+                if place == target:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                kept(db, place)
+
+            ledgerserver._commit = commit
+        with Ledger.open(source) as ledger:
+            ledger.move(target)
+
+    before = told(source)
+    assert os.WIFSIGNALED(in_child(act))
+    with pytest.raises(JobError, match="does not exist"):
+        Ledger.open(target, create=False)
+    with Ledger.open(source) as ledger:
+        assert (ledger.summary()["moved_to"] is None) == (when == "before")
+        assert ledger.move(target) == 2
+    assert told(target) == before
+
+
+def test_a_run_whose_ledger_moves_goes_on_where_it_moved_to(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = server.database(), server.database()
+    job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": first}, engine={"scheduler":
+                "synchronous"})  # fmt: skip
+    (run := tmp_path / "run").mkdir()
+    monkeypatch.setenv("PGPASSWORD", os.environ["PGPASSWORD"])
+    assert CliRunner().invoke(main, ["run", str(job), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    for file in run.rglob("*"):
+        if file.is_file():
+            assert os.environ["PGPASSWORD"].encode() not in file.read_bytes()
+    assert audit_run(run, first).sound
+    with Ledger.open(first) as ledger:
+        assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
+        ledger.move(second)
+    with pytest.raises(BudgetError, match="moved to") as closed:
+        dp.run(job, tmp_path / "new")
+    assert second in str(closed.value)
+    monkeypatch.setenv("DPSCALE_LEDGER", second)
+    dp.run(job, tmp_path / "new")
+    assert {state for _, state in rows(second).values()} == {"released"}  # type: ignore[arg-type]
+    assert (len(rows(first)), len(rows(second))) == (1, 2)  # type: ignore[arg-type]
