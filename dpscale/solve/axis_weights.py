@@ -24,9 +24,9 @@ from dpscale.solve.weighed import SECONDS, Point, Profiles, Weighed
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]
-STEPS, FLAT = 12, 1e-8
-TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-6, 1e-3
-EVALUATIONS, ENOUGH = 24, 1e-7
+STEPS, FLAT = 12, 2e-6
+TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
+EVALUATIONS, ENOUGH = 24, 1e-6
 LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: what one look at J is, and what all may be
 TILT = 0.4
 MOVED, NEAR = 1e-3, 1e-9
