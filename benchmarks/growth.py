@@ -130,8 +130,8 @@ def main() -> None:
             exponent = math.log(found["seconds"] / last[1]) / math.log(work / last[0]) if last else math.nan
             last = (work, found["seconds"])
             print(f"{kind:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}{exponent:10.2f}")
-            figures |= {f"{kind} {size}, CPU seconds": found["seconds"], f"{kind} {size}, GiB": found["peak"]}
-            figures |= {f"{kind} {size}, exponent": exponent} if exponent == exponent else {}
+            figures |= {f"{kind} {size}, CPU seconds": found["seconds"], f"{kind}, exponent": exponent}
+            figures[f"{kind}, GiB"] = max(found["peak"], figures.get(f"{kind}, GiB", 0.0))
     if given.save:
         results.save("growth", figures)
 

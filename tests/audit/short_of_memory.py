@@ -48,11 +48,17 @@ def mapped(name: str) -> int:
     return int(lines[name].split()[0]) * 1024
 
 
-def tell_everything() -> None:
-    """The planted fault: errors as their makers word them."""
+def tell_everything(rows: int) -> None:
+    """The planted fault: errors as their makers word them, with the size of the table that was in sight of them."""
     from dpscale import discreet
 
-    discreet._told = lambda error, what: RuntimeError(f"{what}: {error}")
+    discreet._told = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
+
+
+def rows_of(run: str) -> int:
+    import pyarrow.parquet
+
+    return int(pyarrow.parquet.ParquetFile(Path(run).parent / "data" / "x.parquet").metadata.num_rows)
 
 
 def child(run: str, extra: int | None, planted: bool) -> tuple[int, str, int]:
@@ -65,13 +71,13 @@ def child(run: str, extra: int | None, planted: bool) -> tuple[int, str, int]:
         files = [os.path.join(place, name) for name in ("stderr", "grown")]
         pid = os.fork()
         if pid == 0:
-            work(str(again), extra, planted, *files)
+            work(str(again), extra, planted and rows_of(run), *files)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         told, grown = (Path(name).read_text() if os.path.exists(name) else "" for name in files)
         return code, told.replace(place, "PLACE"), int(grown or 0)
 
 
-def work(run: str, extra: int | None, planted: bool, told: str, grown: str) -> None:
+def work(run: str, extra: int | None, planted: int, told: str, grown: str) -> None:
     signal.alarm(SECONDS)  # a library that cannot start a thread may wait for it for ever
     descriptor = os.open(told, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 2)
@@ -79,7 +85,7 @@ def work(run: str, extra: int | None, planted: bool, told: str, grown: str) -> N
     code = 1
     try:
         if planted:
-            tell_everything()
+            tell_everything(planted)
         from dpscale.cli.commands import main
 
         before = mapped("VmSize")
