@@ -12,10 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -105,12 +102,6 @@ def amount(kind: str, size: int) -> float:
     return math.comb(size, 2) if kind == "attributes" else math.comb(size, 3) + math.comb(size, 2) + size
 
 
-def apart(kind: str, size: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", json.dumps([kind, size])]
-    nothing = os.environ | {"DPSCALE_STORE": "off"}
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=nothing).stdout)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="*", default=list(SIZES), choices=list(SIZES))
@@ -126,7 +117,7 @@ def main() -> None:
     for kind in given.kinds:
         last: tuple[float, float] | None = None
         for size in (*SIZES[kind], *(LARGE.get(kind, ()) if given.large else ())):
-            found, work = apart(kind, size), amount(kind, size)
+            found, work = results.apart(__file__, [kind, size]), amount(kind, size)
             exponent = math.log(found["seconds"] / last[1]) / math.log(work / last[0]) if last else math.nan
             last = (work, found["seconds"])
             print(f"{kind:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}{exponent:10.2f}")

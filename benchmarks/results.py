@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
@@ -33,6 +35,16 @@ def save(name: str, figures: Mapping[str, float | str]) -> None:
     kept = {key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for key, value in figures.items()}
     path.write_text(json.dumps({"run": told(), "figures": kept}, indent=2, ensure_ascii=False) + "\n")
     print(f"saved in {path.parent.name}/{path.name}; python benchmarks/tables.py puts it into the README")
+
+
+def apart(script: str, what: object) -> dict[str, float]:
+    """What a script prints as JSON for `--one`, in a process of its own, with nothing solved before."""
+    command = [sys.executable, script, "--one", json.dumps(what)]
+    nothing = os.environ | {"DPSCALE_STORE": "off"}
+    found: dict[str, float] = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=nothing).stdout
+    )
+    return found
 
 
 def told() -> str:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
-import sys
 import time
 
 import results
@@ -38,13 +35,6 @@ def planned(cells: int, family: str, mechanism: str) -> dict[str, float]:
     return {"seconds": seconds, "rmse": made.rmse(), "gap": made.optimality_gap, "least": ratio, "peak": peak}
 
 
-def apart(cells: int, family: str, mechanism: str) -> dict[str, float]:
-    """The same in a process of its own, with nothing solved before."""
-    command = [sys.executable, __file__, "--one", json.dumps([cells, family, mechanism])]
-    nothing = os.environ | {"DPSCALE_STORE": "off"}
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=nothing).stdout)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, nargs="*", default=CELLS)
@@ -59,7 +49,7 @@ def main() -> None:
     for family in FAMILIES:
         for cells in given.cells:
             for mechanism in MECHANISMS:
-                found = apart(cells, family, mechanism)
+                found = results.apart(__file__, [cells, family, mechanism])
                 told = f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 / 2**27:9,.2f}"
                 print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}{told}")
                 if mechanism == MECHANISMS[-1]:
