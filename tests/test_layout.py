@@ -66,7 +66,7 @@ def pipelines(tmp_path_factory):
     return place
 
 
-JOBS = ["main", pytest.param("adaptive", marks=pytest.mark.slow), pytest.param("census", marks=pytest.mark.slow)]
+JOBS = ["adaptive", pytest.param("main", marks=pytest.mark.slow), pytest.param("census", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("name", JOBS)  # the steps are the same; that the others' job files run is tested below

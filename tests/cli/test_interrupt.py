@@ -28,7 +28,7 @@ def command(*arguments):
     return found.returncode, found.stdout, found.stderr
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("scheduler", [pytest.param("synchronous", marks=pytest.mark.slow), "threads"])
 def test_a_run_stopped_from_the_keyboard_says_so_and_goes_on(tmp_path, scheduler):
     sets = [{"family": "prefix", "degree": 2}, {"family": "range", "degree": 1}]
     job, run = write(tmp_path, workload=sets, mechanism={"name": "identity"}), tmp_path / "run"

@@ -58,9 +58,9 @@ def secured(certificates):
 @pytest.fixture(scope="package")
 def shared(certificates):
     """Two workers of a thread each, over TLS."""
-    from distributed import LocalCluster, Security
+    import distributed
 
-    class Told(LocalCluster):
+    class LocalCluster(distributed.LocalCluster):
         """Dask's own ends in a KeyError when a worker it was never told of is gone: one killed while it registers."""
 
         def _update_worker_status(self, op, msg):
@@ -68,8 +68,8 @@ def shared(certificates):
                 super()._update_worker_status(op, msg)
 
     with configured(certificates):
-        made = Told(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-                    protocol="tls://", security=Security(), host="127.0.0.1")  # fmt: skip
+        made = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+                            protocol="tls://", security=distributed.Security(), host="127.0.0.1")  # fmt: skip
     with made:
         yield made
 

@@ -27,7 +27,7 @@ def mixes(demands):
     return {one: n for one, n in demands.counts.items() if len({type(term) for term, _ in one}) > 1 and len(one) > 1}
 
 
-@pytest.mark.parametrize("power", [1 / 2, 1 / 3])
+@pytest.mark.parametrize("power", [1 / 2, pytest.param(1 / 3, marks=pytest.mark.slow)])
 def test_merged_sums_add_up_to_nearly_the_same(power):
     noise = "gaussian" if power == 1 / 2 else "laplace"
     demands = demands_of(by_set(4))
@@ -71,6 +71,7 @@ def test_the_curve_tells_its_values_without_solving(families):
     assert point.value == pytest.approx(solved.value, rel=3e-6)
 
 
+@pytest.mark.slow
 def test_a_search_over_merged_sums_finds_what_one_over_all_finds():
     demands = demands_of(by_set(1, "affine"))
     found = search(demands, "gaussian", along_curve(demands))

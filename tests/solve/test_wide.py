@@ -61,6 +61,7 @@ def test_two_levels_lose_little_and_say_how_much(family, mechanism, size, reques
     assert made.accuracy.total_error(asked) == pytest.approx(made.error, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_cells")
 def test_several_families_on_one_wide_axis():
     asked = Workload(Domain({"a": 400, "b": 3})).add("marginal", degree=2).add("prefix", attributes=[("a",)])

@@ -63,6 +63,7 @@ def errors(adult, release, sets) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_all_3_way_marginals_by_residual_planner(adult):
     release = run(adult, "marginals", [{"family": "marginal", "degree": 3}], "residual-planner")
     sets = list(combinations(release.domain.names, 3))

@@ -56,6 +56,7 @@ def scores(release):
             yield part.name, (answers - part.answers(names, counts)) / errors
 
 
+@pytest.mark.slow
 def test_answers_have_the_errors_that_are_told(release):
     assert any(factor.kind == "nested" for block in release.plan.blocks for factor in block.factors)
     for name, found in scores(release):

@@ -22,7 +22,7 @@ def attribute(**table):
     return Domain.from_dict({"attributes": {"x": table}})["x"]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_every_value_goes_to_the_cell_of_the_oracle(data):
     one = data.draw(domains(most=1)).attributes[0]
