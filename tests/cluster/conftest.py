@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 
 import dask
-import distributed  # noqa: F401  (it adds its defaults to Dask's configuration, which tests then change for a while)
+import distributed
 import pytest
 import yaml
 
@@ -58,7 +58,6 @@ def secured(certificates):
 @pytest.fixture(scope="package")
 def shared(certificates):
     """Two workers of a thread each, over TLS."""
-    import distributed
 
     class LocalCluster(distributed.LocalCluster):
         """Dask's own ends in a KeyError when a worker it was never told of is gone: one killed while it registers."""
