@@ -41,7 +41,8 @@ def run(
     state = planned.begun(first, measured(first, exact, secret, head))
     if not planned.candidates:
         return state
-    shard = packed(map(exact, planned.candidates), planned.candidates, state.groups, state.rows)
+    ones = set(planned.counted) - set(planned.candidates)
+    shard = packed(map(exact, planned.counted), planned.counted, state.groups, state.rows, ones)
     while (selection := planned.selection(state)) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.believed(missing), missing))

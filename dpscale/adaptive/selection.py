@@ -56,6 +56,8 @@ def draw_chosen(
     stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
     """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
+    if not selection.count:
+        return ()
     urn = Urn(scores, scale_for(selection.beta, sensitivity(selection, rows_per_unit)))
     chosen: list[AttributeSet] = []
     for rank in range(selection.count):

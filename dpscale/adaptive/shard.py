@@ -8,7 +8,7 @@ candidate has cells, only the cells that hold any are kept; distances are the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +72,7 @@ class Distances:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Exact counts of some candidates over groups."""
+    """Exact counts of some candidates over groups, and of 1-ways over cells where they may be measured again."""
 
     tables: Mapping[AttributeSet, Counts | Held] = field(repr=False)
 
@@ -91,13 +91,21 @@ class Shard:
 
 
 def packed(
-    marginals: Iterable[ExactMarginal], sets: Sequence[AttributeSet], groups: Mapping[str, Groups], rows: int
+    marginals: Iterable[ExactMarginal],
+    sets: Sequence[AttributeSet],
+    groups: Mapping[str, Groups],
+    rows: int,
+    whole: Collection[AttributeSet] = (),
 ) -> Shard:
-    """The shard of those of the marginals (over cells) that are among `sets`. `rows`: about how many records."""
+    """The shard of those of the marginals (over cells) that are among `sets`, over groups but for those in `whole`.
+
+    `rows`: about how many records.
+    """
     wanted, tables = set(sets), dict[AttributeSet, Counts | Held]()
     for one in marginals:
         if one.attributes in wanted:
-            counts = coarsened(one.counts, [groups[name] for name in one.attributes])
+            grouped = [] if one.attributes in whole else [groups[name] for name in one.attributes]
+            counts = coarsened(one.counts, grouped)
             tables[one.attributes] = _held(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
     return Shard(tables)
 

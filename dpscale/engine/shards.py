@@ -7,6 +7,7 @@ state lives on a worker, for estimates are sent along with what is asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,7 +33,10 @@ SHARES = 2  # shards a thread: enough to end together, and few, since every roun
 
 @dataclass(eq=False)
 class Shards:
-    """Shards of the candidates under the groups that were chosen. `count` makes the handles of a pass."""
+    """Shards of the candidates under the groups that were chosen, and of sets that are held over their cells, `whole`.
+
+    `count` makes the handles of a pass.
+    """
 
     engine: Engine
     domain: Domain
@@ -40,6 +44,7 @@ class Shards:
     count: Count
     groups: Mapping[str, Groups]
     rows: int
+    whole: frozenset[AttributeSet] = frozenset()
     _held: list[tuple[Handle, frozenset[AttributeSet]]] = field(default_factory=list, repr=False)
     _names: set[AttributeSet] = field(default_factory=set, repr=False)
     _bytes: int = 0
@@ -95,7 +100,8 @@ class Shards:
         for start in range(0, len(handles), many):
             layouts, flats = one.shards[start : start + many], handles[start : start + many]
             mine = [names for layout in layouts for names in layout.sets if names in wanted]
-            items.append((layouts, mine, self.groups, self.rows, *flats))
+            whole = self.whole.intersection(mine)
+            items.append((layouts, mine, self.groups, self.rows, whole, *flats))
         kept = self.engine.keep(pack, items, "pack")
         return [(handle, mine) for handle, (_, mine, *_) in zip(kept, items, strict=True)]
 
@@ -106,19 +112,23 @@ class Shards:
         """Bytes of packed sets, by public and released numbers."""
         total = 0
         for names in sets:
-            cells = 1
-            for name in names:
-                cells *= self.groups[name].count
+            grouped = (self.groups[name].count for name in names)
+            cells = self.domain.cells(names) if names in self.whole else math.prod(grouped)
             total += packed_bytes(cells, self.rows)
         return total
 
 
 def pack(
-    layouts: Sequence[Layout], sets: list[AttributeSet], groups: Mapping[str, Groups], rows: int, *flats: Counts
+    layouts: Sequence[Layout],
+    sets: list[AttributeSet],
+    groups: Mapping[str, Groups],
+    rows: int,
+    whole: frozenset[AttributeSet],
+    *flats: Counts,
 ) -> Shard:
     """The shard of some counted layouts."""
     counted = zip(layouts, flats, strict=True)
-    return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows)
+    return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows, whole)
 
 
 def shard_distances(shard: Shard, believed: Believed, sets: list[AttributeSet]) -> Distances:

@@ -40,7 +40,13 @@ class Options(Shares):
     rounds: int = setting(
         9, "a whole number from 1 to 10000", "how many rounds would measure every candidate once", ge=1, le=10_000
     )
-    degree: int = setting(2, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
+    degree: int = setting(
+        3,
+        "a whole number from 2 to 6",
+        "the largest set that is measured, beyond pairs where cells are few",
+        ge=2,
+        le=6,
+    )
     chains: int = setting(1, "a whole number from 0 to 10", "how often pairs are held against chains", ge=0, le=10)
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.graphical import Graphical
-from dpscale.mechanisms.aim.schedule import Inside, Targets, by_overlap, fewer, vain
+from dpscale.mechanisms.aim.schedule import FEWER, Inside, Plainly, Targets, by_overlap, vain
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
@@ -50,7 +50,7 @@ class Options(Shares):
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Plainly):
     """How it spends: as in the paper, but for the 1-ways' share and several sets a round."""
 
     ones: Fraction
@@ -62,7 +62,7 @@ class Rounds:
 
     @property
     def fewer(self) -> str:
-        return fewer(self.degree)
+        return "set mechanism.degree = 2" if self.degree > 2 else FEWER
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, self.degree
@@ -70,14 +70,14 @@ class Rounds:
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         return self.ones * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        return (beta - self.ones * beta) / min(self.measured, max(candidates, 1))
+    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
+        return (beta - self.ones * beta) / min(self.measured, max(len(candidates), 1))
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ_s c_s |r ∩ s|."""
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: int) -> int:
+    def batch(self, candidates: Sequence[AttributeSet]) -> int:
         return self.sets
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:

@@ -81,8 +81,8 @@ class Half(Batched):
 
     edges: int = 1
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        return (beta - attributes * self.one_way_cost(beta, attributes, candidates)) / max(self.edges, 1)
+    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
+        return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(self.edges, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class Tree(Chosen):
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Tree:
     """What the tree will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1)
+    schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
     own = asked(question, schedule, Graphical(options.grain), weighted=False)
     heads = joined(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))

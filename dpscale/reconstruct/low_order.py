@@ -2,8 +2,9 @@
 
 Every table is expected to be what the tables inside it imply; its own noisy residual says how it departs from that,
 and `shrink` weighs the two. A pair's expectation is the product of its 1-ways or, where that explains the noisy pair
-better, a chain a — c — b of two other pairs (`chains`): other noise, so it may be held against the pair's own. A pair
-that was not measured is its strongest chain, the one farthest from independence.
+better, a chain a — c — b of two other pairs (`chains`): other noise, so it may be held against the pair's own. A chain
+helps much where codes lie in order and misleads where they do not, so a pair is the mean of what the product and what
+the chain make of it. A pair that was not measured is its strongest chain, the one farthest from independence.
 
 Between few steps that see everything (the law of departures; which tables there are) every table is a piece of work of
 its own. They go by chunks through `each`, which may make tasks of them: no byte depends on it.
@@ -59,10 +60,13 @@ def low_order(
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
-    model = _with(model, _shrunk(model, pairs, {}, each))
+    alone = _shrunk(model, pairs, {}, each)
+    model = _with(model, alone)
     for _ in range(chains if pairs else 0):
         nearest = _by_chunks(each, partial(_nearest, Links.of(model)), pairs)
-        model = LowOrder(ones, groups, _shrunk(model, pairs, nearest, each), model.total)
+        chained = _shrunk(model, pairs, nearest, each)
+        both = {names: (alone[names] + table) / 2 for names, table in chained.items()}
+        model = LowOrder(ones, groups, both, model.total)
     if chains and model.tables:
         left: list[AttributeSet] = [names for names in wanted if len(names) == 2 and names not in pairs]
         sought = {names: model.cells(names) for names in left}

@@ -23,6 +23,11 @@ class NoisyCounts:
     values: Array
     variance: float
 
+    def averaged(self, other: NoisyCounts) -> NoisyCounts:
+        """With another measurement, by inverse variance."""
+        mine, theirs = 1 / self.variance, 1 / other.variance
+        return NoisyCounts((self.values * mine + other.values * theirs) / (mine + theirs), 1 / (mine + theirs))
+
     @cached_property
     def shrunk(self) -> Array:
         """Posterior means, made once."""
@@ -50,12 +55,18 @@ def with_groups(
 ) -> Array:
     """The counts over cells, rescaled within each group to what all measurements say of the group.
 
-    `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none).
+    `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none). The sum of a
+    group is taken as it was measured; that of a group of one cell is shrunk as cells are.
     """
-    counted = 1 / (noisy.variance * groups.widths)
+    raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
     other = precision / (1 - 1 / groups.count)
-    said = (coarsened(noisy.values, [groups]) * counted + (total / groups.count + residual) * other) / (counted + other)
-    variance = 1 / (counted + other)
-    said = np.maximum(said + (total - said.sum()) * variance / variance.sum(), LEAST_GROUP)
+    said = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
+    variance, alone = 1 / (counted + other), groups.widths == 1
+    if alone.any():
+        cells = noisy.values + expanded((said - raw) / groups.widths, [groups])
+        finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
+        said = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), said)
+    said = said + (total - said.sum()) * variance / variance.sum()
+    said = np.maximum(said, np.where(alone, LEAST_CELL, LEAST_GROUP))
     ratio = said * (total / said.sum()) / coarsened(counts, [groups])
     return np.asarray(counts * expanded(ratio, [groups]))

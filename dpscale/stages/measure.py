@@ -115,8 +115,9 @@ class _Measuring:
         if waiting is None and planned.selection(state) is None:
             return state
         memory = self.run.job.engine.bytes
-        shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows)
-        shards.hold(planned.candidates, counted)
+        whole = frozenset(planned.counted) - frozenset(planned.candidates)
+        shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows, whole)
+        shards.hold(planned.counted, counted)
         counted.clear()
         while waiting is not None or planned.selection(state) is not None:
             state, waiting = self._round(state, waiting, shards), None

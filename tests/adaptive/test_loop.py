@@ -1,6 +1,6 @@
 import json
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from dpscale.adaptive import Scores, draw_chosen, packed
 from dpscale.adaptive.selection import sensitivity
 from dpscale.adaptive.shard import Held, distance
 from dpscale.errors import PlanError
+from dpscale.mechanisms.aim import schedule
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
@@ -282,24 +283,128 @@ def test_pairs_inside_many_targets_are_candidates_once():
     """45,760 triples hold 137,280 pairs, of which 2,145 differ."""
     sizes = {f"x{i}": 2 for i in range(66)}
     setting = Setting(sizes, tuple(combinations(sizes, 3)), Fraction(1))
-    assert len(setting.candidates) == 2145
+    assert len(setting.candidates) == 2145  # and no triple: beside 64 targets none of them would count
     assert set(setting.weights.values()) == {64}
 
 
-@pytest.mark.parametrize(("schedule", "remedy"), [
-    (Batched(degree=30), "set mechanism.degree = 2"),
+@pytest.mark.parametrize(("rules", "remedy"), [
+    (Batched(degree=6), "marginals over fewer attributes"),
     (Published(), "set mechanism.published = false"),
 ])  # fmt: skip
-def test_too_many_candidates_are_refused_before_they_are_made(schedule, remedy, monkeypatch):
+def test_too_many_candidates_are_refused_before_they_are_made(rules, remedy, monkeypatch):
     monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
     sizes = {f"x{i}": 2 for i in range(60)}
-    with pytest.raises(PlanError, match=f"over 1,000 sets to choose among.*{remedy}"):
-        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=schedule))
-
-
-def test_the_default_is_not_advised(monkeypatch):
-    monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
-    sizes = {f"x{i}": 2 for i in range(60)}
-    with pytest.raises(PlanError, match="marginals over fewer attributes") as refused:
-        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1)))
+    with pytest.raises(PlanError, match=f"over 1,000 sets to choose among.*{remedy}") as refused:
+        first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=rules))
     assert "degree" not in str(refused.value)
+
+
+def test_larger_sets_are_candidates_where_they_have_few_cells(monkeypatch):
+    """Those with the fewest cells, up to a number and up to cells of all together; pairs always are."""
+    cells = {names: int(np.prod([SIZES[name] for name in names])) for names in TRIPLES}
+    assert {names for names in setting().candidates if len(names) == 3} == set(TRIPLES)
+    assert setting((Batched(degree=2), MaximumEntropy())).candidates == tuple(combinations(NAMES, 2))
+    monkeypatch.setattr(aim_setting, "MOST_LARGER", 4)
+    few = [names for names in setting().candidates if len(names) == 3]
+    assert sorted(cells[names] for names in few) == sorted(cells.values())[:4]
+    monkeypatch.setattr(aim_setting, "MOST_LARGER_CELLS", sum(sorted(cells.values())[:3]))
+    assert [names for names in setting().candidates if len(names) == 3] == [n for n in few if n in setting().weights]
+    assert len(setting().candidates) == 10 + 3
+    assert {len(n) for n in setting((Batched(degree=4), MaximumEntropy()), targets=[NAMES]).candidates} == {2, 3}
+
+
+def test_what_is_mostly_noise_is_not_offered():
+    """σ of an even step over the groups of a set, against the records, by hand. Pairs are offered all the same."""
+    for beta in (Fraction(1, 1000), Fraction(1, 10), Fraction(10), Fraction(100)):
+        asked = setting(beta=beta)
+        state = after_ones(asked)
+        sigma = float(beta * Fraction(7, 10) / 10) ** -0.5
+        noise = {names: np.sqrt(2 / np.pi) * sigma * np.prod([state.groups[name].count for name in names]) / state.rows
+                 for names in asked.candidates}  # fmt: skip
+        wanted = [names for names in asked.candidates if len(names) == 2 or noise[names] <= 0.15]
+        assert list(state.offered) == list(next_selection(state).candidates) == wanted
+        pairs = np.mean([noise[names] for names in asked.candidates if len(names) == 2])
+        share = min(1, max(0.25, round(16 * pairs / 0.025) / 16)) if len(wanted) > 10 else 1
+        assert state.step == asked.first_step * Fraction(share)
+    assert len(state.offered) == 20  # the largest budget: all triples
+
+
+def vain_run(asked, seed=3):
+    """Decisions of a run in which nothing is found: released values are what was believed, as exactly as noise lets."""
+    rng, decision = np.random.default_rng(seed), first_decision(asked)
+    state = begun(asked, decision, [made_up(order, rng) for order in decision.orders])
+    taken = [decision]
+    while not state.done:
+        selection = next_selection(state)
+        decision = decided(state, selection, selection.candidates[: selection.count])
+        values = [
+            state.counts[o.names[0]].values if o.by_cell else _believed_residual(state, o) for o in decision.orders
+        ]
+        taken.append(decision)
+        state = advanced(state, decision, values)
+    return state, taken
+
+
+def _believed_residual(state, order):
+    table = state.belief.table(order.names) if order.names else np.array(float(state.rows))
+    return center(table, range(table.ndim))
+
+
+def test_after_vain_rounds_what_is_left_goes_back_to_the_1_ways():
+    asked = setting(beta=Fraction(1, 5000))
+    state, taken = vain_run(asked)
+    again = [one for one in taken[1:] if one.of_ones]
+    assert again
+    assert not any(one.of_ones and other.of_ones for one, other in pairwise(taken))
+    first = taken.index(again[0])
+    left = asked.beta - sum(one.spent for one in taken[:first])
+    chosen = len(taken[first - 1].chosen)
+    assert again[0].spent == left * Fraction(chosen, chosen + 2)
+    assert [order.names for order in again[0].orders] == [(name,) for name in NAMES]
+    assert all(order.groups[0].count == SIZES[order.names[0]] for order in again[0].orders)
+    assert state.left == 0
+    assert sum(one.spent for one in taken) == asked.beta
+    precision = sum(1 / one.orders[0].variance for one in taken if one.of_ones)
+    assert 1 / state.counts["a"].variance == pytest.approx(precision)
+    one = reread(again[0], asked)
+    assert [o.label for o in one.orders] == [o.label for o in again[0].orders]
+    with pytest.raises(ValueError, match="no candidate"):
+        Decision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, asked)
+
+
+def test_with_little_noise_in_the_1_ways_vain_rounds_are_followed_by_dearer_ones():
+    state, taken = vain_run(setting(beta=Fraction(10)))
+    assert not any(one.of_ones for one in taken[1:])
+    steps = [note.step for note in state.rounds]
+    assert steps[1] == 2 * steps[0]
+
+
+def test_the_last_round_takes_what_is_left_and_no_pair_is_forgone():
+    """Full batches while more than one is affordable, then the rest: all ten pairs, and not nine of them."""
+    asked = setting((Batched(rounds=4, degree=2, patience=0.0), MaximumEntropy()), beta=Fraction(10))
+    rng = np.random.default_rng(0)
+    state, _ = scripted(asked, rng, lambda selection: selection.candidates[: selection.count])
+    assert [len(note.chosen) for note in state.rounds] == [3, 3, 3, 1]
+
+
+def test_three_way_effects_are_found_where_pairs_show_nothing():
+    """z is x ⊕ y with some noise: every pair looks independent."""
+    rng = np.random.default_rng(0)
+    a, d = rng.integers(4, size=20_000), rng.integers(2, size=20_000)
+    table = np.stack([a, rng.integers(3, size=20_000), (a % 2 ^ d) * 6 + rng.integers(6, size=20_000), d,
+                      rng.integers(5, size=20_000)], axis=1)  # fmt: skip
+    counts = counter(table)
+    pairs = setting((Batched(degree=2), MaximumEntropy()), beta=Fraction(1, 20))
+    found = error(run(setting(beta=Fraction(1, 20)), counts, seeded_secret(0)), counts, [("a", "c", "d")])
+    assert found < 0.3 * error(run(pairs, counts, seeded_secret(0)), counts, [("a", "c", "d")])
+
+
+def test_where_there_is_nothing_to_find_the_1_ways_are_measured_again(monkeypatch):
+    """Independent columns at a small budget: nearer than pairs to what the 1-ways alone would be."""
+    rng, rows = np.random.default_rng(0), 4000
+    table = np.stack([rng.integers(size, size=rows) for size in SIZES.values()], axis=1)
+    counts, beta = counter(table), Fraction(1, 4000)
+    ours = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(6)])
+    monkeypatch.setattr(schedule, "NOISY_ONES", np.inf)
+    pairs = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(6)])
+    assert ours < 0.97 * pairs

@@ -30,7 +30,7 @@ class Shares(Settings):
     selecting: float = setting(
         0.1, "a share from 0.01 to 0.99", "the share of a round that pays its choices", ge=0.01, le=0.99
     )
-    grain: float = setting(0.45, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
+    grain: float = setting(0.3, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
 
     @property
     def share_of_ones(self) -> Fraction:

@@ -26,6 +26,7 @@ from dpscale.residual.groups import Groups, by_mass, every_cell
 
 Array = NDArray[np.float64]
 Counts = Mapping[str, NoisyCounts]
+ABOVE_NOISE = 3.5
 Told = tuple[AttributeSet, Array, float]
 
 
@@ -66,15 +67,15 @@ class Beliefs(Protocol):
 
 @dataclass(frozen=True)
 class MaximumEntropy:
-    """`grain`: groups have √(grain · σ · N) counts at least; `chains`: passes of `low_order`."""
+    """`grain`: groups have √(grain · σ · N) counts at least, and 3.5 σ; `chains`: passes of `low_order`."""
 
-    grain: float = 0.45
+    grain: float = 0.3
     chains: int = 1
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
         total = total_of(counts)
-        least = float(np.sqrt(self.grain * deviation * total))
+        least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
         return {name: by_mass(non_negative_counts(noisy, total), least) for name, noisy in counts.items()}
 
     def begun(self, counts: Counts) -> list[Told]:

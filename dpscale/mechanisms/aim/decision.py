@@ -21,7 +21,7 @@ from dpscale.residual.groups import Groups, every_cell
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Round 0 measures the 1-ways; each round after it the residuals of what it chose.
+    """Round 0 measures the 1-ways; each round after it the residuals of what it chose, or, choosing nothing, 1-ways.
 
     `beta`: squared μ of one selection; `step`: of one chosen set's measurements; `groups`: of every attribute.
     """
@@ -37,6 +37,11 @@ class Decision:
     def spent(self) -> Fraction:
         """Squared μ of the whole round."""
         return len(self.chosen) * (self.beta + self.step)
+
+    @property
+    def of_ones(self) -> bool:
+        """Whether it measures the 1-ways over their cells: nothing was chosen."""
+        return self.beta == 0
 
     @property
     def choosing(self) -> Fraction:
@@ -69,8 +74,10 @@ class Decision:
         if any(not _partition(grouping, setting.sizes.get(name)) for name, grouping in groups.items()):
             raise ValueError("groups do not fit the domain")
         chosen = tuple(tuple(names) for names in told["chosen"])
-        orders = tuple(_order(setting, number, groups, chosen, *row) for row in told["orders"])
-        decision = cls(number, chosen, Fraction(told["beta"]), Fraction(told["step"]), groups, orders)
+        beta = Fraction(told["beta"])
+        cells = {name: every_cell(size) for name, size in setting.sizes.items()} if beta == 0 else None
+        orders = tuple(_order(setting, number, groups, chosen, cells, *row) for row in told["orders"])
+        decision = cls(number, chosen, beta, Fraction(told["step"]), groups, orders)
         _check(decision, setting)
         return decision
 
@@ -86,6 +93,7 @@ def _order(
     number: int,
     groups: Mapping[str, Groups],
     chosen: tuple[AttributeSet, ...],
+    cells: Mapping[str, Groups] | None,
     rank: int,
     names: list[str],
     multiplier: str,
@@ -93,14 +101,15 @@ def _order(
 ) -> ResidualOrder:
     if not 0 <= rank < len(chosen) or not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
         raise ValueError("an order outside what was chosen")
-    inside, by_cell = tuple(groups[name] for name in names), number == 0
+    by_cell = cells is not None
+    inside = tuple((groups if cells is None else cells)[name] for name in names)
     block = strategy_of(tuple(names), inside, by_cell)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
     return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell)
 
 
 def _check(decision: Decision, setting: Setting) -> None:
-    known = set(setting.candidates) if decision.round else {(name,) for name in setting.names}
+    known = {(name,) for name in setting.names} if decision.of_ones else set(setting.candidates)
     if len(set(decision.chosen)) != len(decision.chosen) or not set(decision.chosen) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
     if (

@@ -28,7 +28,7 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
-VERSION = "aim-grem/2"  # in every record, so another version would draw other noise
+VERSION = "aim-grem/3"  # in every record, so another version would draw other noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,13 @@ def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool) ->
     return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 
 
-def one_way_order(rank: int, name: str, groups: Groups, beta: Fraction, rows_per_unit: int) -> ResidualOrder:
+def one_way_order(
+    round_and_rank: tuple[int, int], name: str, groups: Groups, beta: Fraction, rows_per_unit: int
+) -> ResidualOrder:
     """A 1-way over its cells at a cost of β."""
     block = strategy_of((name,), (groups,), by_cell=True)
     draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
-    return ResidualOrder(0, rank, (name,), (name,), (groups,), draw, by_cell=True)
+    return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, by_cell=True)
 
 
 def residual_orders(

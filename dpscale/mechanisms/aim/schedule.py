@@ -1,7 +1,14 @@
 """How an AIM run spends: what is a candidate, what the 1-ways and each step cost, how many sets a round takes.
 
 `Published` is that of AIM+GReM's paper (algorithm 7); `Batched` is our own: pairs in batches, so that about nine rounds
-would take every candidate once, each at a budget that would be even if all were measured.
+would take every pair once, each at a budget that would be even if all pairs were measured. Three rules, all of released
+numbers, say when to leave that path:
+
+- *Larger sets.* A set is offered if noise alone, √(2/π) σ · groups, would be no more than 15 % of the records.
+  The less the noise of a pair, the more can be known of larger sets: a step is then cheaper, down to a quarter.
+- *Vain rounds.* Where most of a round moved the estimates by less than their noise, the next step is twice as much.
+- *Back to the 1-ways.* And where the 1-ways are noisy themselves, of what is left a part goes to them, the larger the
+  more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less.
 """
 
 from __future__ import annotations
@@ -13,7 +20,10 @@ from typing import Protocol
 
 from dpscale.names import AttributeSet
 
-DEGREE = 2
+DEGREE = 3
+FEWER = "ask for marginals over fewer attributes"
+OFFERED, EVEN, CHEAPEST = 0.15, 0.025, Fraction(1, 4)
+NOISY_ONES, DOUBT, SIXTEENTHS = 0.05, 2, 16
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
@@ -35,21 +45,49 @@ class RoundSchedule(Protocol):
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         """β of each 1-way."""
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        """β of a measurement with its selection in the first round."""
+    @property
+    def largest(self) -> int:
+        """The most attributes of a set that is a candidate if it has few cells, beyond those of `sizes`."""
+
+    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
+        """β of a measurement with its selection, were it even."""
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """How much each candidate counts, by the weights of the targets. `inside`: the candidates within a target."""
 
-    def batch(self, candidates: int) -> int:
+    def offers(self, noise: float) -> bool:
+        """Whether a set may be chosen whose measurement would bring so much noise, L1 over records."""
+
+    def cheaper(self, noise: float) -> Fraction:
+        """The share of an even step that is taken first, where pairs have so much noise and larger sets are offered."""
+
+    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+        """The share of what is left that goes back to the 1-ways after a round; `ones`: their noise, as of `offers`."""
+
+    def batch(self, candidates: Sequence[AttributeSet]) -> int:
         """Measurements a round."""
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         """The next step's β: more after a round that moved the estimates by no more than its noise."""
 
 
+class Plainly:
+    """All candidates are offered at even steps, and nothing goes back to the 1-ways."""
+
+    largest = 0
+
+    def offers(self, noise: float) -> bool:
+        return True
+
+    def cheaper(self, noise: float) -> Fraction:
+        return Fraction(1)
+
+    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+        return Fraction(0)
+
+
 @dataclass(frozen=True)
-class Published:
+class Published(Plainly):
     """One set a round; any subset of a target is a candidate; weights Σ_π w_π |γ ∩ π|."""
 
     selecting: Fraction = Fraction(1, 10)
@@ -63,13 +101,13 @@ class Published:
         """1/σ0² with σ0² = |W↓|/(0.9 ρ), ρ = β/2."""
         return Fraction(9, 20) * beta / (candidates + 1)
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        return self.one_way_cost(beta, attributes, candidates) / (1 - self.selecting)
+    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
+        return self.one_way_cost(beta, attributes, len(candidates)) / (1 - self.selecting)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: int) -> int:
+    def batch(self, candidates: Sequence[AttributeSet]) -> int:
         return 1
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
@@ -78,7 +116,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Batched:
-    """Sets of 2 … `degree` attributes, in `rounds` batches. The defaults are our best on evidence (benchmarks).
+    """Pairs in `rounds` batches, and sets of up to `degree` attributes. The defaults are our best on evidence.
 
     ones: share of β for the 1-ways. patience: a round whose measurements moved the estimates by less than this share of
     their noise is a vain one. growth: how the budget of a measurement grows after it.
@@ -91,40 +129,54 @@ class Batched:
     growth: int = 2
     rounds: int = 9
     degree: int = DEGREE
+    fewer: str = FEWER
 
     @property
-    def fewer(self) -> str:
-        return fewer(self.degree)
+    def largest(self) -> int:
+        return self.degree
 
     def sizes(self, attributes: int) -> tuple[int, int]:
-        return 2, self.degree
+        return 2, 2
 
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
         """An even part of their share; of all where nothing else is wanted."""
         return (self.ones if candidates else Fraction(1)) * beta / attributes
 
-    def first_step(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        return (beta - attributes * self.one_way_cost(beta, attributes, candidates)) / max(candidates, 1)
+    def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
+        """What the 1-ways leave, a part for every pair."""
+        return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(_pairs(candidates), 1)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Σ w_π over the targets π that hold γ."""
         summed = dict.fromkeys(candidates, 0)
         for target, weight in targets.items():
             for names in inside(target):
-                summed[names] += weight
+                if names in summed:
+                    summed[names] += weight
         return summed
 
-    def batch(self, candidates: int) -> int:
-        return -(-candidates // self.rounds)
+    def offers(self, noise: float) -> bool:
+        return noise <= OFFERED
+
+    def cheaper(self, noise: float) -> Fraction:
+        """In sixteenths, so that last bits of floats hardly ever matter."""
+        return max(CHEAPEST, min(Fraction(1), Fraction(round(SIXTEENTHS * noise / EVEN), SIXTEENTHS)))
+
+    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+        moved = list(moved)
+        in_vain = vain(moved, noise, self.patience)
+        return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * (ones > NOISY_ONES)
+
+    def batch(self, candidates: Sequence[AttributeSet]) -> int:
+        return -(-_pairs(candidates) // self.rounds)
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
         return self.growth * step if 2 * vain(moved, noise, self.patience) > len(moved) else step
 
 
-def fewer(degree: int) -> str:
-    """What makes fewer candidates of sets of up to `degree` attributes."""
-    return f"set mechanism.degree = {DEGREE}" if degree > DEGREE else "ask for marginals over fewer attributes"
+def _pairs(candidates: Sequence[AttributeSet]) -> int:
+    return sum(len(names) == 2 for names in candidates)
 
 
 def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:

@@ -35,6 +35,11 @@ class Selection:
     penalty: float
     rows_per_unit: int
 
+    @property
+    def of_nothing(self) -> bool:
+        """Whether the round goes back to the 1-ways: nothing is chosen."""
+        return not self.candidates
+
     @cached_property
     def sensitivity(self) -> int:
         """How far one unit moves any score."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, combinations, islice
+from itertools import accumulate, chain, combinations, islice
 
 from dpscale.errors import PlanError
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
@@ -14,6 +15,8 @@ from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
 from dpscale.names import AttributeSet
 
 MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes
+MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are held against the estimates in every round
+MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can stand beside it
 OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
 
 
@@ -51,7 +54,10 @@ class Setting:
 
     @cached_property
     def candidates(self) -> tuple[AttributeSet, ...]:
-        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, then as in `sizes`."""
+        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, then as in `sizes`.
+
+        Of larger ones those with the fewest cells, MOST_LARGER of MOST_LARGER_CELLS together at most.
+        """
         inside: set[AttributeSet] = set()
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
@@ -59,13 +65,43 @@ class Setting:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
                                 self.schedule.fewer)  # fmt: skip
         position = {name: index for index, name in enumerate(self.sizes)}
-        return tuple(sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept])))
+        ordered = sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept]))
+        return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
+
+    def _small(self, ordered: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
+        """Of the larger sets those with few cells, in order."""
+        larger = [names for names in ordered if len(names) > self._always]
+        cells = {names: math.prod(self.sizes[name] for name in names) for names in larger}
+        fewest = sorted(larger, key=cells.__getitem__)[:MOST_LARGER]
+        kept = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
+                if sofar <= MOST_LARGER_CELLS}  # fmt: skip
+        return tuple(names for names in larger if names in kept)
+
+    @property
+    def _always(self) -> int:
+        """The most attributes of a set that is a candidate whatever its cells."""
+        return self.schedule.sizes(len(self.names))[1]
+
+    @cached_property
+    def _most(self) -> int:
+        """The most attributes of any candidate: as many as leave few enough to look through."""
+        most = self._always
+        if len(self.names) > MOST_ATTRIBUTES:
+            return most
+        while most < self.schedule.largest and self._counted(most + 1) <= MOST_CANDIDATES:
+            most += 1
+        return most
+
+    def _counted(self, most: int) -> int:
+        """The larger subsets of all targets, one for each target that it is in."""
+        sizes = range(self._always + 1, most + 1)
+        return sum(math.comb(len(names), size) for names in self.targets for size in sizes)
 
     def inside(self, target: Sequence[str]) -> Iterator[AttributeSet]:
         """The subsets of a target that have the size of a candidate."""
-        least, most = self.schedule.sizes(len(self.names))
+        least = self.schedule.sizes(len(self.names))[0]
         ordered = self.ordered(target)
-        return chain.from_iterable(combinations(ordered, size) for size in range(least, most + 1))
+        return chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
 
     @cached_property
     def weights(self) -> dict[AttributeSet, int]:
@@ -82,12 +118,12 @@ class Setting:
     @cached_property
     def first_step(self) -> Fraction:
         """β of a measurement with its selection in the first round."""
-        return self.schedule.first_step(self.beta, len(self.names), len(self.candidates))
+        return self.schedule.first_step(self.beta, len(self.names), self.candidates)
 
     @property
     def batch(self) -> int:
         """Measurements a round."""
-        return min(self.schedule.batch(len(self.candidates)), len(self.candidates))
+        return min(self.schedule.batch(self.candidates), len(self.candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.sizes if name in names)

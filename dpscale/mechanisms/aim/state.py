@@ -6,7 +6,8 @@ Nothing here is random and nothing sees a count. Budgets are exact fractions: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,19 +33,22 @@ Array = NDArray[np.float64]
 class Round:
     """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
 
-    `step`: β of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups.
+    `step`: β of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups;
+    `of_ones`: whether it went back to the 1-ways.
     """
 
     chosen: tuple[AttributeSet, ...]
     step: Fraction
     moved: tuple[float, ...]
     expected_noise: tuple[float, ...]
+    of_ones: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class State:
     """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: β not spent;
-    `step`: β of the next measurement with its selection; `earlier`: what was believed a round before."""
+    `step`: β of the next measurement with its selection; `offered`: what may be chosen; `earlier`: what was believed a
+    round before."""
 
     setting: Setting
     counts: Mapping[str, NoisyCounts]
@@ -52,6 +56,7 @@ class State:
     residuals: Residuals
     left: Fraction
     step: Fraction
+    offered: tuple[AttributeSet, ...] = ()
     rounds: tuple[Round, ...] = ()
     measured: int = 0
     earlier: Belief | None = None
@@ -83,9 +88,15 @@ class State:
 def first_decision(setting: Setting) -> Decision:
     """The 1-ways, each over its cells."""
     groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
-    cost, units = setting.one_way_cost, setting.rows_per_unit
-    orders = tuple(one_way_order(rank, name, groups[name], cost, units) for rank, name in enumerate(setting.names))
-    return Decision(0, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
+    return _of_ones(setting, 0, setting.one_way_cost, groups)
+
+
+def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> Decision:
+    """A round that measures all 1-ways over their cells, at β `cost` each."""
+    sizes, units = setting.sizes, setting.rows_per_unit
+    orders = tuple(one_way_order((number, rank), name, every_cell(sizes[name]), cost, units)
+                   for rank, name in enumerate(setting.names))  # fmt: skip
+    return Decision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
 
 
 def begun(
@@ -98,7 +109,24 @@ def begun(
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
         setting.beliefs.begun(counts)
     )
-    return State(setting, counts, groups, residuals, setting.beta - decision.spent, setting.first_step)
+    noise = _noise(setting, groups, total_of(counts))
+    offered = tuple(names for names in setting.candidates if len(names) <= 2 or setting.schedule.offers(noise(names)))
+    state = State(setting, counts, groups, residuals, setting.beta - decision.spent, setting.first_step, offered)
+    return replace(state, step=_begin_with(state, noise))
+
+
+def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
+    """How much noise an even step brings to a set, L1 over records."""
+    one = NOISE_L1 * deviation(setting.first_step, setting.rows_per_unit) / total if setting.candidates else 0.0
+    return lambda names: one * math.prod(groups[name].count for name in names)
+
+
+def _begin_with(state: State, noise: Callable[[AttributeSet], float]) -> Fraction:
+    """The first step: less than an even one where larger sets are offered, and pairs have little noise."""
+    pairs = [noise(names) for names in state.setting.candidates if len(names) == 2]
+    if not pairs or not any(len(names) > 2 for names in state.offered):
+        return state.step
+    return state.step * state.setting.schedule.cheaper(float(np.mean(pairs)))
 
 
 def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
@@ -109,24 +137,38 @@ def next_selection(state: State) -> Selection | None:
     """What the next round selects among; None where all is spent."""
     if state.done:
         return None
-    setting, schedule = state.setting, state.setting.schedule
-    count, step = _afforded(state)
-    cost = schedule.selecting * step
-    return Selection(state.measured + 1, setting.candidates, setting.weights, state.groups, count, cost, step - cost,
+    setting, schedule, back = state.setting, state.setting.schedule, _back(state)
+    candidates: tuple[AttributeSet, ...] = () if back else state.offered
+    count, step = (0, state.left * back / len(setting.names)) if back else _afforded(state)
+    cost = Fraction(0) if back else schedule.selecting * step
+    return Selection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
                      schedule.penalty, setting.rows_per_unit)  # fmt: skip
 
 
+def _back(state: State) -> Fraction:
+    """The share of what is left that goes back to the 1-ways, after a round of others that was in vain."""
+    others = [note for note in state.rounds if not note.of_ones]
+    if not others or state.rounds[-1].of_ones:
+        return Fraction(0)
+    total = total_of(state.counts)
+    noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
+    moved, expected = ([one for note in others for one in getattr(note, kind)] for kind in ("moved", "expected_noise"))
+    return state.setting.schedule.again(moved, expected, float(np.mean(noise)))
+
+
 def _afforded(state: State) -> tuple[int, Fraction]:
-    """How many measurements the round makes and β for each; where less than two rounds are left it takes all."""
-    batch = state.setting.batch
-    if state.left > 2 * batch * state.step:
+    """How many measurements the round makes and β for each; the last round takes all that is left."""
+    batch, affordable = min(state.setting.batch, len(state.offered)), int(state.left / state.step)
+    if affordable > batch:
         return batch, state.step
-    count = max(1, min(batch, int(state.left / state.step)))
+    count = max(1, min(batch, affordable))
     return count, state.left / count
 
 
 def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
     """The measurements of a round, after its selections."""
+    if selection.of_nothing:
+        return _of_ones(state.setting, selection.round, selection.step, state.groups)
     had = state.setting.beliefs.precisions(state.counts, state.groups, state.residuals)
     orders: list[ResidualOrder] = []
     for rank, names in enumerate(chosen):
@@ -140,9 +182,15 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
 
 def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
-    measured = [(order.names, value, 1 / order.variance) for order, value in zip(decision.orders, values, strict=True)]
-    left = state.left - decision.spent
-    return replace(state, residuals=state.residuals.updated(measured), left=left, measured=decision.round)
+    after = replace(state, left=state.left - decision.spent, measured=decision.round)
+    taken = list(zip(decision.orders, values, strict=True))
+    if not decision.of_ones:
+        measured = [(order.names, value, 1 / order.variance) for order, value in taken]
+        return replace(after, residuals=state.residuals.updated(measured))
+    again = {order.names[0]: NoisyCounts(value, order.variance) for order, value in taken}
+    told = state.setting.beliefs.begun(again)
+    counts = {name: noisy.averaged(again[name]) for name, noisy in state.counts.items()}
+    return replace(after, counts=counts, residuals=state.residuals.updated(told))
 
 
 def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
@@ -153,7 +201,9 @@ def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State
     pairs = zip(before, decision.chosen, strict=True)
     moved = tuple(float(np.abs(after.belief.table(names) - old).sum()) for old, names in pairs)
     noise = tuple(NOISE_L1 * sigma * old.size for old in before)
-    note = Round(decision.chosen, decision.step + decision.beta, moved, noise)
+    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.of_ones)
+    if decision.of_ones:
+        return _noted(after, note, state.step)
     return _noted(after, note, state.setting.schedule.annealed(note.step, moved, noise))
 
 
