@@ -16,6 +16,7 @@ from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.protection import Protection
 from dpscale.storage.objects import check_url
 from dpscale.tables.formats import Dialect
+from dpscale.tables.where import EVERYTHING, Where, read_where
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
@@ -77,6 +78,7 @@ class Data(Settings):
     null_values: list[str] | None = None
     header: bool | None = None
     names: list[str] | None = None
+    where: str | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Data:
@@ -105,6 +107,15 @@ class Data(Settings):
             raise ValueError(JobError("data.encoding", shown(value), "an encoding of texts, as latin-1", "mend it"))
         return value
 
+    @field_validator("where")
+    @classmethod
+    def _filter(cls, value: str | None) -> str | None:
+        """In the one way to write it, by which jobs are the same."""
+        try:
+            return None if value is None else str(read_where(value))
+        except DataError as error:
+            raise ValueError(JobError(error.field, error.got, error.takes, error.remedy)) from None
+
     @model_validator(mode="after")
     def _named(self) -> Data:
         """Names are of files without a header, and they have to have them."""
@@ -119,6 +130,11 @@ class Data(Settings):
         """How CSV files are written."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
         return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()))
+
+    @property
+    def rows(self) -> Where:
+        """Which rows are there."""
+        return read_where(self.where) if self.where else EVERYTHING
 
     @property
     def protects(self) -> Protection:

@@ -25,6 +25,7 @@ from dpscale.tables import Partition, Table
 from dpscale.tables.count import encode_batch
 from dpscale.tables.formats import PLAIN, Dialect
 from dpscale.tables.snapshot import Stamps, stamps
+from dpscale.tables.where import EVERYTHING, Where
 
 Counts = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -74,7 +75,7 @@ def open_rows(run: Run) -> Side:
 def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     """The data by the run's reader; DataError where they cannot be read or lack a column that the rows have."""
     try:
-        side = _opened("DATA", paths, run, bool(run.job.data.links), run.job.data.dialect)
+        side = _opened("DATA", paths, run, bool(run.job.data.links), run.job.data.dialect, run.job.data.rows)
         side.table.require(names)
     except DataError as error:
         field = "DATA" if error.field == "data.path" else error.field
@@ -82,10 +83,12 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     return side
 
 
-def _opened(called: str, paths: Sequence[Any], run: Run, links: bool, dialect: Dialect = PLAIN) -> Side:
+def _opened(
+    called: str, paths: Sequence[Any], run: Run, links: bool, dialect: Dialect = PLAIN, where: Where = EVERYTHING
+) -> Side:
     drawn = called == "rows"
     domain = Domain([as_drawn(one) if drawn else one for one in run.domain.attributes])
-    table = Table.open(list(paths), domain, links, dialect).split()
+    table = Table.open(list(paths), domain, links, dialect, where).split()
     return Side(called, table, stamps(table))
 
 

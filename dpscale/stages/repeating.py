@@ -46,7 +46,7 @@ def other_data(run: Run) -> list[str]:
 
     Of data that are gone nothing can be said, nor of a run that did not write it down.
     """
-    known, found = run.manifest.get("data"), layout(run.job.data.path)
+    known, found = run.manifest.get("data"), layout(run.job.data.path, run.job.data.rows)
     return differing(known, found) if known and found else []
 
 

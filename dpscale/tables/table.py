@@ -19,8 +19,10 @@ from dpscale.names import called
 from dpscale.storage.objects import is_url, looked_at
 from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
 from dpscale.tables.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
+from dpscale.tables.matching import check_column, check_type, kept, left
 from dpscale.tables.raw import reading
 from dpscale.tables.sources import Source, open_source
+from dpscale.tables.where import EVERYTHING, FIELD, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +37,7 @@ class Partition:
     """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
 
     `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
-    a CSV is written.
+    a CSV is written. `where`: which rows are there, of conditions that its path does not decide.
     """
 
     path: str
@@ -43,6 +45,7 @@ class Partition:
     row_groups: tuple[int, ...] = ()
     share: int | None = field(default=None, compare=False)
     dialect: Dialect = PLAIN
+    where: Where = EVERYTHING
 
     @property
     def is_csv(self) -> bool:
@@ -107,7 +110,15 @@ class Partition:
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
     def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
-        """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
+        """The named columns of the rows that are there, in batches of bounded length. `ids`: one of which most entries
+        differ."""
+        if not self.where:
+            return self.unfiltered(columns, ids)
+        read = self.unfiltered(list(dict.fromkeys([*columns, *self.where.columns])), ids)
+        return kept(self.where, read, columns)
+
+    def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+        """The same of all rows."""
         fixed = dict(self.fixed)
         with reading(self.path):
             source = self.source()
@@ -138,12 +149,13 @@ class Table:
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
-             dialect: Dialect = PLAIN) -> Table:  # fmt: skip
+             dialect: Dialect = PLAIN, where: Where = EVERYTHING) -> Table:  # fmt: skip
         """Open a file, a folder (hive-partitioned or not) or a glob of Parquet, CSV or Arrow files, or a list of these.
 
         An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
 
-        `links`: a file of two names counts once for each; else that is refused.
+        `links`: a file of two names counts once for each; else that is refused. `where`: which rows are there; what no
+        row of a file can match by its folders' names is no file of the table, and is never opened.
         """
         paths = _paths(path)
         sizes = _sizes(paths)
@@ -156,7 +168,22 @@ class Table:
             check_links(files)
         root = common_root(paths, files)
         parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
-        return cls(domain, parts, root)
+        return cls(domain, parts, root).filtered(where)
+
+    def filtered(self, where: Where) -> Table:
+        """The rows that match, by headers of the first file left; DataError for a filter that does not fit them."""
+        if not where:
+            return self
+        rest = [(part, left(where, dict(part.fixed))) for part in self.partitions]
+        parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
+        if not parts:
+            raise DataError(FIELD, f"{where}, which no folder's name matches", "a filter that leaves a file", "mend it")
+        first = parts[0]
+        known = [*self.domain.names, *dict(first.fixed)]
+        for one in first.where.conditions:
+            check_column(one, first.columns(), known)
+            check_type(one, first.kind(one.column))
+        return replace(self, partitions=parts)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
