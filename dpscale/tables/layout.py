@@ -44,8 +44,8 @@ def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
 
 
 def differing(one: Layout, other: Layout) -> list[str]:
-    """Which of size, time and number are not the same."""
-    return [name for name in ("size", "time", "number") if one.get(name) != other.get(name)]
+    """Which of size, time and number, or of a table the version, are not the same."""
+    return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
 
 
 def _in_folders(path: str) -> Iterator[Entry]:

@@ -27,6 +27,8 @@ from dpscale.tables.where import EVERYTHING, FIELD, Where
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dpscale.tables.lake import Lake
+
 SPLIT_ROWS = 1 << 21
 PACKED = 5  # rows to a byte of a compressed file
 SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
@@ -38,6 +40,7 @@ class Partition:
 
     `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
     a CSV is written. `where`: which rows are there, of conditions that its path does not decide.
+    `absent`: columns that are null where the file lacks them.
     """
 
     path: str
@@ -46,6 +49,7 @@ class Partition:
     share: int | None = field(default=None, compare=False)
     dialect: Dialect = PLAIN
     where: Where = EVERYTHING
+    absent: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_csv(self) -> bool:
@@ -63,7 +67,7 @@ class Partition:
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
         with reading(self.path):
-            return list(dict.fromkeys([*self.source().names, *dict(self.fixed)]))
+            return list(dict.fromkeys([*self.source().names, *dict(self.fixed), *self.absent]))
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column here; reads the file's header only."""
@@ -73,9 +77,11 @@ class Partition:
             source = self.source()
             if column in source.names:
                 return source.kind(column)
-        if column not in dict(self.fixed):
+        if column in dict(self.fixed):
+            return pa.string()
+        if column not in self.absent:
             raise missing_column(column, self.path)
-        return pa.string()
+        return pa.null()
 
     def types(self) -> dict[str, str]:
         """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
@@ -119,7 +125,7 @@ class Partition:
 
     def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
         """The same of all rows."""
-        fixed = dict(self.fixed)
+        fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path):
             source = self.source()
             present = set(source.names)
@@ -141,11 +147,12 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 @dataclass(frozen=True)
 class Table:
     """A partitioned table and the domain of its records. Opening reads no record. `root`: the folder that its files are
-    in; empty for a frame, which has none."""
+    in; empty for a frame, which has none. `lake`: the version that it is of a table with a log."""
 
     domain: Domain
     partitions: tuple[Partition, ...]
     root: str
+    lake: Lake | None = None
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
@@ -177,7 +184,9 @@ class Table:
         rest = [(part, left(where, dict(part.fixed))) for part in self.partitions]
         parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
         if not parts:
-            raise DataError(FIELD, f"{where}, which no folder's name matches", "a filter that leaves a file", "mend it")
+            raise DataError(
+                FIELD, f"{where}, which no folder's name or partition matches", "a filter that leaves a file", "mend it"
+            )
         first = parts[0]
         known = [*self.domain.names, *dict(first.fixed)]
         for one in first.where.conditions:
@@ -192,6 +201,8 @@ class Table:
 
     def require(self, columns: Sequence[str]) -> None:
         """DataError when the first file lacks one of the columns."""
+        if self.lake is not None:
+            self.lake.check(columns)
         first = self.partitions[0]
         present = first.columns()
         for name in columns:

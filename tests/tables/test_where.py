@@ -208,7 +208,7 @@ def test_folders_that_cannot_match_are_never_opened(tmp_path):
     again = dp.Table.open(tmp_path, domain, where=read_where(text)).split()
     assert before == (snapshot(again), snapshot(again, footers=True), stamps(again),
                       layout(str(tmp_path), read_where(text)))  # fmt: skip
-    with pytest.raises(dp.DataError, match=r"year = 1999, which no folder's name matches"):
+    with pytest.raises(dp.DataError, match=r"year = 1999, which no folder's name or partition matches"):
         dp.Table.open(tmp_path, domain, where=read_where("year = 1999"))
 
 
