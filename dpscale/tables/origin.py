@@ -10,8 +10,8 @@ from typing import Any
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError, DpscaleError
+from dpscale.lake.version import FIELD, NAMES, Lake
 from dpscale.tables.formats import PLAIN, Dialect, check_formats
-from dpscale.tables.lake import FIELD, NAMES, Lake
 from dpscale.tables.table import Partition, Table
 from dpscale.tables.where import EVERYTHING, Where
 
@@ -41,7 +41,7 @@ class Origin:
     def lake(self, path: str) -> Lake:
         """The version that is asked for, or the latest."""
         with _telling(path, self.format):
-            reader = import_module(f"dpscale.tables.{self.format}")
+            reader = import_module(f"dpscale.lake.{self.format}")
             found: Lake = reader.read(path, self.version)
         if not found.files:
             raise DataError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.lake.version import Lake
 from dpscale.names import called
 from dpscale.storage.objects import is_url, looked_at
 from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
@@ -26,8 +27,6 @@ from dpscale.tables.where import EVERYTHING, FIELD, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from dpscale.tables.lake import Lake
 
 SPLIT_ROWS = 1 << 21
 PACKED = 5  # rows to a byte of a compressed file

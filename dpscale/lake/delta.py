@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpscale.errors import DataError
+from dpscale.lake.version import FIELD, File, Lake, below, plain_path, spelled
 from dpscale.storage.objects import is_url
-from dpscale.tables.lake import FIELD, File, Lake, below, plain_path, spelled
 
 DONE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # what a reader need not do, or what the package does
 WORDS = {"deletionVectors": "deleted rows beside its files", "columnMapping": "renamed columns",

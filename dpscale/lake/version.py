@@ -17,9 +17,9 @@ from typing import Any
 
 from dpscale.errors import DataError, Unreadable
 from dpscale.storage.objects import is_url, opening
-from dpscale.tables.files import Fixed
 
 FIELD = "data.path"
+Fixed = tuple[tuple[str, str | None], ...]  # columns that all rows of a file share, as texts
 NAMES = {"delta": "Delta", "iceberg": "Iceberg"}
 
 

@@ -13,9 +13,8 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from dpscale.errors import DataError
+from dpscale.lake.version import FIELD, File, Fixed, Lake, plain_path, spelled
 from dpscale.storage.objects import is_url, listed
-from dpscale.tables.files import Fixed
-from dpscale.tables.lake import FIELD, File, Lake, plain_path, spelled
 
 NUMBERED = re.compile(r"v?(\d+)\b.*\.metadata\.json")
 READER = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # takes keys from the environment, as other data do
