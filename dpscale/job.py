@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError
 
+from dpscale.data import Data
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts, checked, message_of
@@ -20,16 +21,7 @@ from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import called, nearest, shown
 from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
-from dpscale.sections import (
-    Data,
-    EngineSettings,
-    MechanismTable,
-    Output,
-    Part,
-    Privacy,
-    ReconstructTable,
-    SynthesizeTable,
-)
+from dpscale.sections import EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable, SynthesizeTable
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
 from dpscale.workload import NAMES, Workload

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from dpscale.errors import DataError, JobError
+from dpscale.errors import JobError
 from dpscale.faults import Settings
-from dpscale.names import shown
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
-from dpscale.privacy.protection import Protection
-from dpscale.storage.objects import check_url
-from dpscale.tables.formats import Dialect
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
@@ -39,92 +34,6 @@ def _name(value: str) -> str:
 Amount = Annotated[float, Field(gt=0, le=1e12)]  # of a budget: more would overflow on its way, and protects nobody
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-300, lt=1)]
-
-
-def _address(value: str) -> str:
-    """A path, or an address without keys in it."""
-    try:
-        check_url(value)
-    except DataError as error:
-        raise ValueError(JobError(error.field, error.got, error.takes, error.remedy)) from None
-    return value
-
-
-Address = Annotated[str, AfterValidator(_address)]
-
-
-class Hop(Settings):
-    """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
-
-    path: Address
-    key: str
-    unit: str
-
-
-class Data(Settings):
-    """Where the records are and what one privacy unit is."""
-
-    path: Address
-    domain: str
-    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
-    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
-    snapshot: Literal["content", "footers"] = "content"
-    unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
-    unit_through: list[Hop] | None = None
-    links: bool | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-    null_values: list[str] | None = None
-    header: bool | None = None
-    names: list[str] | None = None
-
-    @model_validator(mode="after")
-    def _both(self) -> Data:
-        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
-            raise ValueError("privacy_unit and max_rows_per_unit go together")
-        if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
-            raise ValueError("unit_nulls and unit_through go with privacy_unit")
-        return self
-
-    @field_validator("delimiter")
-    @classmethod
-    def _one_letter(cls, value: str | None) -> str | None:
-        if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
-            raise ValueError(JobError("data.delimiter", shown(value), "one ASCII character, as ; or a tab",
-                                      "convert the files where they have a longer one"))  # fmt: skip
-        return value
-
-    @field_validator("encoding")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        try:
-            text = value is None or "".encode(value) is not None
-        except (LookupError, ValueError):
-            text = False
-        if not text:
-            raise ValueError(JobError("data.encoding", shown(value), "an encoding of texts, as latin-1", "mend it"))
-        return value
-
-    @model_validator(mode="after")
-    def _named(self) -> Data:
-        """Names are of files without a header, and they have to have them."""
-        if (self.header is False) != (self.names is not None):
-            raise ValueError("header = false and names go together")
-        if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
-            raise ValueError("names takes a name for every column, each once")
-        return self
-
-    @property
-    def dialect(self) -> Dialect:
-        """How CSV files are written."""
-        encoding = codecs.lookup(self.encoding or "utf-8").name
-        return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()))
-
-    @property
-    def protects(self) -> Protection:
-        """Whom a release of these data protects."""
-        unit = self.unit_through[-1].unit if self.unit_through else self.privacy_unit
-        return Protection(unit, bound=self.max_rows_per_unit or 1)
 
 
 class Privacy(Settings):

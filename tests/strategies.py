@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dpscale.domain import Attribute, Domain
+from dpscale.workload import Workload
 
 TEXTS = ["", "F", "M", "01", "1", "1.0", " x", "NA", "null", "true", "Köln", "東京", "a,b", 'say "hi"', "(outside)"]
 INTEGER_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -62,6 +63,21 @@ def attribute_sets(domain: Domain, most: int = 6) -> st.SearchStrategy[list[tupl
     """Lists of attribute sets of any degree, 0 included, in any order of names."""
     one = st.lists(st.sampled_from(domain.names), unique=True, max_size=4).map(tuple)
     return st.lists(one, min_size=1, max_size=most)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Up to four parts of products and joint families with weights, over a few attributes."""
+    workload = Workload(draw(coded_domains(most=5, largest=5)))
+    for _ in range(draw(st.integers(1, 4))):
+        sets = draw(attribute_sets(workload.domain))
+        family = draw(st.sampled_from(["marginal", "prefix", "range", "hybrid", "affine", "random"]))
+        sets = [names for names in sets if len(names) == 2] if family == "affine" else sets
+        weights = draw(st.lists(st.sampled_from([0.0, 0.1, 1.0, 2.7]), min_size=len(sets), max_size=len(sets)))
+        numeric = {"numeric": workload.domain.names[::2]} if family == "hybrid" else {}
+        if sets:
+            workload.add(family, attributes=sets, weight=weights, **numeric)
+    return workload
 
 
 def inside_values(attribute: Attribute) -> st.SearchStrategy[Any]:

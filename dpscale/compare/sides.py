@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from dpscale.attribute import Attribute
 from dpscale.domain import Domain
 from dpscale.errors import DataError, JobError
+from dpscale.runs.data import origin_of
 from dpscale.runs.hashes import check_left
 from dpscale.runs.run import Run
 from dpscale.storage.files import is_local, read_text
 from dpscale.tables import Partition, Table
 from dpscale.tables.count import encode_batch
-from dpscale.tables.formats import PLAIN, Dialect
+from dpscale.tables.origin import Origin
 from dpscale.tables.snapshot import Stamps, stamps
 
 Counts = NDArray[np.int64]
@@ -68,13 +69,13 @@ def open_rows(run: Run) -> Side:
     if index["weights"]:
         raise JobError("synthesize.weights", "true: a row stands for several records", "rows that stand for one each",
                        "set it to false in the job and run that again: rows cost nothing")  # fmt: skip
-    return _opened("rows", [run.path / "synthetic" / name for name in index["files"]], run, True)
+    return _opened("rows", [run.path / "synthetic" / name for name in index["files"]], run, Origin(True))
 
 
 def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     """The data by the run's reader; DataError where they cannot be read or lack a column that the rows have."""
     try:
-        side = _opened("DATA", paths, run, bool(run.job.data.links), run.job.data.dialect)
+        side = _opened("DATA", paths, run, origin_of(run))
         side.table.require(names)
     except DataError as error:
         field = "DATA" if error.field == "data.path" else error.field
@@ -82,10 +83,10 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     return side
 
 
-def _opened(called: str, paths: Sequence[Any], run: Run, links: bool, dialect: Dialect = PLAIN) -> Side:
+def _opened(called: str, paths: Sequence[Any], run: Run, origin: Origin) -> Side:
     drawn = called == "rows"
     domain = Domain([as_drawn(one) if drawn else one for one in run.domain.attributes])
-    table = Table.open(list(paths), domain, links, dialect).split()
+    table = origin.table([str(path) for path in paths], domain)
     return Side(called, table, stamps(table))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from dpscale.data import Address
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts
@@ -18,7 +19,7 @@ from dpscale.ledger.place import resolved
 from dpscale.names import nearest
 from dpscale.privacy.budget import GAUSSIAN
 from dpscale.relational.published import Rounds
-from dpscale.sections import Address, EngineSettings, Named, Part, Privacy
+from dpscale.sections import EngineSettings, Named, Part, Privacy
 from dpscale.storage.objects import is_url, located, real
 
 Share = Annotated[float, Field(gt=0, le=1)]

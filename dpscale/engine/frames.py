@@ -18,6 +18,8 @@ from dpscale.engine.batches import MOST_SENT
 from dpscale.errors import DataError
 from dpscale.tables import Table
 from dpscale.tables.frames import FIELD, FramePartition, Seen, as_arrow
+from dpscale.tables.matching import check_column
+from dpscale.tables.where import EVERYTHING, Where
 
 PIECE_ROWS = 1 << 20
 
@@ -58,17 +60,20 @@ class Computed:
             return client.compute(self.delayed, sync=True)
 
 
-def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engine) -> Table:
+def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engine, where: Where = EVERYTHING) -> Table:
     """The columns of a frame as a table; its content is read once, for the hash that every later reading must have."""
-    names = tuple(dict.fromkeys(columns))
-    for name in names:
+    has = _names(frame)
+    for one in where.conditions:
+        check_column(one, has, has)
+    names = tuple(dict.fromkeys([*columns, *where.columns]))
+    for name in columns:
         if name not in _names(frame):
             raise DataError(FIELD, f"no column {name!r}", "a column for every attribute used", "rename or add it")
     parts = [FramePartition(f"partition {number:09} of the frame", names=names, held=held)
              for number, held in enumerate(_held(frame, names, engine))]  # fmt: skip
     seen: list[Seen] = engine.map(FramePartition.look, [(part,) for part in parts], "snapshot")
     known = [replace(part, seen=one, share=one.size) for part, one in zip(parts, seen, strict=True)]
-    return Table(domain, tuple(known), "")
+    return Table(domain, tuple(known), "").filtered(where)
 
 
 def is_dask(frame: Any) -> bool:

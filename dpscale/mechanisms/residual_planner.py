@@ -17,14 +17,15 @@ from dpscale.errors import JobError
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.residual_split import Solved
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
-from dpscale.plans.block import Block
-from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
+from dpscale.plans.sets import Sets
 from dpscale.solve.max_variance import least_maximum
+from dpscale.solve.solution import Solution
 from dpscale.solve.wide_bounds import lower_bound
-from dpscale.workload import GramFactor, Subworkload, decompose
+from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
 from dpscale.workload.wide import WideGram
 
 NAME = "residual-planner"
@@ -42,20 +43,18 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     """Plan every residual with the centring strategy, and shares for the objective."""
     workload, noise = question.workload, question.noise
     subs = decompose(workload)
-    coefficients = [_coefficient(sub, noise) for sub in subs]
+    coefficients = subs.of_all(lambda sub: _coefficient(sub, noise))
+    sets = Sets(subs.names, subs.members, subs.ends)
     shares, _ = allocate(coefficients, noise)
     notes: tuple[str, ...] = ()
     if options.objective == "max":
         if noise != GAUSSIAN:
             raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
-        shares, note = least_maximum(workload, [sub.attributes for sub in subs])
+        shares, note = least_maximum(workload, list(sets))
         notes = (note,)
-    made = (
-        Block(sub.attributes, tuple(map(center_factor, sub.sizes)), share, noise=noise)
-        for sub, share in zip(subs, shares, strict=True)
-    )
     error = total_error(coefficients, shares, noise)
-    blocks = Blocks.of(workload.domain.names, made)
+    solutions = [Solution(tuple(map(center_factor, sub.sizes)), 0.0, 0.0) for sub in subs.classes]
+    blocks = Solved(sets, subs.which, solutions).blocks(shares, noise)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
 
 
@@ -65,10 +64,10 @@ def _coefficient(sub: Subworkload, noise: str) -> float:
     return variance_factor(noise) * sub.scale * sensitivity
 
 
-def uniform_bound(subs: list[Subworkload], noise: str) -> float:
+def uniform_bound(subs: Subworkloads, noise: str) -> float:
     """What no strategy of the residuals can go below, by the dual at uniform weights; 0 for Laplace: none is known."""
     roots: dict[str, float] = {}
-    return math.fsum(math.sqrt(_uniform_dual(sub, roots)) for sub in subs) ** 2 if noise == GAUSSIAN else 0.0
+    return math.fsum(subs.of_all(lambda sub: math.sqrt(_uniform_dual(sub, roots)))) ** 2 if noise == GAUSSIAN else 0.0
 
 
 def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:

@@ -8,7 +8,7 @@ attribute without one takes the named base that is best for the queries asked of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ def _centred(matrix: Array) -> Array:
     return matrix - matrix.mean(axis=1, keepdims=True)
 
 
-def _grams(subs: list[Subworkload]) -> dict[str, Array]:
+def _grams(subs: Sequence[Subworkload]) -> dict[str, Array]:
     """For each attribute the sum of what is asked of it, in all residuals that it is in."""
     best_by_size: dict[str, Array] = {}
     for sub in subs:

@@ -7,25 +7,65 @@ one problem: to the optimum (`query_smasher`) or within a restricted form (`weig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.blas import one_thread
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, allocate
-from dpscale.plans.block import Block
-from dpscale.plans.blocks import Blocks
+from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
+from dpscale.plans.sets import Sets
 from dpscale.residual import Weights
 from dpscale.solve.product_form import solve_product
 from dpscale.solve.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
 from dpscale.solve.solution import Solution, Solve
-from dpscale.workload import Subworkload, decompose
+from dpscale.workload import Subworkload, Subworkloads, decompose
 
-Solved = dict[AttributeSet, Solution]  # in the order in which blocks are measured
+
+class Solved:
+    """The solutions of residual spaces, as blocks are measured: that of the i-th is `solutions[which[i]]`."""
+
+    def __init__(self, sets: Sets, which: NDArray[np.int64], solutions: Sequence[Solution]) -> None:
+        self.sets, self.which, self.solutions = sets, which, solutions
+
+    def get(self, names: AttributeSet) -> Solution | None:
+        """That of one space, where anything is asked of it."""
+        found = self.sets.find(names)
+        return self.solutions[self.which[found[0]]] if found else None
+
+    def joined(self, names: AttributeSet, tells: Iterable[AttributeSet], solution: Solution) -> Solved:
+        """Without some spaces, which `names` measures together at the end."""
+        gone = [found for one in tells for found in self.sets.find(one)]
+        kept = self.sets.taken(np.delete(np.arange(len(self.which)), gone))
+        last = Sets.of(self.sets.names, [names])
+        ends = np.append(kept.ends, len(kept.members) + len(names)).astype(np.int32)
+        which = np.append(np.delete(self.which, gone), len(self.solutions))
+        return Solved(Sets(kept.names, np.concatenate([kept.members, last.members]), ends), which,
+                      [*self.solutions, solution])  # fmt: skip
+
+    def of_all(self, told: Callable[[Solution], float]) -> list[float]:
+        """A number of every space's solution."""
+        own = np.array([told(one) for one in self.solutions], np.float64)
+        return cast(list[float], own[self.which].tolist())
+
+    def blocks(self, shares: Sequence[float], noise: str) -> Blocks:
+        """A block for every space."""
+        classes, first = np.unique(self.which, return_index=True)
+        strategies: dict[tuple[int, ...], tuple[int, tuple[Factor, ...]]] = {}
+        of = np.zeros(len(self.solutions), np.int32)
+        for one in classes[np.argsort(first)].tolist():  # numbered as they come
+            factors = self.solutions[one].factors
+            of[one] = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))[0]
+        number, used = len(self.which), tuple(one for _, one in strategies.values())
+        return Blocks(self.sets, used, of[self.which], np.array(shares, np.float64), np.zeros(number, np.bool_),
+                      np.full(number, NOISES.index(noise), np.int8))  # fmt: skip
 
 
 def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
@@ -44,8 +84,8 @@ def solved_residuals(
     `weights`: of the attributes that are not averaged by the plain mean.
     """
     subs = decompose(question.workload, weights)
-    signatures = [sub.signature() for sub in subs]
-    distinct = dict(zip(signatures, subs, strict=True))
+    signatures = [one.signature() for one in subs.classes]
+    distinct = _distinct(subs, signatures)
     single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
@@ -58,9 +98,17 @@ def solved_residuals(
     for key, parts in problems.items():
         if key not in solved:
             solved[key] = assembled(parts, optima, rounded, question.noise)
-    solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs, strict=True)]
-    by_set = {sub.attributes: solution for sub, solution in zip(subs, solutions, strict=True)}
-    return by_set, _remarks(list(optima.values()))
+    solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
+    sets = Sets(subs.names, subs.members, subs.ends)
+    return Solved(sets, subs.which, solutions), _remarks(list(optima.values()))
+
+
+def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subworkload]:
+    """Of every signature the last subworkload that has it, in the order of the first ones."""
+    firsts, lasts = dict[str, int](), dict[str, int]()
+    for key, first, last in zip(signatures, subs.firsts, subs.lasts, strict=True):
+        firsts[key], lasts[key] = min(first, firsts.get(key, first)), max(last, lasts.get(key, last))
+    return {key: subs[lasts[key]] for key in sorted(firsts, key=lambda key: firsts[key])}
 
 
 def _run(task: Callable[[], Any]) -> Any:
@@ -74,14 +122,10 @@ def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
 
 def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[str, ...] = ()) -> Plan:
     """The plan that measures each set by its solution, with the shares that are best."""
-    noise, solutions = question.noise, list(solved.values())
-    shares, error = allocate([solution.coefficient for solution in solutions], noise)
-    made = (
-        Block(names, solution.factors, share, noise=noise)
-        for (names, solution), share in zip(solved.items(), shares, strict=True)
-    )
-    bound = math.fsum(math.sqrt(solution.bound) for solution in solutions) ** 2 if noise == GAUSSIAN else 0.0
-    blocks = Blocks.of(question.workload.domain.names, made)
+    noise = question.noise
+    shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
+    roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []
+    blocks, bound = solved.blocks(shares, noise), math.fsum(roots) ** 2
     return Plan(question.workload, name, blocks, error, bound, notes)
 
 

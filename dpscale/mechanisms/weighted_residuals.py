@@ -118,14 +118,14 @@ def _planned(
     solved, notes = solved_residuals(question, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
-        apart = [solved[kept] for kept in subsets(names) if kept in solved and kept not in taken]
+        apart = [one for kept in subsets(names) if kept not in taken and (one := solved.get(kept)) is not None]
         if len(apart) < 2:
             continue
         joined = unsplit(question.workload, names, taken, weights)
         whole = joined.solved(solve, question.noise)
         split = sum(_rooted(one, question.noise) for one in apart)
         if whole is not None and _rooted(whole, question.noise) < split * (1 - GAINS):
-            solved = {kept: one for kept, one in solved.items() if kept not in joined.tells} | {names: whole}
+            solved = solved.joined(names, joined.tells, whole)
             taken, notes = taken | joined.tells, (*notes, f"measured unsplit: {', '.join(names)}")
     return assembled_plan(question, NAME, solved, notes)
 

@@ -117,10 +117,17 @@ class Blocks(Sequence[Block]):
         return zip(first.tolist(), counts.tolist(), strict=True)
 
     def weights(self) -> Iterator[tuple[str, Weights]]:
-        """The attributes whose totals are spread by weights, with those."""
-        weighty = [i for i, one in enumerate(self.strategies) if any(factor.weights for factor in one)]
-        for index in np.flatnonzero(np.isin(self.which, weighty)).tolist():
-            yield from self[index].weights
+        """The attributes whose totals are spread by weights, with those, in the order in which they come."""
+        found: dict[int, tuple[int, int, Weights]] = {}
+        for number, strategy in enumerate(self.strategies):
+            spread = [(axis, own) for axis, own in enumerate(_axis_weights(strategy)) if own is not None]
+            blocks = np.flatnonzero(self.which == number) if spread else np.zeros(0, np.int64)
+            for axis, own in spread:
+                places, first = np.unique(self.sets.members[self.sets.starts[blocks] + axis], return_index=True)
+                for place, block in zip(places.tolist(), blocks[first].tolist(), strict=True):
+                    found[place] = min(found.get(place, (block, axis, own)), (block, axis, own))
+        for place in sorted(found, key=lambda place: found[place][:2]):
+            yield self.sets.names[place], found[place][2]
 
     @cached_property
     def digest(self) -> str:
@@ -129,3 +136,9 @@ class Blocks(Sequence[Block]):
         for column in (sets.members, sets.ends, self.which, self.share, self.whole, self.noise):
             digest.update(f"{column.dtype.str}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
         return digest.hexdigest()
+
+
+def _axis_weights(strategy: Strategy) -> Iterator[Weights | None]:
+    """Of every axis how its total is spread; a joint factor has several axes."""
+    for factor in strategy:
+        yield from factor.weights or (None,) * len(factor.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-LINES = 8
+LINES, MOST_POINTS = 8, 1000
 PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
@@ -59,9 +59,10 @@ def weight_plot(profiles: Mapping[str, Any]) -> str:
     figure, axes = new_figure(height=2.6)
     for colour, names in zip(COLOURS * len(alike), list(alike.values())[:LINES], strict=False):
         profile = profiles[names[0]]
-        places = [(cell + 0.5) / len(profile) for cell in range(len(profile))]
+        cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
+        places = [(cell + 0.5) / len(profile) for cell in cells.tolist()]
         label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        axes.plot(places, profile * len(profile), marker=".", linewidth=1, color=colour, label=label)
+        axes.plot(places, profile[cells] * len(profile), marker=".", linewidth=1, color=colour, label=label)
     axes.axhline(1, color="#888888", linewidth=0.8, linestyle=":")
     axes.set(xlabel="place on the axis, first cell to last", ylabel="weight of a cell, in 1/n", xlim=(0, 1))
     axes.legend(frameon=False, fontsize=8)

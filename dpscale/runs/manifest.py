@@ -44,6 +44,7 @@ def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
         "secret": None,
         "privacy": None,
         "stages": {},
+        **({"where": job.data.where} if job.data.where else {}),
     }
 
 

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.residual import subsets
+from dpscale.solve.kinds import kinds_of
 from dpscale.solve.wide_bounds import lower_bound
 from dpscale.workload import FAMILIES, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries
-from dpscale.workload.joint import JOINT
+from dpscale.workload.spaces import Asked, Left
 from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
 
 Array = NDArray[np.float64]
 Token = tuple[int, str]
 EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
-MOST_KINDS, FEW_SETS = 32, 24
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
 SEARCHED_BLOCKS = 256
 
@@ -131,16 +131,13 @@ def axis_queries(family: str, size: int) -> AxisQueries:
 
 def demands_of(workload: Workload) -> Demands:
     """The demands of a workload."""
-    kinds = _kinds(workload)
+    kinds = kinds_of(workload)
     of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
     kind_of = {name: of[role] for name, role in kinds.items()}
     cells = tuple(role[0] for role in of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
     even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
-    spaces = _Spaces(kind_of)
-    for part in workload.parts:
-        for names, weight in zip(part.sets, part.weights, strict=True):
-            spaces.add(part, names, weight)
+    spaces = _Spaces(workload, kind_of)
     found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, even)
     large = {
         demand: math.prod(found.shape(demand))
@@ -169,73 +166,44 @@ def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:
     return frozenset(kind for demand in demands for term, _ in demand for kind in term.kinds)
 
 
-Role = tuple[int, frozenset[tuple[str, ...]]]
-
-
-def _kinds(workload: Workload) -> dict[str, Role]:
-    """What makes attributes alike: their size, the families asked of them, and how much of each by degree.
-
-    Where that makes very many kinds, how much is left out.
-    """
-    much: dict[str, dict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
-    for part in workload.parts:
-        for names, weight in zip(part.sets, part.weights, strict=True):
-            for name, family in _families(part, names):
-                much[name][family, str(len(names))] += weight
-    finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
-    if len(set(finely.values())) <= MOST_KINDS:
-        return finely
-    return {name: _role(workload, name, counted, False) for name, counted in much.items()}
-
-
-def _families(part: Part, names: AttributeSet) -> Iterator[tuple[str, str]]:
-    if isinstance(part, ProductPart):
-        yield from ((name, family.name) for name, family in zip(names, part.families(names), strict=True))
-    else:
-        own = part.name in JOINT and not (part.name == "random" and len(part.sets) <= FEW_SETS)  # else axes differ
-        yield from ((name, part.name if own else f"{part.key(names)}/{axis}") for axis, name in enumerate(names))
-
-
-def _role(workload: Workload, name: str, counted: Mapping[tuple[str, ...], float], finely: bool) -> Role:
-    asked = [(*key, f"{weight:.6g}") if finely else key for key, weight in counted.items() if weight > 0]
-    return workload.domain[name].size, frozenset(asked)
-
-
-Pattern = tuple[tuple[int, ...], int]  # axes that are kept, and which term is left there
-
-
 @dataclass
 class _Spaces:
-    """What is asked of every residual space, by numbers of terms: sets that differ in names alone share patterns."""
+    """What is asked of every residual space, by numbers of terms."""
 
+    workload: Workload
     kind_of: Mapping[str, int]
     terms: dict[Term, int] = field(default_factory=dict)
     queries: dict[str, Array] = field(default_factory=dict)
-    asked: dict[AttributeSet, dict[int, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
-    _patterns: dict[tuple[object, ...], list[Pattern]] = field(default_factory=dict)
-
-    def add(self, part: Part, names: AttributeSet, weight: float) -> None:
-        for kept, term in self._of(part, names):
-            self.asked[tuple([names[axis] for axis in kept])][term] += weight
 
     def counts(self) -> Counter[Demand]:
-        """How often each demand comes."""
-        known = list(self.terms)
-        same = Counter(tuple(terms.items()) for terms in self.asked.values() if any(terms.values()))
-        found: Counter[Demand] = Counter()
-        for terms, number in same.items():
+        """How often each demand comes, in the order in which they come first."""
+        asked = Asked(self.workload.domain.names)
+        for part in self.workload.parts:
+            asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
+        classes = [one for degree in asked.degrees() for one in self._classes(asked, degree)]
+        known, found = list(self.terms), Counter[Demand]()
+        for _, terms, number in sorted(classes):
             found[_demand({known[term]: weight for term, weight in terms})] += number
         return found
 
-    def _of(self, part: Part, names: AttributeSet) -> list[Pattern]:
+    def _classes(self, asked: Asked, degree: int) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
+        """When each class came first, its terms, and how many spaces are of it; of those that anything is asked of."""
+        own = asked.classes(degree, len(self.terms))
+        told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
+        return [(turn, terms, number) for turn, terms, number in told if any(weight for _, weight in terms)]
+
+    def _kinds(self, part: Part) -> NDArray[np.int64]:
+        """Of every attribute its kind, and whether a hybrid part asks its prefixes."""
+        numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+        names = self.workload.domain.names
+        return np.array([2 * self.kind_of.get(name, -1) + (name in numeric) for name in names], np.int64)
+
+    def _leaves(self, part: Part, names: AttributeSet) -> list[Left]:
         kinds = tuple([self.kind_of[name] for name in names])
-        key = (kinds, *part.families(names)) if isinstance(part, ProductPart) else (kinds, part.key(names))
-        if key not in self._patterns:
-            if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
-                self.queries[part.key(names)] = weighted_queries(part, names)
-            left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
-            self._patterns[key] = [(kept, self.terms.setdefault(term, len(self.terms))) for kept, term in left]
-        return self._patterns[key]
+        if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
+            self.queries[part.key(names)] = weighted_queries(part, names)
+        left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
+        return [Left(kept, self.terms.setdefault(term, len(self.terms))) for kept, term in left]
 
 
 def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:

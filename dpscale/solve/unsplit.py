@@ -83,9 +83,11 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     `mixed`: whether some residual is asked more than one product; what is only products loses next to nothing apart.
     """
     sets = {names for part in workload.parts for names in part.sets}
+    if not mixed or len(sets) > MOST_SETS:
+        return []
     sizes = [workload.domain.cells(names) for names in sets]
     joint = {names for part in workload.parts if not isinstance(part, ProductPart) for names in part.sets}
-    if not mixed or len(sets) > MOST_SETS or sum(size**2 for size in sizes) > MOST_ENTRIES:
+    if sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
     most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own

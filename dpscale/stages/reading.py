@@ -16,6 +16,7 @@ from dpscale.errors import DataError
 from dpscale.measure.tags import snapshot_tag
 from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
+from dpscale.runs.data import origin_of
 from dpscale.runs.run import Run
 from dpscale.tables import Table
 from dpscale.tables.frames import FRAME
@@ -29,11 +30,11 @@ def open_table(run: Run, columns: Sequence[str], engine: Engine) -> Table:
     data = run.job.data
     wanted = [*columns, *([data.privacy_unit] if data.privacy_unit else [])]
     if run.frame is not None:
-        return frame_table(run.frame, run.domain, wanted, engine)
+        return frame_table(run.frame, run.domain, wanted, engine, data.rows)
     if data.path == FRAME:
         raise DataError("data", "none: this run is of a frame", "the frame that it began with",
                         "give it again by dp.run(job, data=frame)")  # fmt: skip
-    table = Table.open(data.path, run.domain, bool(data.links), data.dialect).split()
+    table = origin_of(run).table(data.path, run.domain)
     table.require(wanted)
     return table
 
@@ -52,22 +53,23 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     begun = run.manifest["snapshot"]
     if begun is not None and run.held_secret() is None:
         return str(begun)
-    known = layout(run.job.data.path)
+    known = layout(run.job.data.path, run.job.data.rows) if table.lake is None else {"version": table.lake.version}
     content = _content(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun not in (None, tag):
         raise _changed("the files changed since this release was begun")
     if begun is None or run.manifest.get("data") != known:
-        run.update(snapshot=tag, data=known)
+        run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
     return tag
 
 
 def _content(run: Run, table: Table, engine: Engine) -> str:
-    """The hash of all that counting follows from: the table's files, and those that say whose rows are."""
+    """The hash of all that counting follows from: the table's files, those that say whose rows are, and the filter."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = [Table.open(hop.path, run.domain) for hop in run.job.data.unit_through or []]
     contents = [snapshot(one, footers, each) for one in (table, *hops)]
-    return contents[0] if not hops else hashlib.sha256("".join(contents).encode()).hexdigest()
+    contents += [str(run.job.data.rows)] if run.job.data.rows else []
+    return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from dpscale.data import Data
 from dpscale.errors import DataError, DpscaleError
 from dpscale.job import Job
 from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES
-from dpscale.tables.layout import differing, layout
+from dpscale.tables.layout import Layout, differing, layout
 
 
 def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False) -> Run:
@@ -42,12 +44,21 @@ def check_repeat(run: Run) -> str | None:
 
 
 def other_data(run: Run) -> list[str]:
-    """Which of size, time and number of the data's files are not those of when they were measured.
+    """Which of size, time and number of the data's files, or the version of a table, are not what was measured.
 
     Of data that are gone nothing can be said, nor of a run that did not write it down.
     """
-    known, found = run.manifest.get("data"), layout(run.job.data.path)
+    known, found = run.manifest.get("data"), _layout(run.job.data)
     return differing(known, found) if known and found else []
+
+
+def _layout(data: Data) -> Layout | None:
+    """As it is now; None where that cannot be told."""
+    if not data.format:
+        return layout(data.path, data.rows)
+    with suppress(DataError):
+        return {"version": data.origin.lake(data.path).version}
+    return None
 
 
 def _date(run: Run) -> str:

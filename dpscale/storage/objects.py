@@ -22,6 +22,8 @@ FIELD = "data.path"
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # as the drivers of stores call it
 TAGS = ("ETag", "etag", "generation", "content_settings")  # what changes whenever an object is written
 AHEAD = 1 << 24  # bytes that are asked for at once where a file is read from its beginning to its end
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+EXTRAS = {"s3fs": "store", "gcsfs": "gcs", "adlfs": "azure"}
 SEVERAL = "a file system that lists files, as s3, gs or abfs"
 
 
@@ -109,8 +111,10 @@ def telling(url: str, done: str) -> Iterator[None]:
     except DpscaleError:
         raise
     except ImportError as error:
-        raise DataError(FIELD, f"{url}, for which {error.name or 'a package'} is missing", "a folder, or a store",
-                        "pip install 'dpscale[store]', or the store's own fsspec package") from None  # fmt: skip
+        package = PACKAGES.get(url.partition("://")[0])
+        remedy = f"pip install 'dpscale[{EXTRAS[package]}]'" if package else "install the store's own fsspec package"
+        raise DataError(FIELD, f"{url}, for which {package or error.name or 'a package'} is missing",
+                        "a folder, or a store", remedy) from None  # fmt: skip
     except (FileNotFoundError, PermissionError):
         raise Unreadable(FIELD, f"{url} cannot be {done}", "what these keys may read",
                          "check address and rights") from None  # fmt: skip

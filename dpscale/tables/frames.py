@@ -62,7 +62,7 @@ class FramePartition(Partition):
     def pieces(self) -> list[Partition]:
         return [self]
 
-    def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+    def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
         """The named columns in batches, of content that was held against what it has been; DataError for other."""
         table = self._read()
         if content_of(table) != self._seen.content:

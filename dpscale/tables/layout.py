@@ -12,29 +12,43 @@ from contextlib import suppress
 
 from dpscale.errors import DataError
 from dpscale.storage.objects import is_url
-from dpscale.tables.files import find_files, find_objects
+from dpscale.tables.files import common_root, find_files, find_objects, hive_columns
 from dpscale.tables.frames import FRAME
+from dpscale.tables.matching import left
+from dpscale.tables.where import EVERYTHING, Where
 
 Layout = dict[str, int]
+Entry = tuple[str, int, int]
 
 
-def layout(path: str) -> Layout | None:
-    """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where no file is."""
+def layout(path: str, where: Where = EVERYTHING) -> Layout | None:
+    """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where no file is.
+
+    Of files whose folders' names a filter passes over nothing is asked.
+    """
     if path == FRAME:
         return None
-    entries = [(one.size, one.time) for one in find_objects([path])] if is_url(path) else list(_in_folders(path))
+    found = [(one.url, one.size, one.time) for one in find_objects([path])] if is_url(path) else _in_folders(path)
+    entries = _asked(path, list(found), where)
     if not entries:
         return None
-    sizes, times = zip(*entries, strict=True)
+    _, sizes, times = zip(*entries, strict=True)
     return {"size": sum(sizes), "time": max(times), "number": len(entries)}
 
 
+def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
+    if not (found and where):
+        return found
+    root = common_root([path], [file for file, *_ in found])
+    return [one for one in found if left(where, dict(hive_columns(one[0], root))) is not None]
+
+
 def differing(one: Layout, other: Layout) -> list[str]:
-    """Which of size, time and number are not the same."""
-    return [name for name in ("size", "time", "number") if one.get(name) != other.get(name)]
+    """Which of size, time and number, or of a table the version, are not the same."""
+    return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
 
 
-def _in_folders(path: str) -> Iterator[tuple[int, int]]:
+def _in_folders(path: str) -> Iterator[Entry]:
     try:
         files = find_files([path])
     except DataError:
@@ -44,4 +58,4 @@ def _in_folders(path: str) -> Iterator[tuple[int, int]]:
     for file in files:
         with suppress(FileNotFoundError):
             status = os.stat(file)
-            yield status.st_size, status.st_mtime_ns
+            yield file, status.st_size, status.st_mtime_ns

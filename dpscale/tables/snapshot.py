@@ -68,18 +68,21 @@ def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
     digest = hashlib.sha256()
     for name, size, content in named:
         digest.update(name + f"\0{size}\0{content}\n".encode())
+    digest.update(table.lake.identity().encode() if table.lake else b"")
     return digest.hexdigest()
 
 
 def stamps(table: Table) -> Stamps:
     """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten.
 
-    Of a store what one listing tells, with the name that the store gives an object's content instead of an inode.
+    Of a store what one listing tells, with the name that the store gives an object's content instead of an inode. Of a
+    version of a table its commit too.
     """
+    commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
     if is_url(table.root):
         found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
-        return [found[url] if url in found else _gone(url) for url in table.files]
-    return [_stamp(path) for path in table.files]
+        return commit + [found[url] if url in found else _gone(url) for url in table.files]
+    return commit + [_stamp(path) for path in table.files]
 
 
 def _stamp(path: str) -> Stamp:

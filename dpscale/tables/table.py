@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.lake.version import Lake
 from dpscale.names import called
 from dpscale.storage.objects import is_url, looked_at
 from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
 from dpscale.tables.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
+from dpscale.tables.matching import check_column, check_type, kept, left
 from dpscale.tables.raw import reading
 from dpscale.tables.sources import Source, open_source
+from dpscale.tables.where import EVERYTHING, FIELD, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +38,8 @@ class Partition:
     """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
 
     `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
-    a CSV is written.
+    a CSV is written. `where`: which rows are there, of conditions that its path does not decide.
+    `absent`: columns that are null where the file lacks them.
     """
 
     path: str
@@ -43,6 +47,8 @@ class Partition:
     row_groups: tuple[int, ...] = ()
     share: int | None = field(default=None, compare=False)
     dialect: Dialect = PLAIN
+    where: Where = EVERYTHING
+    absent: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_csv(self) -> bool:
@@ -60,7 +66,7 @@ class Partition:
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
         with reading(self.path):
-            return list(dict.fromkeys([*self.source().names, *dict(self.fixed)]))
+            return list(dict.fromkeys([*self.source().names, *dict(self.fixed), *self.absent]))
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column here; reads the file's header only."""
@@ -70,9 +76,11 @@ class Partition:
             source = self.source()
             if column in source.names:
                 return source.kind(column)
-        if column not in dict(self.fixed):
+        if column in dict(self.fixed):
+            return pa.string()
+        if column not in self.absent:
             raise missing_column(column, self.path)
-        return pa.string()
+        return pa.null()
 
     def types(self) -> dict[str, str]:
         """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
@@ -107,8 +115,16 @@ class Partition:
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
     def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
-        """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
-        fixed = dict(self.fixed)
+        """The named columns of the rows that are there, in batches of bounded length. `ids`: one of which most entries
+        differ."""
+        if not self.where:
+            return self.unfiltered(columns, ids)
+        read = self.unfiltered(list(dict.fromkeys([*columns, *self.where.columns])), ids)
+        return kept(self.where, read, columns)
+
+    def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+        """The same of all rows."""
+        fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path):
             source = self.source()
             present = set(source.names)
@@ -130,20 +146,22 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 @dataclass(frozen=True)
 class Table:
     """A partitioned table and the domain of its records. Opening reads no record. `root`: the folder that its files are
-    in; empty for a frame, which has none."""
+    in; empty for a frame, which has none. `lake`: the version that it is of a table with a log."""
 
     domain: Domain
     partitions: tuple[Partition, ...]
     root: str
+    lake: Lake | None = None
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
-             dialect: Dialect = PLAIN) -> Table:  # fmt: skip
+             dialect: Dialect = PLAIN, where: Where = EVERYTHING) -> Table:  # fmt: skip
         """Open a file, a folder (hive-partitioned or not) or a glob of Parquet, CSV or Arrow files, or a list of these.
 
         An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
 
-        `links`: a file of two names counts once for each; else that is refused.
+        `links`: a file of two names counts once for each; else that is refused. `where`: which rows are there; what no
+        row of a file can match by its folders' names is no file of the table, and is never opened.
         """
         paths = _paths(path)
         sizes = _sizes(paths)
@@ -156,7 +174,24 @@ class Table:
             check_links(files)
         root = common_root(paths, files)
         parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
-        return cls(domain, parts, root)
+        return cls(domain, parts, root).filtered(where)
+
+    def filtered(self, where: Where) -> Table:
+        """The rows that match, by headers of the first file left; DataError for a filter that does not fit them."""
+        if not where:
+            return self
+        rest = [(part, left(where, dict(part.fixed))) for part in self.partitions]
+        parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
+        if not parts:
+            raise DataError(
+                FIELD, f"{where}, which no folder's name or partition matches", "a filter that leaves a file", "mend it"
+            )
+        first = parts[0]
+        known = [*self.domain.names, *dict(first.fixed)]
+        for one in first.where.conditions:
+            check_column(one, first.columns(), known)
+            check_type(one, first.kind(one.column))
+        return replace(self, partitions=parts)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
@@ -165,6 +200,8 @@ class Table:
 
     def require(self, columns: Sequence[str]) -> None:
         """DataError when the first file lacks one of the columns."""
+        if self.lake is not None:
+            self.lake.check(columns)
         first = self.partitions[0]
         present = first.columns()
         for name in columns:

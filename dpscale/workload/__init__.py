@@ -8,7 +8,7 @@ Gram of each residual subworkload is a sum of Kronecker terms (`subworkloads`; Q
 from dpscale.workload.factors import GramFactor, axis_of, root_of
 from dpscale.workload.families import FAMILIES, Family
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of
-from dpscale.workload.subworkloads import Subworkload, decompose
+from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
 from dpscale.workload.workload import NAMES, Workload
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Part",
     "ProductPart",
     "Subworkload",
+    "Subworkloads",
     "Workload",
     "axis_of",
     "counts_of",

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
 from dpscale.residual import Weights, kron, subsets
-from dpscale.workload.factors import Axis, GramFactor, axis_of, piece_factor
+from dpscale.workload.factors import GramFactor, axis_of, piece_factor
 from dpscale.workload.families import Array
-from dpscale.workload.parts import ExplicitPart, JointPart, ProductPart
+from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
+from dpscale.workload.spaces import NOWHERE, Asked, Classes, Left
 from dpscale.workload.wide import WideGram
 from dpscale.workload.workload import Workload
 
@@ -87,78 +91,115 @@ class Subworkload:
         return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
 
 
-def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> list[Subworkload]:
+def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> Subworkloads:
     """The subworkloads that the workload asks something of, smaller attribute sets first.
 
     `weights`: of the attributes that are not averaged by the plain mean.
     """
     split = _Split(workload.domain, weights or {})
     for part in workload.parts:
-        for attributes, weight in zip(part.sets, part.weights, strict=True):
-            if isinstance(part, ProductPart):
-                split.add_products(part, attributes, weight)
-            else:
-                split.add_joint(part, attributes, weight)
-    order = {name: i for i, name in enumerate(workload.domain.names)}
-    asked = [sub for sub in split.by_set.values() if sub.scale > 0]
-    return sorted(asked, key=lambda sub: (len(sub.attributes), [order[name] for name in sub.attributes]))
+        split.add(part)
+    return split.subworkloads()
 
 
-@dataclass(frozen=True)
-class Piece:
-    """What the queries of a set leave on the axes `kept`: factors with their keys, and what is `left` of every axis."""
+class Subworkloads(Sequence[Subworkload]):
+    """Subworkloads over `names`, of which those asked the same share what they hold: `classes[which[i]]` is the i-th
+    under other names. `members`, `ends`: the places of the attributes of all, and where each one's end."""
 
-    kept: tuple[int, ...]
-    key: tuple[str, ...]
-    factors: list[GramFactor | WideGram]
-    left: list[float]
+    def __init__(self, names: tuple[str, ...], found: Sequence[Classes], classes: Sequence[Subworkload]) -> None:
+        self.names, self.classes = names, classes
+        degrees = np.repeat([one.members.shape[1] for one in found], [len(one.which) for one in found])
+        self.members = np.concatenate([np.zeros(0, np.int32), *(one.members.reshape(-1) for one in found)]).astype(
+            np.int32
+        )
+        self.ends = np.cumsum(degrees, dtype=np.int32)
+        before = np.cumsum([0, *(len(one.terms) for one in found)]).tolist()
+        whiches = [one.which + start for one, start in zip(found, before, strict=False)]
+        self.which = np.concatenate([np.zeros(0, np.int64), *whiches])
+        spaces = np.cumsum([0, *(len(one.which) for one in found)]).tolist()
+        self.firsts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.firsts]
+        self.lasts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.lasts]
 
+    def of_all(self, told: Callable[[Subworkload], float]) -> list[float]:
+        """A number of every one, which those of a class share."""
+        own = np.array([told(one) for one in self.classes], np.float64)
+        return cast(list[float], own[self.which].tolist())
 
-def _piece_of(axes: Sequence[Axis], kept: tuple[int, ...]) -> Piece:
-    factors = [axes[i].factor for i in kept]
-    left = [axis.weight if i in kept else axis.mean_square for i, axis in enumerate(axes)]
-    return Piece(kept, tuple([factor.key for factor in factors]), factors, left)
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> Subworkload: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Subworkload]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        start = int(self.ends[place - 1]) if place else 0
+        own = tuple([self.names[i] for i in self.members[start : self.ends[place]].tolist()])
+        return replace(self.classes[self.which[place]], attributes=own)
 
 
 @dataclass
 class _Split:
-    """The subworkloads so far."""
+    """What sets leave so far; a term is the keys of its factors."""
 
     domain: Domain
     weights: Mapping[str, Weights]
-    by_set: dict[AttributeSet, Subworkload] = field(default_factory=dict)
-    _pieces: dict[tuple[tuple[str, int, int], ...], list[Piece]] = field(default_factory=dict)
+    terms: dict[tuple[str, ...], int] = field(default_factory=dict)
+    factors: dict[str, GramFactor | WideGram] = field(default_factory=dict)
+    asked: Asked = field(init=False)
 
-    def at(self, attributes: AttributeSet) -> Subworkload:
-        if attributes not in self.by_set:
-            own = self.weights_of(attributes)
-            self.by_set[attributes] = Subworkload(attributes, self.domain.shape(attributes), own)
-        return self.by_set[attributes]
+    def __post_init__(self) -> None:
+        self.asked = Asked(self.domain.names)
 
-    def weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:
+    def add(self, part: Part) -> None:
+        """What all sets of a part leave."""
+        self.asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
+
+    def subworkloads(self) -> Subworkloads:
+        kinds = self._kinds(None)
+        found = [self.asked.classes(degree, len(self.terms), kinds, 0.0) for degree in self.asked.degrees()]
+        keys = list(self.terms)
+        classes = [self._made(one.members[first], [(keys[term], weight) for term, weight in terms])
+                   for one in found for first, terms in zip(one.firsts, one.terms, strict=True)]  # fmt: skip
+        return Subworkloads(self.domain.names, found, classes)
+
+    def _made(self, places: NDArray[np.int64], terms: Sequence[tuple[tuple[str, ...], float]]) -> Subworkload:
+        attributes = tuple([self.domain.names[i] for i in places.tolist()])
+        factors = {key: self.factors[key] for term, _ in terms for key in term}
+        return Subworkload(
+            attributes, self.domain.shape(attributes), self._weights_of(attributes), dict(terms), factors
+        )
+
+    def _kinds(self, part: Part | None) -> NDArray[np.int64]:
+        """Numbers that are equal for attributes of one size and one array of weights, of which a part asks the same."""
+        numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+        known: dict[tuple[int, int, bool], int] = {}
+        own = [(size, id(self.weights.get(name)), name in numeric)
+               for name, size in zip(self.domain.names, self.domain.shape(self.domain.names), strict=True)]  # fmt: skip
+        return np.array([known.setdefault(one, len(known)) for one in own], np.int64)
+
+    def _weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:
         return tuple([self.weights.get(name) for name in attributes])
 
-    def add_products(self, part: ProductPart, attributes: AttributeSet, weight: float) -> None:
-        for piece in self._pieces_of(part, attributes):
-            total = weight
-            for left in piece.left:
-                total *= left
-            sub = self.at(tuple([attributes[i] for i in piece.kept]))
-            if piece.key in sub.terms:
-                sub.terms[piece.key] += total
-            else:
-                sub.add(piece.factors, total)
+    def _term(self, factors: Sequence[GramFactor | WideGram]) -> int:
+        self.factors.update({factor.key: factor for factor in factors})
+        return self.terms.setdefault(tuple([factor.key for factor in factors]), len(self.terms))
 
-    def _pieces_of(self, part: ProductPart, attributes: AttributeSet) -> list[Piece]:
-        """The pieces of a set, made once for all sets that differ in names alone."""
-        triples = list(zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True))
-        alike = tuple([(family.name, n, id(self.weights.get(name))) for family, n, name in triples])
-        if alike not in self._pieces:
-            axes = [axis_of(family.name, n, self.weights.get(name)) for family, n, name in triples]
-            self._pieces[alike] = [_piece_of(axes, kept) for kept in subsets(tuple(range(len(axes))))]
-        return self._pieces[alike]
+    def _leaves(self, part: Part, attributes: AttributeSet) -> list[Left]:
+        return self._products(part, attributes) if isinstance(part, ProductPart) else self._joint(part, attributes)
 
-    def add_joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float) -> None:
+    def _products(self, part: ProductPart, attributes: AttributeSet) -> list[Left]:
+        """What a set of products leaves on the axes kept: their factors, times what is left of every axis."""
+        triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
+        axes = [axis_of(family.name, size, self.weights.get(name)) for family, size, name in triples]
+        return [Left(kept, self._term([axes[i].factor for i in kept]),
+                     tuple([axis.weight if i in kept else axis.mean_square for i, axis in enumerate(axes)]))
+                for kept in subsets(tuple(range(len(axes))))]  # fmt: skip
+
+    def _joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> list[Left]:
         cells = part.domain.cells(attributes)
         if cells > DENSE_CELLS:
             raise PlanError(
@@ -167,9 +208,9 @@ class _Split:
                 f"at most {DENSE_CELLS} cells",
                 "coarsen the attributes, or ask a product family",
             )
-        own = self.weights_of(attributes)
+        own, left = self._weights_of(attributes), []
         for kept in subsets(tuple(range(len(attributes)))):
-            factor, piece_weight = piece_factor(part, attributes, kept, own)
-            sub = self.at(tuple(attributes[i] for i in kept))
-            if factor is not None:
-                sub.add([factor] if kept else [], weight * piece_weight)
+            factor, weight = piece_factor(part, attributes, kept, own)
+            term = NOWHERE if factor is None else self._term([factor] if kept else [])
+            left.append(Left(kept, term, (weight,)))
+        return left

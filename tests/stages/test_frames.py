@@ -88,7 +88,10 @@ def test_on_a_cluster(tmp_path, given):
             counts = client.submit(lambda table: list(dp.count_marginals(table, SETS).values()), table).result()
             assert all(np.array_equal(own, right) for own, right in zip(counts, oracle(frame()), strict=True))
         release = dp.run(job(tmp_path, engine={}), tmp_path / "run", client=client, data=kept[-1])
+        data = {"domain": str(tmp_path / "domain.toml"), "where": "unit < 50"}
+        some = dp.run(job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=kept[-1])
     np.testing.assert_allclose(release.marginal(SETS[0]), oracle(frame())[0], atol=0.01)
+    np.testing.assert_allclose(some.marginal(SETS[0]), oracle(frame().query("unit < 50"))[0], atol=0.01)
 
 
 # The same twice

@@ -1,7 +1,9 @@
 """Data in an object store: the counts, names and snapshot of the same files in a folder, and no key anywhere."""
 
+import importlib
 import json
 import os
+import sys
 import uuid
 
 import numpy as np
@@ -180,3 +182,34 @@ def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
         dp.Table.open(prefix, DOMAIN)
     assert "tests" not in str(told.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
+    """Delta's files are named from its folder, Iceberg's by their addresses; keys come from the environment."""
+    deltalake, sql = pytest.importorskip("deltalake"), pytest.importorskip("pyiceberg.catalog.sql")
+    from dpscale.tables.origin import Origin
+
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # the test's server has no certificate
+    rows = pa.Table.from_pandas(frame(60, 1), preserve_index=False)
+    deltalake.write_deltalake(str(tmp_path / "d"), rows, partition_by=["a"])
+    put(tmp_path / "d", f"{prefix}/d")
+    catalog = sql.SqlCatalog("x", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"{prefix}/w",
+                             **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})  # fmt: skip
+    catalog.create_namespace("n")
+    catalog.create_table("n.t", schema=rows.schema).append(rows)
+    for kind, path in (("delta", f"{prefix}/d"), ("iceberg", f"{prefix}/w/n/t")):
+        table = Origin(format=kind).table(path, DOMAIN)
+        right = np.histogram2d(frame(60, 1).a, frame(60, 1).b, [range(5), range(4)])[0]
+        assert counted(table)["a", "b"] == right.tolist()
+        assert snapshot(table, footers=True)
+        assert stamps(table) == stamps(Origin(format=kind, version=table.lake.version).table(path, DOMAIN))
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"), [("gs://b/t", "gcsfs", "gcs"), ("abfs://b@c/t", "adlfs", "azure")]
+)
+def test_a_missing_driver_is_named_with_its_extra(url, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
+    with pytest.raises(dp.DataError, match=rf"for which {package} is missing; .* pip install 'dpscale\[{extra}\]'"):
+        dp.Table.open(url, DOMAIN)

@@ -1,0 +1,214 @@
+"""What many sets ask of residual spaces, in arrays: sets that differ in names alone are told once.
+
+A set over A leaves a term on every A' ⊆ A: its weight times some factors. Sets whose axes are of equal kinds leave
+equal terms, so what they leave is said once a group, and summed over sets in columns. Sums are made in the order of the
+sets, as a loop over them would, so that they are the same floats. Spaces that are asked the same are a class.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.names import AttributeSet
+
+Places = NDArray[np.int64]
+NOWHERE = -1  # the term of a space of which nothing is asked
+LARGEST_CODE = 1 << 62
+ROOM = 1 << 20  # cells of a table that spare a sort
+GOLDEN, ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+MIXED = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a set leaves on the axes `kept`: a term's number, and what its weight is multiplied by, in this order."""
+
+    kept: tuple[int, ...]
+    term: int
+    times: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Records:
+    """Of some sets what they leave on spaces of one degree, (sets, spaces): codes, terms, values; and at which of the
+    `step` turns of a set, of which the first set's is `first`."""
+
+    codes: NDArray[Any]
+    terms: NDArray[np.int32]
+    values: NDArray[np.float64]
+    first: int
+    step: int
+    turns: Places
+
+    def turn(self, record: Places) -> Places:
+        """When, among all that sets leave, these came."""
+        own, at = np.divmod(record, len(self.turns))
+        return self.first + own * self.step + self.turns[at]
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The spaces of one degree, (spaces, degree), in the order of the attributes; `which` class each is of.
+
+    Of every class the terms with their sums in the order in which they came, the first space and the last, when it was
+    first asked, and how many there are.
+    """
+
+    members: Places
+    which: Places
+    terms: list[tuple[tuple[int, float], ...]]
+    firsts: Places
+    lasts: Places
+    turns: Places
+    counts: Places
+
+
+@dataclass(eq=False)
+class Asked:
+    """Collects what sets over `names` leave."""
+
+    names: Sequence[str]
+    _records: dict[int, list[_Records]] = field(default_factory=lambda: defaultdict(list))
+    _turn: int = 0
+
+    def add(self, sets: Sequence[AttributeSet], weights: Sequence[float], kinds: Places,
+            leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
+        """Sets with a weight each. `kinds`: of every name; sets of the same kinds leave the same, which `leaves` says
+        for all subsets of the axes, in the order of `subsets`."""
+        degrees = np.fromiter(map(len, sets), np.int64, len(sets))
+        cuts = [0, *(np.flatnonzero(np.diff(degrees)) + 1).tolist(), len(sets)]
+        for start, end in pairwise(cuts if sets else []):
+            self._add(sets[start:end], np.asarray(weights[start:end], np.float64), kinds, leaves)
+
+    def _add(self, sets: Sequence[AttributeSet], weights: NDArray[np.float64], kinds: Places,
+             leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
+        place = {name: i for i, name in enumerate(self.names)}
+        flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, len(sets) * len(sets[0]))
+        places = flat.reshape(len(sets), -1)
+        firsts, group = alike(kinds[places])
+        told = [leaves(sets[first]) for first in firsts.tolist()]
+        turns = np.arange(len(told[0]))
+        sizes = np.array([len(left.kept) for left in told[0]])
+        for degree in range(places.shape[1] + 1):
+            own = turns[sizes == degree]
+            lefts = [[one[turn] for turn in own.tolist()] for one in told]
+            codes = np.stack([self._codes(places[:, list(left.kept)]) for left in lefts[0]], axis=1)
+            terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
+            values = _multiplied(weights, lefts, group)
+            self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), own))
+        self._turn += len(sets) * len(turns)
+
+    def _codes(self, places: Places) -> NDArray[Any]:
+        """A space as a number, or as bytes, that are ordered as its attributes are."""
+        degree = places.shape[1]
+        if len(self.names) ** degree >= LARGEST_CODE:
+            return np.ascontiguousarray(places.astype(">u4")).view(f"S{4 * degree}").reshape(-1)
+        codes = np.zeros(len(places), np.int64)
+        for axis in range(degree):
+            codes = codes * len(self.names) + places[:, axis]
+        return codes
+
+    def _members(self, codes: NDArray[Any], degree: int) -> Places:
+        if codes.dtype.kind == "S":
+            return np.frombuffer(codes.tobytes(), ">u4").astype(np.int64).reshape(-1, degree)
+        shape = (len(self.names),) * degree
+        return np.stack(np.unravel_index(codes, shape), axis=1) if degree else np.zeros((len(codes), 0), np.int64)
+
+    def degrees(self) -> list[int]:
+        return sorted(self._records)
+
+    def classes(self, degree: int, terms: int, kinds: Places | None = None, least: float = -1.0) -> Classes:
+        """The spaces of a degree, which are forgotten. `terms`: how many numbers there are of them; `kinds` of names,
+        which spaces of one class share; `least`: what values have to be above to count."""
+        records = self._records.pop(degree)
+        codes, which, values = (np.concatenate([getattr(one, name).reshape(-1) for one in records])
+                                for name in ("codes", "terms", "values"))  # fmt: skip
+        ends = np.cumsum([one.terms.size for one in records])
+        kept = np.flatnonzero((which >= 0) & (values > least))
+        spaces, space = _places(codes[kept], len(self.names) ** degree)
+        keys, first, sums = _sums(space * terms + which[kept], values[kept], len(spaces) * terms)
+        order = np.lexsort((first, keys // terms))
+        keys, first, sums = keys[order], first[order], sums[order]
+        starts = np.searchsorted(keys // terms, np.arange(len(spaces) + 1))
+        members = self._members(spaces, degree)
+        told = None if kinds is None else kinds[members]
+        turns = _turns(records, ends, kept[first[starts[:-1]]])
+        return _classes(members, told, starts, keys % terms, sums, turns)
+
+
+def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Places) -> NDArray[np.float64]:
+    values = np.repeat(weights[:, None], len(lefts[0]), axis=1)
+    for factor in range(max((len(left.times) for one in lefts for left in one), default=0)):
+        times = [[left.times[factor] if factor < len(left.times) else 1.0 for left in one] for one in lefts]
+        values *= np.array(times)[group]
+    return values
+
+
+def _turns(records: list[_Records], ends: Places, at: Places) -> Places:
+    """When some records, by their places in all, came."""
+    block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
+    for number, one in enumerate(records):
+        own = block == number
+        found[own] = one.turn(at[own] - (ends[number] - one.terms.size))
+    return found
+
+
+def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Places]:
+    """The distinct ones, sorted, and which of them each is."""
+    if codes.dtype.kind == "S" or most > 4 * len(codes) + ROOM:
+        distinct, which = np.unique(codes, return_inverse=True)
+        return distinct, which
+    there = np.zeros(most, np.bool_)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
+
+
+def _sums(keys: Places, values: NDArray[np.float64], most: int) -> tuple[Places, Places, NDArray[np.float64]]:
+    """The distinct keys, where each came first, and the sum of its values in their order."""
+    if most > 4 * len(keys) + ROOM:
+        distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        return distinct, first.astype(np.int64), np.asarray(np.bincount(which, values, len(distinct)), np.float64)
+    first = np.full(most, len(keys))
+    first[keys[::-1]] = np.arange(len(keys))[::-1]
+    distinct = np.flatnonzero(first < len(keys))
+    return distinct, first[distinct], np.asarray(np.bincount(keys, values, most), np.float64)[distinct]
+
+
+def _classes(members: Places, kinds: Places | None, starts: Places, terms: Places, sums: NDArray[np.float64],
+             turns: Places) -> Classes:  # fmt: skip
+    lengths = np.diff(starts)
+    which, told, firsts = np.empty(len(members), np.int64), list[tuple[tuple[int, float], ...]](), list[int]()
+    for length in np.unique(lengths).tolist():
+        own = np.flatnonzero(lengths == length)
+        at = starts[own][:, None] + np.arange(length)
+        columns = [terms[at], sums[at].view(np.int64), *([] if kinds is None else [kinds[own]])]
+        first, found = alike(np.concatenate(columns, axis=1))
+        which[own] = found + len(firsts)
+        firsts += own[first].tolist()
+        told += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
+    lasts, turned = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
+    lasts[which] = np.arange(len(which))
+    np.minimum.at(turned, which, turns)
+    counts = np.bincount(which, minlength=len(firsts))
+    return Classes(members, which, told, np.array(firsts, np.int64), lasts, turned, counts)
+
+
+def alike(rows: Places) -> tuple[Places, Places]:
+    """Of equal rows the first, and of every row which of these it equals."""
+    words = np.zeros(len(rows), np.uint64)
+    for axis in range(rows.shape[1]):
+        word = np.ascontiguousarray(rows[:, axis]).view(np.uint64) + np.uint64(axis * int(GOLDEN) % 2**64)
+        for shift, factor in MIXED:
+            word = (word ^ (word >> np.uint64(shift))) * factor
+        words = words * ODD + (word ^ (word >> np.uint64(31)))
+    _, first, which = np.unique(words, return_index=True, return_inverse=True)
+    if not np.array_equal(rows[first[which]], rows):  # two words are one by chance
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
