@@ -110,7 +110,7 @@ def encoded(
     """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
     for partition in partitions:
         first = 0
-        for batch in partition.batches(names):
+        for batch in partition.batches(names, domain=domain):
             codes, gone = encode_batch(domain, batch, names)
             yield codes, gone, partition, first
             first += codes.shape[1]

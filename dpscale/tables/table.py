@@ -106,8 +106,11 @@ class Partition:
         shares = [len(group) * self.size() // max(len(lengths), 1) for group in groups]
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
-    def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
-        """The named columns, in batches of bounded length. `ids`: one of which most entries differ."""
+    def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
+        """The named columns, in batches of bounded length. `ids`: one of which most entries differ.
+
+        `domain`: of those who encode by it. Its columns may then be cells already, which `encode` takes too.
+        """
         fixed = dict(self.fixed)
         with reading(self.path):
             source = self.source()
@@ -116,7 +119,7 @@ class Partition:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path)
             wanted = [name for name in columns if name in present]
-            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids):
+            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids, domain):
                 rows = len(batch)
                 yield {n: batch.column(n) if n in present else _repeated(fixed[n], rows) for n in columns}
 
