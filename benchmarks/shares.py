@@ -20,9 +20,10 @@ from typing import Any
 import results
 from clocks import Stream, computing, generated, kind, streamed
 from overhead import bandwidth, costs_of, overhead
-from simulation import simulated
+from simulation import Costs, simulated
 
 WORKERS = (10, 100, 1000)
+SHARDS = 16
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Named:
 
 
 JOBS = {
-    "wide": Named(1_000_000, 300, "4", 2, "query-smasher", 1, 60),
-    "triples": Named(2_000_000, 20, "2,4,10", 3, "query-smasher", 50, 60),
+    "wide": Named(1_000_000, 300, "4", 2, "query-smasher", 100, 60),
+    "triples": Named(2_000_000, 20, "2,4,10,50", 3, "query-smasher", 50, 60),
     "adaptive": Named(1_000_000, 20, "2,4,10", 3, "aim-grem", 100, 40),
     "adaptive66": Named(200_000, 66, "2,3,4", 2, "aim-grem", 5, 20),
 }
@@ -93,7 +94,7 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
             f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {told}"
         )
     longer = {stage: cost.longer(one.times) for stage, cost in costs.items()}
-    took = {n: sum(simulated(cost, n) for cost in longer.values()) for n in (1, *WORKERS)}
+    took = {n: sum(simulated(finer(cost, n), n) for cost in longer.values()) for n in (1, *WORKERS)}
     faster = {n: took[1] / took[n] for n in WORKERS}
     driver = sum(cost.driver for cost in costs.values())
     print(f"{name:12} driver {driver:.2f} of {whole:.2f} s, {driver / took[1]:.2%} of a table × {one.times}; simulated "
@@ -101,6 +102,11 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
           + f"; {faster[100] / one.aim:.2f} of the aim", flush=True)  # fmt: skip
     return {f"{name}, seconds": whole, f"{name}, driver": driver,
             **{f"{name}, {n}": times for n, times in faster.items()}}  # fmt: skip
+
+
+def finer(costs: Costs, workers: int) -> Costs:
+    """The same measuring in as many tasks as there are workers, which is what passes are cut to, and 16 at least."""
+    return costs.cut(max(workers, SHARDS)) if workers > 1 and len(costs.measuring) > 1 else costs
 
 
 def main() -> None:
