@@ -111,6 +111,33 @@ def _runs(
 
 
 @njit(cache=True, nogil=True)
+def _levels(data: Array, at: Int, end: Int, count: Int, out: Array) -> bool:
+    """`count` levels of one bit, which come in many short runs; False where they end before. `out` has 8 more."""
+    done = 0
+    while done < count:
+        head, at = varint(data, at, end)
+        if at < 0 or not 0 <= head <= 2 * MOST or at >= end:
+            return False
+        if head & 1:
+            groups = min(head >> 1, (count - done + 7) >> 3)
+            if groups > end - at:
+                return False
+            for g in range(U(groups)):
+                byte = data[U(at) + g]
+                for j in range(U(8)):
+                    out[U(done) + g * U(8) + j] = (byte >> j) & 1
+            done += 8 * groups
+            at += head >> 1
+        else:
+            length = min(head >> 1, count - done)
+            for k in range(U(done), U(done + length)):
+                out[k] = data[at] & 1
+            done += length
+            at += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
 def _all_there(data: Array, at: Int, end: Int, values: Int) -> bool:
     """Whether levels are one run of ones: no value of the page is null."""
     head, at = varint(data, at, end)
@@ -154,12 +181,11 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
     """Values of a page of which some are null."""
     first, taken = job[FIRST], job[TAKEN]
-    there, bits = np.empty(first + taken, np.uint8), np.zeros(1 << NARROW, np.int32)
-    bits[1] = 1
-    if not _runs(data, levels, at, 1, 0, first + taken, bits, 2, there):
+    there = np.empty(first + taken + 8, np.uint8)
+    if not _levels(data, levels, at, first + taken, there):
         return DAMAGED
-    before, mine = np.int64(there[:first].sum()), np.int64(there[first:].sum())
-    values = np.empty(mine, out.dtype)
+    before, mine = np.int64(there[:first].sum()), np.int64(there[first : first + taken].sum())
+    values = np.empty(mine + 1, out.dtype)  # the last is looked at behind the last value, and not taken
     if mine:
         if at >= end or data[at] > 32:
             return DAMAGED
@@ -167,13 +193,11 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
             return DAMAGED
     if mine < taken and job[NULL_CELL] == NO_CELL:
         return NULLS
-    k = 0
-    for i in range(taken):
-        if there[first + i]:
-            out[i] = values[k]
-            k += 1
-        else:
-            out[i] = job[NULL_CELL]
+    k, null = U(0), out.dtype.type(job[NULL_CELL])
+    for i in range(U(taken)):  # without a branch, which would be guessed wrong
+        is_there, value = there[U(first) + i], values[k]
+        out[i] = value if is_there else null
+        k += U(is_there)
     return FINE
 
 

@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -83,8 +84,13 @@ class Subworkload:
 
     def signature(self) -> str:
         """Equal for subworkloads whose Grams are equal up to a factor."""
-        terms = sorted((key, round(weight / self.scale, 12)) for key, weight in self.terms.items())
-        return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
+        return _signature(self.sizes, tuple(self.terms.items()), self.scale)
+
+
+@lru_cache(maxsize=1 << 12)
+def _signature(sizes: tuple[int, ...], terms: tuple[tuple[tuple[str, ...], float], ...], scale: float) -> str:
+    told = sorted((key, round(weight / scale, 12)) for key, weight in terms)
+    return hashlib.sha256(repr((sizes, told)).encode()).hexdigest()
 
 
 def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> list[Subworkload]:
@@ -128,6 +134,7 @@ class _Split:
     weights: Mapping[str, Weights]
     by_set: dict[AttributeSet, Subworkload] = field(default_factory=dict)
     _pieces: dict[tuple[tuple[str, int, int], ...], list[Piece]] = field(default_factory=dict)
+    _kinds: tuple[ProductPart, dict[str, tuple[str, int, int]]] | None = None
 
     def at(self, attributes: AttributeSet) -> Subworkload:
         if attributes not in self.by_set:
@@ -151,12 +158,21 @@ class _Split:
 
     def _pieces_of(self, part: ProductPart, attributes: AttributeSet) -> list[Piece]:
         """The pieces of a set, made once for all sets that differ in names alone."""
-        triples = list(zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True))
-        alike = tuple([(family.name, n, id(self.weights.get(name))) for family, n, name in triples])
+        kinds = self._kinds_of(part)
+        alike = tuple([kinds[name] for name in attributes])
         if alike not in self._pieces:
-            axes = [axis_of(family.name, n, self.weights.get(name)) for family, n, name in triples]
+            named = zip(alike, attributes, strict=True)
+            axes = [axis_of(family, n, self.weights.get(name)) for (family, n, _), name in named]
             self._pieces[alike] = [_piece_of(axes, kept) for kept in subsets(tuple(range(len(axes))))]
         return self._pieces[alike]
+
+    def _kinds_of(self, part: ProductPart) -> dict[str, tuple[str, int, int]]:
+        """Of every attribute the family, the size and the weights, found once a part."""
+        if self._kinds is None or self._kinds[0] is not part:
+            names = part.domain.names
+            each = zip(names, part.families(names), part.domain.shape(names), strict=True)
+            self._kinds = part, {name: (family.name, n, id(self.weights.get(name))) for name, family, n in each}
+        return self._kinds[1]
 
     def add_joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet, weight: float) -> None:
         cells = part.domain.cells(attributes)
