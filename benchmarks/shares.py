@@ -105,8 +105,11 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
 
 
 def finer(costs: Costs, workers: int) -> Costs:
-    """The same measuring in as many tasks as there are workers, which is what passes are cut to, and 16 at least."""
-    return costs.cut(max(workers, SHARDS)) if workers > 1 and len(costs.measuring) > 1 else costs
+    """The same work as it is cut for so many workers: a share of the rows each, and a shard or more to measure."""
+    if workers == 1:
+        return costs
+    dealt = costs.dealt(workers) if sum(costs.counting) else costs
+    return dealt.cut(max(workers, SHARDS)) if len(costs.measuring) > 1 else dealt
 
 
 def main() -> None:

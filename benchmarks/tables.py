@@ -294,7 +294,14 @@ def growth(found: Figures) -> str:
 
 
 READERS = ("dpscale", "pyarrow, encoded", "pyarrow", "polars", "duckdb")
-READ = ("numbers, snappy", "numbers, zstd", "texts, snappy", "texts, zstd", "numbers, 5 % nulls", "small numbers, snappy")
+READ = (
+    "numbers, snappy",
+    "numbers, zstd",
+    "texts, snappy",
+    "texts, zstd",
+    "numbers, 5 % nulls",
+    "small numbers, snappy",
+)
 
 
 def reading(found: Figures) -> str:
