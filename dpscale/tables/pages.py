@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
+from dpscale.tables import page_bytes
 from dpscale.tables import page_headers as headers
 from dpscale.tables import page_loops as loops
 from dpscale.tables.encode import code_type, entries_of, null_cell
@@ -146,9 +147,9 @@ class Group:
         places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
         for codec in {chunk.codec for chunk in self._chunks}:
             mine = np.array([chunk.codec == codec for chunk in self._chunks])[pages[:, headers.COLUMN]]
-            how = {"": loops.AS_IT_IS, "snappy": loops.SNAPPY}.get(codec, loops.GIVEN)
-            values = self._values(pages[mine], codec) if how == loops.GIVEN else np.empty(0, np.uint8)
-            if not loops.unpack(self._bytes, pages[mine], places[mine], how, values, out):
+            how = {"": page_bytes.AS_IT_IS, "snappy": page_bytes.SNAPPY}.get(codec, page_bytes.GIVEN)
+            values = self._values(pages[mine], codec) if how == page_bytes.GIVEN else np.empty(0, np.uint8)
+            if not page_bytes.unpack(self._bytes, pages[mine], places[mine], how, values, out):
                 raise damaged()
         return out, places
 
