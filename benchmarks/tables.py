@@ -293,10 +293,42 @@ def growth(found: Figures) -> str:
     return table(("`benchmarks/growth.py`", "CPU time", "exponent of the last step", "peak GiB"), *lines)
 
 
+READERS = ("dpscale", "pyarrow, encoded", "pyarrow", "polars", "duckdb")
+READ = (
+    "numbers, snappy",
+    "numbers, zstd",
+    "texts, snappy",
+    "texts, zstd",
+    "numbers, 5 % nulls",
+    "small numbers, snappy",
+)
+
+
+def reading(found: Figures) -> str:
+    heads = ("dpscale: cells", "pyarrow, then encoded", "pyarrow: values", "Polars: values", "DuckDB: sums")
+    what = "Parquet by dictionaries, 20 columns, one core, from the files: ns a row"
+    lines = [[kind, *(significant(found[f"{kind}, {one}"], 3) for one in READERS)] for kind in READ]
+    small = ["a file of 300 rows, ms", *(f"{found[f'small files, {one}']:.2f}" for one in READERS)]
+    return table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
+
+
+def shares(found: Figures) -> str:
+    what = {
+        "wide": "300 attributes of four values, all pairs; told for 10⁸ rows",
+        "triples": "20 attributes of mixed sizes, 3-way; told for 10⁸ rows",
+        "adaptive": "`aim-grem`, 20 attributes, 3-way; told for 10⁸ rows",
+        "adaptive66": "`aim-grem`, 66 attributes, 2-way; told for 10⁶ rows",
+    }
+    columns = ("seconds", "driver", "10", "100", "1000")
+    heads = ("seconds on one worker, as measured", "of them the driver's", "speed-up told at 10", "at 100", "at 1,000")
+    lines = ([label, *(significant(found[f"{name}, {one}"], 2) for one in columns)] for name, label in what.items())
+    return table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
+
+
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, rows, graphical, usefulness, relational,
-                 scaling, large_job, many_sets, wide, growth)
+                 scaling, shares, large_job, many_sets, wide, growth, reading)
 }  # fmt: skip
 
 

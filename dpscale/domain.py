@@ -121,6 +121,10 @@ class Domain:
         """Number of cells of the marginal on the named attributes."""
         return math.prod(self.shape(names))
 
+    def cells_each(self, sets: Iterable[Sequence[str]]) -> list[int]:
+        """Those of every marginal of many."""
+        return [math.prod(map(self._sizes.__getitem__, names)) for names in sets]
+
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names in the domain's order; a repeated or unknown name is an error."""
         names = tuple(names)

@@ -86,19 +86,20 @@ def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, worke
     """Cut the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
-    groups = _fill(domain, sets, limit)
+    groups = _fill(sets, domain.cells_each(sets), limit)
     count = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
     most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
-    return [
-        Pass(_shards(domain, group, count), spare, min(most, _wait(domain, group, limit, workers))) for group in groups
-    ]
+    return [Pass(_shards(domain, *group, count), spare, min(most, _wait(*group, limit, workers))) for group in groups]
 
 
-def _wait(domain: Domain, group: Sequence[AttributeSet], limit: int, workers: int) -> int:
+def _wait(group: Sequence[AttributeSet], cells: Sequence[int], limit: int, workers: int) -> int:
     """How many tasks may count a group of sets: one a worker where their partial counts could not wait for the sum."""
-    if WAITING * sum(domain.cells(attributes) for attributes in group) > FACTOR * limit:
+    if WAITING * sum(cells) > FACTOR * limit:
         return workers
     return max(SENT // max(len(group), 1), workers)
+
+
+Filled = tuple[Sequence[AttributeSet], Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: i
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
     """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
     largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
-    widest = max(largest.sets, key=lambda attributes: domain.cells(attributes))
+    held = largest.sets
+    widest = held[int(np.argmax(domain.cells_each(held)))]
     return largest.bytes, ", ".join(widest) or "the total"
 
 
@@ -154,23 +156,20 @@ def _sums(items: int) -> int:
     return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
 
 
-def _fill(domain: Domain, sets: Sequence[AttributeSet], limit: int) -> list[list[AttributeSet]]:
-    groups: list[list[AttributeSet]] = [[]]
-    held = 0
-    for attributes in sets:
-        cells = domain.cells(attributes)
-        if groups[-1] and held + cells > limit:
-            groups.append([])
+def _fill(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[Filled]:
+    """Sets in their order, in groups of at most so many cells (or one set each), with the cells of each."""
+    cuts, held = [0], 0
+    for place, size in enumerate(cells):
+        if place > cuts[-1] and held + size > limit:
+            cuts.append(place)
             held = 0
-        groups[-1].append(attributes)
-        held += cells
-    return groups
+        held += size
+    return [(sets[first:end], cells[first:end]) for first, end in pairwise([*cuts, len(sets)])]
 
 
-def _shards(domain: Domain, sets: list[AttributeSet], count: int) -> tuple[Layout, ...]:
+def _shards(domain: Domain, sets: Sequence[AttributeSet], cells: Sequence[int], count: int) -> tuple[Layout, ...]:
     """About so many shards of similar size."""
-    cells = sum(domain.cells(attributes) for attributes in sets)
-    return tuple(Layout(domain, tuple(group)) for group in _fill(domain, sets, math.ceil(cells / count)))
+    return tuple(Layout(domain, tuple(group)) for group, _ in _fill(sets, cells, math.ceil(sum(cells) / count)))
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpscale.each import Each, plainly
 from dpscale.errors import DpscaleError, JobError, TransientError
 from dpscale.runs.manifest import left_by
 
 FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
+SHARE = 1 << 25  # bytes that a task hashes
 DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -41,29 +43,52 @@ def _told(error: OSError, place: Path) -> DpscaleError | None:
     return None
 
 
-def digest_files(root: Path, paths: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of some files of a run directory; what a kill left half made does not count."""
+def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str:
+    """SHA-256 over names and contents of some files of a run directory; what a kill left half made does not count.
+
+    `each`: where the contents are read, many at a time; an engine's are tasks.
+    """
+    files = [path for path in sorted(paths, key=str) if not path.name.endswith(".partial")]
+    share = _shares(files)
+    contents = (one for hashes in (each if len(share) > 1 else plainly)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()
-    for path in sorted(paths, key=str):
-        if path.name.endswith(".partial"):
-            continue
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
+    for path, content in zip(files, contents, strict=True):
         digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
     return digest.hexdigest()
 
 
-def check_left(root: Path, stage: str, entry: Mapping[str, Any]) -> None:
+def _shares(files: Sequence[Path]) -> list[list[Path]]:
+    """Files in their order, cut to about SHARE bytes."""
+    shares: list[list[Path]] = [[]]
+    held = 0
+    for path in files:
+        if held >= SHARE:
+            shares.append([])
+            held = 0
+        shares[-1].append(path)
+        held += path.stat().st_size
+    return shares
+
+
+def _content_hashes(paths: Sequence[Path]) -> list[str]:
+    found = []
+    for path in paths:
+        with path.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
+
+
+def check_left(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
     """JobError where the files that an earlier stage left are not those that it left, by their hash.
 
     `entry`: the manifest's of that stage; one without a hash has nothing to be held against.
     """
     left = root / left_by(stage, entry)[0]
-    if entry.get("sha256") is not None and digest_left(root, left) != entry["sha256"]:
+    if entry.get("sha256") is not None and digest_left(root, left, each) != entry["sha256"]:
         raise JobError("run directory", f"files that stage {stage} left in {left} were changed",
                        "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
 
 
-def digest_left(root: Path, left: Path) -> str:
+def digest_left(root: Path, left: Path, each: Each = plainly) -> str:
     """The hash of what a stage leaves: a file, or all files of a folder."""
-    return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left])
+    return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left], each)

@@ -22,6 +22,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.domain import Domain
+from dpscale.each import Each, plainly
 from dpscale.errors import DpscaleError, JobError
 from dpscale.job import Job
 from dpscale.measure import Released
@@ -221,8 +222,9 @@ class Run:
                         f"run `dpscale {stage} {self.path}` first")  # fmt: skip
 
     @contextmanager
-    def during(self, stage: Stage) -> Iterator[None]:
-        """Mark a stage as running, then done with the hash of its files; on an error as failed, or as stopped."""
+    def during(self, stage: Stage, each: Each = plainly) -> Iterator[None]:
+        """Mark a stage as running, then done with the hash that `each` makes of its files; on an error as failed, or as
+        stopped."""
         self._mark(stage.name, start=now(), state="running", end=None)
         try:
             yield
@@ -230,7 +232,7 @@ class Run:
             with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
                 self._mark(stage.name, end=now(), state=_state_after(error))
             raise
-        digest = digest_left(self.path, self.path / stage.folder)
+        digest = digest_left(self.path, self.path / stage.folder, each)
         self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
     @contextmanager

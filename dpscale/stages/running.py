@@ -44,8 +44,8 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
     if run.done(stage.name):
         return
     for name in stage.needs:
-        check_left(run.path, name, (left or {}).get(name, {}))
-    with run.during(stage):
+        check_left(run.path, name, (left or {}).get(name, {}), engine.each("check"))
+    with run.during(stage, engine.each("hash")):
         if stage.spends:  # and so sees records: of an error the kind alone is told
             discreetly(f"stage {stage.name}", _perform, stage, run, engine)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dpscale.domain import Domain
 from dpscale.storage.objects import is_url
 from dpscale.tables.raw import batch_rows, mapped
 
@@ -31,9 +32,8 @@ class ArrowSource:
         with self._reader(self.names[:1]) as reader:
             return [reader.get_batch(number).num_rows for number in range(self._count)]
 
-    def batches(
-        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = ""
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
+                domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The columns of some record batches (all when none are named)."""
         with self._reader(columns) as reader:
             for number in row_groups or range(self._count):

@@ -49,7 +49,7 @@ class Layout:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each marginal starts; one more entry for the end."""
-        return np.cumsum([0, *(self.domain.cells(attributes) for attributes in self.sets)], dtype=np.int64)
+        return np.cumsum([0, *self.domain.cells_each(self.sets)], dtype=np.int64)
 
     def marginal(self, flat: Counts, attributes: AttributeSet) -> ExactMarginal:
         """That of one set, as a view of a flat array."""
@@ -110,7 +110,7 @@ def encoded(
     """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
     for partition in partitions:
         first = 0
-        for batch in partition.batches(names):
+        for batch in partition.batches(names, domain=domain):
             codes, gone = encode_batch(domain, batch, names)
             yield codes, gone, partition, first
             first += codes.shape[1]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.storage.objects import is_url
 from dpscale.tables.formats import Dialect, codec_of
@@ -43,9 +44,8 @@ class CsvSource:
         """A CSV is one piece, of a length that nobody knows."""
         return []
 
-    def batches(
-        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = ""
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
+                domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The columns, as dictionaries of texts."""
         import pyarrow as pa
         import pyarrow.csv as arrow_csv

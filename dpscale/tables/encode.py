@@ -34,9 +34,12 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     """Cell numbers of a column, of the attribute's narrowest unsigned type.
 
     Rows that the domain file drops are marked in `dropped`, which an attribute that drops asks for; their code is 0.
+    What `pages` has made cells of already is judged alone.
     """
     import pyarrow as pa
 
+    if isinstance(column, np.ndarray):
+        return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct one once
@@ -47,6 +50,12 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     if plain is not None:
         return plain
     return _codes(attribute, _cells(attribute, column), dropped)
+
+
+def entries_of(attribute: Attribute, dictionary: pa.Array) -> NDArray[Any]:
+    """Cells of a dictionary's entries; below zero where there is none."""
+    plain = _encode_plain(attribute, dictionary)
+    return _cells(attribute, dictionary) if plain is None else plain
 
 
 def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
@@ -70,14 +79,14 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
     cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
     if indices.null_count or not len(cells):
         indices = indices.fill_null(len(cells))
-        cells = np.append(cells, _null_cell(attribute))
+        cells = np.append(cells, null_cell(attribute))
     rows = indices.to_numpy(zero_copy_only=False)
     if cells.min() < 0:
         return _codes(attribute, cells[rows], dropped)
     return cells.astype(code_type(attribute.size))[rows]
 
 
-def _codes(attribute: Attribute, cells: Cells, dropped: Flags | None) -> Codes:
+def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
     """The cells as codes; DataError for what is refused."""
     worst = cells.min(initial=0)
     if worst < DROPPED:
@@ -102,7 +111,8 @@ def _refused(attribute: Attribute, worst: int) -> DataError:
     return DataError(field, "a value outside the domain", "only values of the domain file", remedy)
 
 
-def _null_cell(attribute: Attribute) -> int:
+def null_cell(attribute: Attribute) -> int:
+    """The cell of a null; below zero where there is none."""
     return {"category": attribute.null_cell, "drop": DROPPED}.get(attribute.nulls, NULL)
 
 
@@ -123,7 +133,7 @@ def _cells(attribute: Attribute, column: pa.Array) -> Cells:
         raise _wrong_type(attribute, column.type, "numbers")
     cells = _NUMBER_CELLS[attribute.kind](attribute, parsed.values)
     cells[parsed.foreign] = _foreign_cell(attribute)
-    cells[parsed.missing] = _null_cell(attribute)
+    cells[parsed.missing] = null_cell(attribute)
     return cells
 
 
@@ -167,7 +177,7 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Cells:
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
     cells = _places(attribute, texts, pa.array(attribute.values, pa.large_string()))
-    cells[texts.is_null().to_numpy(zero_copy_only=False)] = _null_cell(attribute)
+    cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
     return cells
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.tables.numbers import bytes_of, is_text
 from dpscale.tables.raw import batch_rows
@@ -62,7 +63,9 @@ class FramePartition(Partition):
     def pieces(self) -> list[Partition]:
         return [self]
 
-    def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+    def unfiltered(
+        self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
+    ) -> Iterator[dict[str, Any]]:
         """The named columns in batches, of content that was held against what it has been; DataError for other."""
         table = self._read()
         if content_of(table) != self._seen.content:

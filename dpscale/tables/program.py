@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -94,7 +95,7 @@ class Program:
         domain, sets, owners = cover.domain, cover.sets, cover.owners
         used = {name for names in sets for name in names} or {domain.names[0]}
         names = tuple(name for name in domain.names if name in used)
-        offsets = _ends([domain.cells(attributes) for attributes in sets])
+        offsets = _ends(domain.cells_each(sets))
         sizes = [domain.cells(joint) for joint in cover.joints]
         starts = _ends(sizes)
         empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
@@ -198,7 +199,7 @@ def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], 
     number = {node: index for index, node in enumerate(nodes)}
     inner = [len(after) > len(node) for node, after in zip(nodes, [*nodes[1:], ()], strict=True)]
     cells = [math.prod(int(sizes[x]) - 1 for x in node) for node in nodes]
-    parts = [[0, *(number[_chosen(one, mask)] for mask in range(1, 1 << len(one)))] for one in set_axes]
+    parts = [[0, *[number[tuple([one[i] for i in way])] for way in _ways(len(one))]] for one in set_axes]
     return Planes(
         _array(columns),
         sizes,
@@ -216,5 +217,7 @@ def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], 
     )
 
 
-def _chosen(axes: tuple[int, ...], mask: int) -> tuple[int, ...]:
-    return tuple(x for i, x in enumerate(axes) if mask >> i & 1)
+@cache
+def _ways(count: int) -> list[tuple[int, ...]]:
+    """The non-empty subsets of so many axes, by their masks."""
+    return [tuple(i for i in range(count) if mask >> i & 1) for mask in range(1, 1 << count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from dpscale.tables.formats import TAKEN, codec_of
 BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
 LEAST_ROWS = 1 << 14
+SMALL_BYTES = 1 << 18
 
 
 def batch_rows(columns: int) -> int:
@@ -30,6 +32,26 @@ def mapped(path: str) -> Iterator[Any]:
         return
     with opening(path, ahead=0) as file:
         yield file
+
+
+@contextmanager
+def mapped_bytes(path: str) -> Iterator[Any]:
+    """All bytes of a file of this machine, mapped to memory and not read before they are looked at."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as file:
+        yield file.read_buffer()
+
+
+def small(path: str) -> Any:
+    """All bytes of a file that is quicker read at once than mapped; None of a larger one."""
+    import pyarrow as pa
+
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) > SMALL_BYTES:
+            return None
+        file.seek(0)
+        return pa.py_buffer(file.read())
 
 
 @contextmanager

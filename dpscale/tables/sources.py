@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.storage.objects import is_url
 from dpscale.tables.arrow_files import ArrowSource
 from dpscale.tables.csv_files import CsvSource
 from dpscale.tables.formats import PLAIN, Dialect, is_csv, is_parquet
 from dpscale.tables.numbers import is_text
-from dpscale.tables.raw import batch_rows, mapped
+from dpscale.tables.raw import batch_rows, mapped, mapped_bytes, small
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from dpscale.tables.pages import Group
 
 
 class Source(Protocol):
@@ -27,7 +31,10 @@ class Source(Protocol):
     def groups(self) -> list[int]:
         """Rows of the pieces that it can be read in."""
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int], ids: str = "") -> Iterator[pa.RecordBatch]: ...
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int], ids: str = "",
+                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
+        """Batches with `len(batch)` rows and `batch.column(name)`: an array, or with a domain maybe its cells."""
+        ...
 
 
 def open_source(path: str, dialect: Dialect = PLAIN) -> Source:
@@ -46,9 +53,12 @@ class ParquetSource:
     """A Parquet file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.metadata = path, footer(path)
+        self.path, self._small = path, None if is_url(path) else small(path)
+        self.metadata = footer(path, self._small)
         self.schema = self.metadata.schema.to_arrow_schema()
         self.names: list[str] = list(self.schema.names)
+        self._chunks: Any = None
+        self.places = {name: place for place, name in enumerate(self.names)}
 
     def kind(self, name: str) -> pa.DataType:
         """The type of a column."""
@@ -58,24 +68,67 @@ class ParquetSource:
         """Rows of each row group."""
         return [self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups)]
 
-    def batches(
-        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = ""
+    def chunks(self, data: Any) -> Any:
+        """What the footer tells of every column chunk (`chunk_table`). pyarrow would tell too, but a damaged one ends
+        its process."""
+        from dpscale.tables.page_headers import chunk_table
+
+        if self._chunks is None:
+            self._chunks = chunk_table(data, self.metadata.num_row_groups, len(self.names))
+        return self._chunks
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
+                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
+        """The columns of some row groups (all when none are named); texts as dictionaries, but those of `ids`.
+
+        With a domain, those of its columns that a file of this machine keeps by dictionaries come as cells.
+        """
+        from dpscale.tables.pages import Group
+
+        groups = list(row_groups or range(self.metadata.num_row_groups))
+        if domain is None or is_url(self.path) or self.metadata.num_columns != len(self.names):
+            yield from self._plainly(columns, groups, ids)
+            return
+        with nullcontext(self._small) if self._small else mapped_bytes(self.path) as data:
+            for number in groups:
+                group = Group(self, data, number, [name for name in columns if name != ids], domain)
+                yield from self._group(group, number, columns, ids)
+
+    def _group(self, group: Group, number: int, columns: Sequence[str], ids: str) -> Iterator[Any]:
+        """The batches of a row group: pyarrow's, with the columns that it need not read."""
+        from dpscale.tables.pages import Decoded
+
+        rows = batch_rows(len(columns))
+        odd = [name for name in columns if name not in group.ours]
+        if not odd:
+            for start in range(0, group.rows, rows):
+                length = min(rows, group.rows - start)
+                yield Decoded(length, group.take(length))
+            return
+        for batch in self._plainly(odd, [number], ids, rows):
+            yield Decoded(len(batch), {name: batch.column(name) for name in odd} | group.take(len(batch)))
+
+    def _plainly(
+        self, columns: Sequence[str], groups: Sequence[int], ids: str, rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """The columns of some row groups (all when none are named); texts as dictionaries, but those of `ids`."""
+        """As pyarrow reads them."""
         import pyarrow.parquet as pq
 
         texts = [name for name in columns if name != ids and is_text(self.schema.field(name).type)]
-        groups, rows = list(row_groups or range(self.metadata.num_row_groups)), batch_rows(len(columns))
         with mapped(self.path) as where:
             far = is_url(self.path)  # fetched in few and large pieces, of the columns asked alone
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=texts,
                                 pre_buffer=far) as file:  # fmt: skip
-                yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
+                yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
+                                             columns=list(columns), use_threads=False)  # fmt: skip
 
 
-def footer(path: str) -> Any:
-    """What the footer of a Parquet file says."""
+def footer(path: str, held: Any = None) -> Any:
+    """What the footer of a Parquet file says, or of its bytes that are held."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if held is not None:
+        return pq.read_metadata(pa.BufferReader(held))
     with mapped(path) as where:
         return pq.read_metadata(where)

@@ -114,15 +114,21 @@ class Partition:
         shares = [len(group) * self.size() // max(len(lengths), 1) for group in groups]
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
-    def batches(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+    def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
         """The named columns of the rows that are there, in batches of bounded length. `ids`: one of which most entries
-        differ."""
+        differ.
+
+        `domain`: of those who encode by it. Its columns may then be cells already, which `encode` takes too; not where
+        there is a filter, which looks at values, and rows that it leaves out may hold what the domain refuses.
+        """
         if not self.where:
-            return self.unfiltered(columns, ids)
+            return self.unfiltered(columns, ids, domain)
         read = self.unfiltered(list(dict.fromkeys([*columns, *self.where.columns])), ids)
         return kept(self.where, read, columns)
 
-    def unfiltered(self, columns: Sequence[str], ids: str = "") -> Iterator[dict[str, pa.Array]]:
+    def unfiltered(
+        self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
+    ) -> Iterator[dict[str, Any]]:
         """The same of all rows."""
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path):
@@ -132,7 +138,7 @@ class Partition:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path)
             wanted = [name for name in columns if name in present]
-            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids):
+            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids, domain):
                 rows = len(batch)
                 yield {n: batch.column(n) if n in present else _repeated(fixed[n], rows) for n in columns}
 

@@ -143,7 +143,8 @@ class _Writer:
 
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
-    for batch in partition.batches(list(dict.fromkeys([unit, *names])), "" if unit in names else unit):
+    ids, domain = ("", None) if unit in names else (unit, dealing.domain)  # a unit is its value, not its cell
+    for batch in partition.batches(list(dict.fromkeys([unit, *names])), ids, domain):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
         if owners.missing.any() and not dealing.drop:

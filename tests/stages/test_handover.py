@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.cli.commands import main
+from dpscale.engine import resolve
+from dpscale.errors import JobError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import hashes
@@ -52,6 +54,27 @@ def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, 
     path.write_bytes(kept)
     assert CliRunner().invoke(main, [*map(str, command), "--quiet"]).exit_code == 0
     assert run.done(begun)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, scheduler, monkeypatch):
+    """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
+    run = done_before(place, "reconstruct")
+    monkeypatch.setattr(hashes, "SHARE", 1)  # a task a file
+    check, entry = hashes.check_left, run.manifest["stages"]["measure"]
+    engine = resolve(None, scheduler)
+    try:
+        each = engine.each("check")
+        check(run.path, "measure", entry, each)
+        for path in sorted((run.path / entry["folder"]).rglob("*")):
+            if path.is_file():
+                kept = path.read_bytes()
+                path.write_bytes(bytes([kept[0] ^ 1]) + kept[1:])
+                with pytest.raises(JobError, match="were changed"):
+                    check(run.path, "measure", entry, each)
+                path.write_bytes(kept)
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("change", ["taken away", "put there"])

@@ -1,0 +1,147 @@
+"""Reading Parquet: rows to cell numbers, against pyarrow, Polars and DuckDB on the same files, in turns, on one core.
+
+dpscale makes cell numbers, by the domain's rules; the others make arrays of values (DuckDB: a sum or the longest text
+of every column, as its rows come out one by one in Python otherwise). All seconds are of the processor, the best of
+some turns. `pyarrow, encoded` is what dpscale does where a column has no dictionary: pyarrow's values, each encoded.
+
+    python benchmarks/reading.py [--rows 2000000] [--files 3000] [--turns 3] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results
+
+os.environ["POLARS_MAX_THREADS"] = "1"
+SIZES = [2, 4, 10, 50] * 5
+NAMES = [f"x{index:02d}" for index in range(len(SIZES))]
+SMALL_ROWS = 300
+KINDS = {
+    "numbers, snappy": ("int64", "snappy", 0.0),
+    "numbers, zstd": ("int64", "zstd", 0.0),
+    "texts, snappy": ("text", "snappy", 0.0),
+    "texts, zstd": ("text", "zstd", 0.0),
+    "numbers, 5 % nulls": ("int64", "snappy", 0.05),
+    "small numbers, snappy": ("uint8", "snappy", 0.0),
+}
+AIMS = {"row": 35.0, "file": 0.3}
+Figures = dict[str, float]
+
+
+def write(path: Path, kind: str, codec: str, nulls: float, rows: int, seed: int = 0) -> None:
+    """A file of rows drawn evenly."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random, columns = np.random.default_rng(seed), {}
+    for name, size in zip(NAMES, SIZES, strict=True):
+        cells = random.integers(0, size, rows)
+        drawn = np.array([f"value {v}" for v in range(size)])[cells] if kind == "text" else cells.astype(kind)
+        columns[name] = pa.array(drawn, mask=random.random(rows) < nulls if nulls else None)
+    pq.write_table(pa.table(columns), path, compression=codec)
+
+
+def domain_of(kind: str) -> Any:
+    import dpscale as dp
+
+    if kind != "text":
+        each = {
+            name: {"kind": "coded", "size": size, "nulls": "category"} for name, size in zip(NAMES, SIZES, strict=True)
+        }
+    else:
+        each = {name: {"kind": "categories", "values": [f"value {v}" for v in range(size)]}
+                for name, size in zip(NAMES, SIZES, strict=True)}  # fmt: skip
+    return dp.Domain.from_dict({"attributes": each})
+
+
+def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
+    """What reads all files of a folder, once."""
+    import duckdb
+    import polars
+    import pyarrow.parquet as pq
+
+    from dpscale.tables.count import encode_batch, encoded
+    from dpscale.tables.raw import batch_rows
+    from dpscale.tables.table import Table
+
+    domain, base = domain_of(kind), duckdb.connect()
+    base.execute("SET threads = 1")
+    partitions, what = Table.open(place, domain).split().partitions, "max(length({}))" if kind == "text" else "sum({})"
+    asked, files = ", ".join(what.format(name) for name in NAMES), sorted(map(str, place.glob("*.parquet")))
+
+    def plainly() -> None:
+        for part in partitions:
+            for batch in part.batches(NAMES):
+                encode_batch(domain, batch, NAMES)
+
+    def bare() -> None:
+        for path in files:
+            with pq.ParquetFile(path, memory_map=True, read_dictionary=NAMES if kind == "text" else []) as file:
+                for _ in file.iter_batches(batch_rows(len(NAMES)), use_threads=False):
+                    pass
+
+    return {
+        "dpscale": lambda: [0 for _ in encoded(domain, partitions, NAMES)],
+        "pyarrow, encoded": plainly,
+        "pyarrow": bare,
+        "polars": lambda: [polars.read_parquet(path) for path in files],
+        "duckdb": lambda: base.execute(f"SELECT {asked} FROM '{place}/*.parquet'").fetchall(),
+    }
+
+
+def race(every: dict[str, Callable[[], object]], turns: int) -> Figures:
+    """Processor seconds of each, the least of some turns after one that warms up; they take turns."""
+    took: dict[str, list[float]] = {name: [] for name in every}
+    for _ in range(turns + 1):
+        for name, work in every.items():
+            begin = time.process_time()
+            work()
+            took[name].append(time.process_time() - begin)
+    return {name: min(seconds[1:]) for name, seconds in took.items()}
+
+
+def tell(title: str, found: Figures, aim: float, unit: str) -> Figures:
+    told = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
+    print(f"{title:28} {unit}: {told}; {found['dpscale'] / aim:.2f} of the aim", flush=True)
+    return {f"{title}, {name}": value for name, value in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--files", type=int, default=3000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    given = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        kept = run(Path(folder).resolve(), given)
+    if given.save:
+        results.save("reading", kept)
+
+
+def run(place: Path, given: argparse.Namespace) -> Figures:
+    """All figures: ns a row of 20 columns, ms a small file."""
+    kept: Figures = {}
+    for title, how in KINDS.items():
+        (place / title).mkdir()
+        write(place / title / "x.parquet", *how, given.rows)
+        took = race(contenders(place / title, how[0]), given.turns)
+        kept |= tell(title, {name: 1e9 * one / given.rows for name, one in took.items()}, AIMS["row"], "ns a row")
+    (place / "small").mkdir()
+    for number in range(given.files):
+        write(place / "small" / f"{number:04d}.parquet", "uint8", "snappy", 0.0, SMALL_ROWS, number)
+    took = race(contenders(place / "small", "uint8"), given.turns)
+    return kept | tell("small files", {name: 1e3 * one / given.files for name, one in took.items()}, AIMS["file"], "ms")
+
+
+if __name__ == "__main__":
+    main()
