@@ -1,10 +1,11 @@
 """Consistent non-negative low-order tables from noisy residuals: what local maximum entropy starts from.
 
 Every table is expected to be what the tables inside it imply; its own noisy residual says how it departs from that,
-and `shrink` weighs the two. A pair's expectation is the product of its 1-ways or, where that explains the noisy pair
-better, a chain a — c — b of two other pairs (`chains`): other noise, so it may be held against the pair's own. A chain
-helps much where codes lie in order and misleads where they do not, so a pair is the mean of what the product and what
-the chain make of it. A pair that was not measured is its strongest chain, the one farthest from independence.
+and `shrink` weighs the two. A pair's expectation is the product of its 1-ways, or that as its neighbours have it where
+the noisy pair says so (`near`); or, where that explains the noisy pair better, a chain a — c — b of two other pairs
+(`chains`): other noise, so it may be held against the pair's own. A chain helps much where codes lie in order and
+misleads where they do not, so a pair is the mean of what either makes of it. A pair that was not measured is its
+strongest chain, the one farthest from independence.
 
 Between few steps that see everything (the law of departures; which tables there are) every table is a piece of work of
 its own. They go by chunks through `each`, which may make tasks of them: no byte depends on it.
@@ -26,12 +27,14 @@ from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links, independent
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import Margin, proportional_fit
-from dpscale.reconstruct.shrink import NoisyTable, learn, posterior
+from dpscale.reconstruct.near import REACHES, near
+from dpscale.reconstruct.shrink import NoisyTable, best_posterior, learn
 from dpscale.residual import center
 from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 Margins = list[Margin]
+Expected = tuple[NoisyTable, ...]  # one noisy table under several expectations
 FIT_ROUNDS, FIT_TOLERANCE = 20, 1e-6
 CHUNK_CELLS, CHUNK_TABLES = 1 << 16, 128
 
@@ -110,7 +113,9 @@ def _chunks(pieces: Mapping[AttributeSet, Any]) -> Iterator[list[tuple[Attribute
 
 def _size(piece: Any) -> int:
     """The cells of a piece: of a number of cells, of a noisy thing, or of a tuple that one leads."""
-    leading = piece[0] if isinstance(piece, tuple) else piece
+    leading = piece
+    while isinstance(leading, tuple):
+        leading = leading[0]
     return leading if isinstance(leading, int) else int(leading.values.size)
 
 
@@ -125,15 +130,19 @@ def _strongest(links: Links, chunk: list[tuple[AttributeSet, int]]) -> list[Arra
 def _shrunk(
     model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], expected: Mapping[AttributeSet, Array], each: Each
 ) -> dict[AttributeSet, Array]:
-    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
-    tables: dict[AttributeSet, tuple[NoisyTable, Margins]] = {}
+    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them.
+
+    Where nothing better is known of pairs, neighbours may expect more of a cell than the product of the 1-ways.
+    """
+    tables: dict[AttributeSet, tuple[Expected, Margins]] = {}
     for names, residual in measured.items():
         expectation = expected[names] if names in expected else model.coarse_marginal(names)
         reference = np.maximum(expectation, 1e-6)
         table = NoisyTable(_noisy(residual, reference), reference, residual.deviation)
-        tables[names] = (table, _margins(model, names))
-    law = learn([table for table, _ in tables.values()])
-    return _by_chunks(each, partial(_fitted, law, FIT_TOLERANCE * model.total), tables)
+        others = () if len(names) > 2 or names in expected else tuple(near(table, reach) for reach in REACHES)
+        tables[names] = ((table, *others), _margins(model, names))
+    laws = [learn(ways) for ways in zip(*(ways for ways, _ in tables.values()), strict=True)]
+    return _by_chunks(each, partial(_fitted, laws, FIT_TOLERANCE * model.total), tables)
 
 
 def _margins(model: LowOrder, names: AttributeSet) -> Margins:
@@ -141,5 +150,8 @@ def _margins(model: LowOrder, names: AttributeSet) -> Margins:
     return [*margins, *model.inside(names)] if len(names) > 2 else margins
 
 
-def _fitted(law: Array, tolerance: float, chunk: list[tuple[AttributeSet, tuple[NoisyTable, Margins]]]) -> list[Array]:
-    return [proportional_fit(posterior(table, law), margins, FIT_ROUNDS, tolerance) for _, (table, margins) in chunk]
+def _fitted(
+    laws: list[Array], tolerance: float, chunk: list[tuple[AttributeSet, tuple[Expected, Margins]]]
+) -> list[Array]:
+    return [proportional_fit(best_posterior(ways, laws), margins, FIT_ROUNDS, tolerance)
+            for _, (ways, margins) in chunk]  # fmt: skip

@@ -83,12 +83,33 @@ def learn(tables: Sequence[NoisyTable]) -> Array:
     return _weights(np.concatenate(seen), START, POOLED_STRENGTH, POOLED_ROUNDS) if seen else START
 
 
-def posterior(table: NoisyTable, law: Array) -> Array:
-    """Posterior means of the counts, in the table's shape: ≥ 0. `law` is the start for the table's own law."""
-    sample, _ = DEPARTURES.likelihoods(*table.sample, table.deviation)
-    weights = _weights(sample, law, OWN_STRENGTH, OWN_ROUNDS)
-    means = _means_of(DEPARTURES, table, weights, sample)
-    return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
+def best_posterior(tables: Sequence[NoisyTable], laws: Sequence[Array]) -> Array:
+    """Posterior means of the counts, ≥ 0, under the expectation that has most evidence.
+
+    `tables`: the same values with other references; `laws`: of each, the start for its own law.
+    """
+    tried = [_Departing(table, law) for table, law in zip(tables, laws, strict=True)]
+    return max(tried, key=lambda one: one.evidence).means
+
+
+class _Departing:
+    """A table with its own law of departures, which EM finds from `law` on."""
+
+    def __init__(self, table: NoisyTable, law: Array) -> None:
+        self._table = table
+        self._sample, self._tops = DEPARTURES.likelihoods(*table.sample, table.deviation)
+        self._weights = _weights(self._sample, law, OWN_STRENGTH, OWN_ROUNDS)
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of the noisy values' density; in sixteenths, so that no last bit of a float decides."""
+        return round(16 * float((np.log((self._sample * self._weights).sum(axis=1)) + self._tops).sum())) / 16
+
+    @property
+    def means(self) -> Array:
+        table = self._table
+        means = _means_of(DEPARTURES, table, self._weights, self._sample)
+        return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
 
 
 def _means_of(components: Components, table: NoisyTable, law: Array, known: Array) -> Array:

@@ -4,8 +4,9 @@
 would take every pair once, each at a budget that would be even if all pairs were measured. Three rules, all of released
 numbers, say when to leave that path:
 
-- *Larger sets.* A set is offered if noise alone, √(2/π) σ · groups, would be no more than 15 % of the records.
-  The less the noise of a pair, the more can be known of larger sets: a step is then cheaper, down to a quarter.
+- *Larger sets.* The less noise a pair has, √(2/π) σ · groups over the records, the more can be known of larger sets: a
+  step is cheaper then, down to a quarter. One is offered if its own noise would be no more than 15 % of the records,
+  or, where pairs are that well known, up to 30 %.
 - *Vain rounds.* Where most of a round moved the estimates by less than their noise, the next step is twice as much.
 - *Back to the 1-ways.* And where the 1-ways are noisy themselves, of what is left a part goes to them, the larger the
   more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less.
@@ -55,11 +56,11 @@ class RoundSchedule(Protocol):
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """How much each candidate counts, by the weights of the targets. `inside`: the candidates within a target."""
 
-    def offers(self, noise: float) -> bool:
-        """Whether a set may be chosen whose measurement would bring so much noise, L1 over records."""
-
     def cheaper(self, noise: float) -> Fraction:
-        """The share of an even step that is taken first, where pairs have so much noise and larger sets are offered."""
+        """The share of an even step that is taken first, where pairs have so much noise (L1 over records)."""
+
+    def offers(self, noise: float, share: Fraction) -> bool:
+        """Whether a larger set may be chosen whose measurement would bring so much noise; `share`: of `cheaper`."""
 
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         """The share of what is left that goes back to the 1-ways after a round; `ones`: their noise, as of `offers`."""
@@ -76,11 +77,11 @@ class Plainly:
 
     largest = 0
 
-    def offers(self, noise: float) -> bool:
-        return True
-
     def cheaper(self, noise: float) -> Fraction:
         return Fraction(1)
+
+    def offers(self, noise: float, share: Fraction) -> bool:
+        return True
 
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         return Fraction(0)
@@ -155,12 +156,13 @@ class Batched:
                     summed[names] += weight
         return summed
 
-    def offers(self, noise: float) -> bool:
-        return noise <= OFFERED
-
     def cheaper(self, noise: float) -> Fraction:
         """In sixteenths, so that last bits of floats hardly ever matter."""
         return max(CHEAPEST, min(Fraction(1), Fraction(round(SIXTEENTHS * noise / EVEN), SIXTEENTHS)))
+
+    def offers(self, noise: float, share: Fraction) -> bool:
+        """From OFFERED at even steps to twice that at the cheapest, where pairs are so well known."""
+        return noise <= OFFERED * float(1 + (1 - share) / (1 - CHEAPEST))
 
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         moved = list(moved)

@@ -110,9 +110,11 @@ def begun(
         setting.beliefs.begun(counts)
     )
     noise = _noise(setting, groups, total_of(counts))
-    offered = tuple(names for names in setting.candidates if len(names) <= 2 or setting.schedule.offers(noise(names)))
-    state = State(setting, counts, groups, residuals, setting.beta - decision.spent, setting.first_step, offered)
-    return replace(state, step=_begin_with(state, noise))
+    share = setting.schedule.cheaper(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
+    offered = tuple(names for names in setting.candidates
+                    if len(names) <= 2 or setting.schedule.offers(noise(names), share))  # fmt: skip
+    step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
+    return State(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -121,12 +123,8 @@ def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Call
     return lambda names: one * math.prod(groups[name].count for name in names)
 
 
-def _begin_with(state: State, noise: Callable[[AttributeSet], float]) -> Fraction:
-    """The first step: less than an even one where larger sets are offered, and pairs have little noise."""
-    pairs = [noise(names) for names in state.setting.candidates if len(names) == 2]
-    if not pairs or not any(len(names) > 2 for names in state.offered):
-        return state.step
-    return state.step * state.setting.schedule.cheaper(float(np.mean(pairs)))
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
 
 
 def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
@@ -153,7 +151,7 @@ def _back(state: State) -> Fraction:
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
     moved, expected = ([one for note in others for one in getattr(note, kind)] for kind in ("moved", "expected_noise"))
-    return state.setting.schedule.again(moved, expected, float(np.mean(noise)))
+    return state.setting.schedule.again(moved, expected, _mean(noise))
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
