@@ -5,6 +5,7 @@ and ε, the mean over seeds with its spread, and seconds on one core for the run
 comparison with the truth); counting is left out. Real tables are in ../shared/data and do not travel with dpscale.
 
     python benchmarks/adaptive.py [--tables adult acs salary titanic] [--epsilons 0.1 1 10] [--seeds 3]
+        --all                  every table of ../shared/data; those not in --tables with ours and the product alone
         --tried                the settings that the defaults of `Options` were chosen among, and nothing else
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
         --errors               how often estimate ± 1.96 standard errors holds the truth, and nothing else
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import results
-from marginal_tables import DATA, Names, Table, generated, real
+from marginal_tables import DATA, KEPT, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
 from dpscale.adaptive import run
@@ -102,8 +103,13 @@ def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
 class Rows:
     """The mechanisms that are compared, each answers from (table, ε, seed)."""
 
-    def __init__(self, tried: bool) -> None:
+    def __init__(self, tried: bool, quick: bool = False) -> None:
+        """`quick`: ours and the product of 1-ways alone."""
         self.made: dict[str, Callable[[Table, float, int], Answers]] = {}
+        if quick:
+            self._add("product of 1-ways", Options(), alone=True)
+            self._add("ours", Options())
+            return
         if tried:
             for name, kwargs in TRIED.items():
                 self._add(name, Options(**kwargs))
@@ -139,6 +145,7 @@ def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Rows) -
             found = np.array([outcome(table, partial(made, table, epsilon, seed)) for seed in seeds])
             (error, run_for, answered), spread = found.mean(axis=0), found[:, 0].std()
             means[name][epsilon] = error
+            means[f"{name}, seconds"][epsilon] = run_for
             print(
                 f"    {name:24} {error:.4f} ± {spread:.4f}   run {run_for:.2f} s, answers {answered:.2f} s", flush=True
             )
@@ -246,11 +253,18 @@ def tables(names: Sequence[str], data: Path) -> Iterator[Table]:
 
 def which(parser: argparse.ArgumentParser) -> None:
     """Options that say which tables, at which ε, with which seeds."""
-    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"])
+    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=KEPT)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--data", type=Path, default=DATA)
+
+
+def _told(name: str, table: str, epsilon: float) -> bool:
+    """Whether README shows it: ours and the product everywhere, the others where they are the most told of."""
+    if name in ("ours", "product of 1-ways"):
+        return True
+    return name == "ours, seconds" if "seconds" in name else table == "adult" or epsilon == 1.0
 
 
 def main() -> None:
@@ -259,7 +273,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
-    for flag in ("tried", "large", "errors", "save"):
+    for flag in ("all", "tried", "large", "errors", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     asked = parser.parse_args()
     if asked.large:
@@ -268,20 +282,21 @@ def main() -> None:
     if asked.errors:
         print(CONTAINS)
     found = {}
-    for table in tables(asked.tables, asked.data):
+    for table in tables(KEPT if asked.all else asked.tables, asked.data):
         adaptive(table, 1.0, 0, Options())  # loads the compiled loops
         if asked.errors:
             for epsilon in asked.epsilons:
                 errors(table, epsilon, asked.first_seed)
             continue
         seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-        found[table.name] = compare(table, asked.epsilons, seeds, Rows(asked.tried))
+        rows = Rows(asked.tried, quick=table.name not in asked.tables)
+        found[table.name] = compare(table, asked.epsilons, seeds, rows)
         if asked.peer_python:
             against_peer(table, asked.peer_python, asked.peer_limit, asked.first_seed, asked.data)
     if asked.save:
         kept = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
                 for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()
-                if table == "adult" or epsilon == 1.0}  # fmt: skip
+                if _told(name, table, epsilon)}  # fmt: skip
         results.save("adaptive", {", ".join(key): error for key, error in kept.items()})
     if asked.plot and found:
         plot(found, asked.plot)

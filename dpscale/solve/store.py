@@ -33,7 +33,7 @@ class Store:
         """The array under a key, or None."""
         try:
             array = np.load(self._path(key), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, SystemError):  # the last: Python 3.11 parses headers in one thread only
             return None
         return np.asarray(array) if array.dtype == np.float64 and np.isfinite(array).all() else None
 

@@ -1,8 +1,8 @@
 """Measure stages under limits of address space: python -m tests.audit.short_of_memory LIMITS PLANTED RUN_DIR RUN_DIR.
 
 Everything is imported first. Then a child without a limit tells how much more a stage maps, and of every limit between
-nothing and that two children make the stage of one run directory each. Printed: exit code and stderr of every child, as
-JSON. Planted: errors keep their texts.
+nothing and a little more than that two children make the stage of one run directory each. Printed: exit code and
+stderr of every child, as JSON. Planted: errors keep their texts.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main(limits: int, planted: bool, runs: list[str]) -> None:
     need = child(runs[0], None, False)[2]
     found = []
     for step in range(limits):
-        extra = int(need * ((step + 0.5) / limits) ** 2)  # what fails is where little is left
+        extra = int(1.2 * need * ((step + 0.5) / limits) ** 2)  # what fails is where little is left
         found.append([child(run, extra, planted)[:2] for run in runs])
     print(json.dumps(found))
 
