@@ -149,6 +149,32 @@ def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkey
     assert row["state"] == "released"
 
 
+def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch):
+    """At a budget that pairs are lost in: charged once, the bytes of the plain loop, in little memory, after a kill."""
+    changes = OWN | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
+    whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
+    expected, planned = everything(whole.path), Run(whole.path).planned
+    rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
+    again = [one["round"] for one in rounds if one["beta"] == "0"]
+    assert again
+    assert all(len(names) == 1 for one in rounds if one["round"] in again for names in one["chosen"])
+    spent_by = sum(len(one["chosen"]) * (Fraction(one["beta"]) + Fraction(one["step"])) for one in rounds)
+    assert spent_by + planned.first().spent == Fraction(1, 128)
+    manifest = Run(whole.path).manifest
+    head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
+    state = run(planned, exact, seeded_secret(5), head)
+    assert whole.marginal(("a", "b")).tobytes() == state.marginal(("a", "b")).tobytes()
+    before = sum(len(one["chosen"]) for one in rounds if one["round"] < again[0])
+    (tmp_path / "ledger.sqlite").unlink()
+    job = write(tmp_path, "again.toml", **changes, engine=SEEDED | {"memory": "40kB"})
+    with monkeypatch.context() as patch:
+        crash_at(patch, len(SIZES) + before + 1, measurement, "write_values")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    assert everything(dp.run(job, tmp_path / "run").path) == expected
+    assert len(spent(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("way", ["a copy", "a decision taken out"])
 def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatch, way):
     """A directory copied in the middle of a run, or robbed of its decision, on a machine whose floats differ."""
