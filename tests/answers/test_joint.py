@@ -5,7 +5,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.reconstruct.joint import half_width, joint_width
-from tests.answered.exact import estimates, planned
+from tests.answers.exact import estimates, planned
 
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 2})
 ASKED = [("marginal", ("a", "b")), ("prefix", ("a",)), ("marginal", ("b", "c"))]

@@ -8,7 +8,7 @@ from dpscale.answered.tables import Answered
 from dpscale.attribute import Attribute
 from dpscale.domain import Domain
 from dpscale.errors import DomainError, DpscaleError, JobError, PlanError
-from tests.answered.exact import estimates, planned
+from tests.answers.exact import estimates, planned
 
 AGE = Attribute("age", "integer", low=20, high=39, outside="category", nulls="category")
 INCOME = Attribute("income", "bins", edges=(0.0, 10.0, 20.0, 50.0, 100.0))
