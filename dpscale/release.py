@@ -74,7 +74,8 @@ class Release:
         return self._estimates.answer(attributes, query)
 
     @cached_property
-    def _answered(self) -> Answered:
+    def answered(self) -> Answered:
+        """Its estimates under its public name: what tables and statistics are made of."""
         return Answered(self._estimates, str(self.manifest["release"]))
 
     def table(
@@ -93,34 +94,34 @@ class Release:
         ranges. `level`: of each interval; with `joint` that all hold at once (needs least squares). `frame`: pandas,
         arrow or polars. Errors are nan where none is told.
         """
-        return framed(self._answered.table(attributes, family, level, joint), frame)
+        return framed(self.answered.table(attributes, family, level, joint), frame)
 
     def total(self, level: float = 0.95) -> Told:
         """The estimated number of records: (estimate, low, high)."""
-        return statistics.total(self._answered, level)
+        return statistics.total(self.answered, level)
 
     def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Any:
         """The q-quantile of an attribute of numbers: (estimate, low, high); the interval inverts a test.
 
         `by`: one for each value of another attribute, as a pandas DataFrame.
         """
-        return self._each(partial(statistics.quantile, self._answered, attribute, q, level), by)
+        return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
 
     def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Any:
         """The mean of an attribute of numbers, a bin at its middle: (estimate, low, high), by the delta method.
 
         `by`: one for each value of another attribute, as a pandas DataFrame.
         """
-        return self._each(partial(statistics.mean, self._answered, attribute, level), by)
+        return self._each(partial(statistics.mean, self.answered, attribute, level), by)
 
     def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
         """Records with at most each value of an attribute of numbers; missing and outside values are left out."""
-        listed = statistics.ordered(self._answered, attribute).listed
-        return framed(self._answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
+        listed = statistics.ordered(self.answered, attribute).listed
+        return framed(self.answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
 
     def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Any:
         """A matplotlib figure of the cells of one attribute (bars with intervals) or of two (a heat map)."""
-        table = self._answered.table(attributes, "marginal", level, joint)
+        table = self.answered.table(attributes, "marginal", level, joint)
         return table_figure(table, self._run.domain, tuple(attributes))
 
     def _each(self, statistic: Callable[..., Told], by: str | None) -> Any:
