@@ -18,6 +18,7 @@ from typing import Any
 
 from dpscale.attribute import EXAMPLE, Attribute, check_keys, check_size, coded, from_table
 from dpscale.errors import DomainError
+from dpscale.glance import glance
 from dpscale.impossible import read_rules
 from dpscale.names import called, nearest, shown
 from dpscale.storage.files import is_path, place, read_text, toml_fault
@@ -109,6 +110,10 @@ class Domain:
 
     def __repr__(self) -> str:
         return f"Domain({{{', '.join(f'{a.name!r}: {a.size}' for a in self.attributes)}}})"
+
+    def _repr_html_(self) -> str:
+        return glance(f"Domain of {len(self)} attributes", {a.name: f"{a.kind}, {a.size:,} cells"
+                      for a in self.attributes})  # fmt: skip
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """Sizes of the named attributes, in the order asked."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.answered import statistics
+from dpscale.answered.labels import column
+from dpscale.answered.statistics import Told
+from dpscale.answered.tables import Answered, framed
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
+from dpscale.glance import glance
 from dpscale.job import Job
 from dpscale.plans.planned import Planned
+from dpscale.report.tables import table_figure
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
 from dpscale.stages.repeating import begin, check_repeat
@@ -66,6 +72,76 @@ class Release:
         The error is nan where none is known: by maximum entropy, unless the job asks to simulate errors.
         """
         return self._estimates.answer(attributes, query)
+
+    @cached_property
+    def answered(self) -> Answered:
+        """Its estimates under its public name: what tables and statistics are made of."""
+        return Answered(self._estimates, str(self.manifest["release"]))
+
+    def table(
+        self,
+        attributes: Sequence[str],
+        family: str | None = None,
+        *,
+        level: float = 0.95,
+        joint: bool = False,
+        frame: str = "pandas",
+    ) -> Any:
+        """Answers with labels: a row a query, with estimate, std_error and the interval from low to high, in records.
+
+        `family`: the cells where they are told, if none is named, else the first family that was asked over the set.
+        Columns before the figures tell what a row asks: `age`; `age_at_most` of prefixes; `age_from`, `age_to` of
+        ranges. `level`: of each interval; with `joint` that all hold at once (needs least squares). `frame`: pandas,
+        arrow or polars. Errors are nan where none is told.
+        """
+        return framed(self.answered.table(attributes, family, level, joint), frame)
+
+    def total(self, level: float = 0.95) -> Told:
+        """The estimated number of records: (estimate, low, high)."""
+        return statistics.total(self.answered, level)
+
+    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Any:
+        """The q-quantile of an attribute of numbers: (estimate, low, high); the interval inverts a test.
+
+        `by`: one for each value of another attribute, as a pandas DataFrame.
+        """
+        return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
+
+    def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Any:
+        """The mean of an attribute of numbers, a bin at its middle: (estimate, low, high), by the delta method.
+
+        `by`: one for each value of another attribute, as a pandas DataFrame.
+        """
+        return self._each(partial(statistics.mean, self.answered, attribute, level), by)
+
+    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
+        """Records with at most each value of an attribute of numbers; missing and outside values are left out."""
+        listed = statistics.ordered(self.answered, attribute).listed
+        return framed(self.answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
+
+    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Any:
+        """A matplotlib figure of the cells of one attribute (bars with intervals) or of two (a heat map)."""
+        table = self.answered.table(attributes, "marginal", level, joint)
+        return table_figure(table, self._run.domain, tuple(attributes))
+
+    def _each(self, statistic: Callable[..., Told], by: str | None) -> Any:
+        if by is None:
+            return statistic()
+        import pandas as pd
+
+        cells = range(self.domain[by].size)
+        found = pd.DataFrame([statistic(by=(by, cell)) for cell in cells], columns=list(Told._fields))
+        found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
+        return found
+
+    def __repr__(self) -> str:
+        return f"Release({self.manifest['release'][:8]}, {self._run.workload.query_count} queries, {self.path})"
+
+    def _repr_html_(self) -> str:
+        return glance(repr(self), {
+            "attributes": ", ".join(self.domain.names), "queries": f"{self._run.workload.query_count:,}",
+            "mechanism": self._run.planned.mechanism, "answers": "release.table([…]), .total(), .quantile(…)"
+        })  # fmt: skip
 
     def synthetic(self) -> Any:
         """Synthetic rows, a dask DataFrame. JobError where none were drawn."""

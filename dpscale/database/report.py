@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from dpscale.database.integrity import Released, files_of
 from dpscale.database.run import DatabaseRun
@@ -14,6 +15,7 @@ from dpscale.plans.figures import figure
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.report.figures import COLOURS, new_figure, svg
 from dpscale.report.page import render
+from dpscale.report.redacted import public_name, redacted
 from dpscale.storage.files import write_whole
 
 DELTA = 1e-9
@@ -37,7 +39,9 @@ def write_report(run: DatabaseRun) -> None:
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     shown = [{**told, "share": _share(run, f"links.{told['name']}"), "plot": degree_plot(one)}
              for one, told in zip(found, links, strict=True)]  # fmt: skip
-    page = {"manifest": run.manifest, "neighbours": neighbours(run.whom), "tables": _tables(run), "links": shown}
+    page = {"manifest": run.manifest, "neighbours": neighbours(run.whom), "tables": _tables(run), "links": shown,
+            "dataset": public_name(run.manifest["privacy"]["dataset"]),
+            "job_text": tomli_w.dumps(redacted(run.job.to_dict()))}  # fmt: skip
     write_whole(run.path / "report.html", render(page | _cost(run), "dpscale.database").encode())
 
 

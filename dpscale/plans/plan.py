@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
+from dpscale.glance import glance
 from dpscale.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Blocks
@@ -55,6 +56,13 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"
+
+    def _repr_html_(self) -> str:
+        gap = f"{100 * self.optimality_gap:.2g} %" if math.isfinite(self.optimality_gap) else "not known"
+        return glance(f"Plan by {self.mechanism}", {
+            "queries": f"{self.query_count:,}", "measurements": f"{len(self.blocks):,}", "noise": self.noise,
+            "root mean square error at privacy cost 1": f"{self.rmse():.4g}", "above the certified optimum by": gap,
+        })  # fmt: skip
 
     @property
     def domain(self) -> Domain:

@@ -28,7 +28,7 @@ class LeastSquaresEstimates:
     """What the measurements say. `read(i)` gives the values of block i, `variances[i]` their noise variance."""
 
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Array]) -> None:
-        self.plan, self._variances, self._read = plan, variances, read
+        self.plan, self.variances, self._read = plan, variances, read
         self._residuals: OrderedDict[AttributeSet, Array] = OrderedDict()
         self._held = 0
         self._marginal: tuple[int, Array] | None = None
@@ -36,7 +36,13 @@ class LeastSquaresEstimates:
     @cached_property
     def accuracy(self) -> Accuracy:
         """The errors that the noise leaves that was really drawn."""
-        return accuracy_of(self.plan.domain, self.plan.blocks, self._variances)
+        return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
+
+    def reading(self, read: Callable[[int], Array]) -> LeastSquaresEstimates:
+        """The same of other values, whose errors are the same."""
+        other = LeastSquaresEstimates(self.plan, self.variances, read)
+        vars(other)["accuracy"] = self.accuracy
+        return other
 
     @property
     def workload(self) -> Workload:
@@ -70,7 +76,7 @@ class LeastSquaresEstimates:
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
         """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
-        answers, errors = self._span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
+        answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
         if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
@@ -86,7 +92,7 @@ class LeastSquaresEstimates:
         blocks = self.plan.blocks
         if not apart(blocks):
             return None
-        variances = np.asarray(self._variances, dtype=np.float64)
+        variances = np.asarray(self.variances, dtype=np.float64)
         return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
@@ -136,7 +142,7 @@ class LeastSquaresEstimates:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
-    def _span_answers(self, part: Part, attributes: AttributeSet) -> Array:
+    def span_answers(self, part: Part, attributes: AttributeSet) -> Array:
         """Answers from the residuals that were measured; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)

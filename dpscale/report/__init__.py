@@ -1,6 +1,17 @@
 """The HTML report: what was asked, what it cost, how large the errors are. It is handed plans, never counts."""
 
+from dpscale.report.drawn import pair, single, strategy_picture
 from dpscale.report.figures import error_plot, share_plot, trace_plot, weight_plot
 from dpscale.report.page import figure, render
 
-__all__ = ["error_plot", "figure", "render", "share_plot", "trace_plot", "weight_plot"]
+__all__ = [
+    "error_plot",
+    "figure",
+    "pair",
+    "render",
+    "share_plot",
+    "single",
+    "strategy_picture",
+    "trace_plot",
+    "weight_plot",
+]

@@ -36,8 +36,8 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
     if not shares:
         return ""
-    figure, axes = new_figure(height=2.2)
     degrees = sorted(shares)
+    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees))
     axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
     for place, degree in enumerate(degrees):
         axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
@@ -99,7 +99,13 @@ def new_figure(height: float = 3.4, columns: int = 1) -> Any:
 
 
 def svg(figure: Any) -> str:
-    """As text that a page holds."""
+    """As text that a page holds: texts stay texts, and colours are the page's own, light or dark."""
+    from matplotlib import rc_context
+
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()[out.getvalue().index("<svg") :]
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    drawn = out.getvalue()[out.getvalue().index("<svg") :]
+    for number, colour in enumerate(COLOURS):
+        drawn = drawn.replace(colour, f"var(--c{number})")
+    return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")

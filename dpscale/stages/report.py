@@ -11,13 +11,16 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
 from dpscale.report import error_plot, render, share_plot, trace_plot, weight_plot
+from dpscale.report.redacted import public_name
 from dpscale.runs.answers import read_index
 from dpscale.runs.estimates import model_folder
 from dpscale.runs.run import Run
+from dpscale.runs.sureness import sureness
 from dpscale.runs.trace import read_trace
+from dpscale.stages.reportparts import job_text, remaining, said, snippets, strategies, told_in_all
 from dpscale.storage.files import read_text, write_whole
 
-SHOWN = 40
+SHOWN = 40  # of the worst sets, and of the best
 
 
 def perform(run: Run, engine: Engine) -> None:
@@ -30,27 +33,41 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
     planned, index, trace = run.planned, read_index(run.path / "answers"), read_trace(run.path / "trace.parquet")
     named, options = run.job.reconstruction, run.job.estimating
     measurements = sum(len(decision.orders) for decision in run.released.decisions())
-    return {
-        "manifest": run.manifest,
-        "job": run.job,
-        "domain": run.domain,
-        "planned": planned,
-        "cards": planned.cards(run.job.privacy.budget),
-        "explains": named.explains(options),
-        "disagreement": named.disagreement(planned, options, model_folder(run)),
-        "saving": effort(run.domain, planned.counted, run.job.engine.bytes, workers).saving,
-        "measurements": measurements,
-        "epsilon": _epsilon(run, run.released.spent),
-        "parts": _parts(index),
-        "rows": answered(run, SHOWN),
-        "hidden": max(len(index) - SHOWN, 0),
-        "error_plot": error_plot(_errors(index)),
-        "share_plot": share_plot(planned.shares),
-        "weight_plot": weight_plot(planned.profiles),
-        "drawn": _drawn(run),
-        "trace": _by_round(trace),
-        "trace_plot": trace_plot(trace),
-    }
+    sure = list(sureness(run.path / "answers", index))
+    return (
+        said(run)
+        | remaining(run)
+        | {
+            "dataset": public_name(run.manifest["privacy"]["dataset"]),
+            "unit": run.job.data.privacy_unit or "row",
+            "sure": sure,
+            "told": told_in_all(sure),
+            "asked": _words(sure),
+            "strategies": strategies(planned.shown),
+            "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
+            "snippets": snippets(run, index),
+            "job_text": job_text(run.job),
+            "manifest": run.manifest,
+            "job": run.job,
+            "domain": run.domain,
+            "planned": planned,
+            "cards": planned.cards(run.job.privacy.budget),
+            "explains": named.explains(options),
+            "disagreement": named.disagreement(planned, options, model_folder(run)),
+            "saving": effort(run.domain, planned.counted, run.job.engine.bytes, workers).saving,
+            "measurements": measurements,
+            "epsilon": _epsilon(run, run.released.spent),
+            "rows": answered(run, SHOWN),
+            "worst": SHOWN,
+            "hidden": max(len(index) - 2 * SHOWN, 0),
+            "error_plot": error_plot(_errors(index)),
+            "share_plot": share_plot(planned.shares),
+            "weight_plot": weight_plot(planned.profiles),
+            "drawn": _drawn(run),
+            "trace": _by_round(trace),
+            "trace_plot": trace_plot(trace),
+        }
+    )
 
 
 def _drawn(run: Run) -> dict[str, Any] | None:
@@ -73,10 +90,13 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
-    """The index of the answers, the largest root mean square standard error first; all of it, or so many rows."""
+    """The index of the answers, the largest root mean square standard error first; all of it, or so many of either
+    end."""
     index = read_index(run.path / "answers")
     order = np.argsort(-index["rms_error"].fill_null(0.0).to_numpy(), kind="stable")
-    return list(index.take(order[:most]).to_pylist())
+    if most is not None and len(order) > 2 * most:
+        order = np.concatenate([order[:most], order[-most:]])
+    return list(index.take(order).to_pylist())
 
 
 def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
@@ -92,14 +112,13 @@ def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
 
 
-def _parts(index: Any) -> list[dict[str, Any]]:
-    """One line a part of the workload: sets, queries, best and worst error."""
-    part, queries, errors = (index[name].to_numpy() for name in ("part", "queries", "rms_error"))
-    numbers, first = np.unique(part, return_index=True)
-    lines = []
-    for number, family in zip(numbers, index["family"].take(first).to_pylist(), strict=True):
-        mine = part == number
-        told = errors[mine & (errors > 0)]
-        lines.append({"family": family, "sets": int(mine.sum()), "queries": int(queries[mine].sum()),
-                      "errors": [told.min(), told.max()] if told.size else [np.nan]})  # fmt: skip
-    return lines
+def _words(sure: list[dict[str, Any]]) -> list[str]:
+    """What was asked, a family each: questions, sets, attributes."""
+    words = []
+    for family in dict.fromkeys(line["family"] for line in sure):
+        lines = [line for line in sure if line["family"] == family]
+        queries, sets = (sum(line[key] for line in lines) for key in ("queries", "sets"))
+        degrees = sorted({line["degree"] for line in lines})
+        span = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
+        words.append(f"{queries:,} of family {family} ({sets:,} {'set' if sets == 1 else 'sets'} of {span} attributes)")
+    return words

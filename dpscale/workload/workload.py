@@ -13,6 +13,7 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.errors import JobError
+from dpscale.glance import glance
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
@@ -31,6 +32,13 @@ class Workload:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self.parts: list[Part] = []
+
+    def __repr__(self) -> str:
+        return f"Workload({', '.join(part.name for part in self.parts)}: {self.query_count} queries)"
+
+    def _repr_html_(self) -> str:
+        told = [(part.name, f"{len(part.sets):,} sets, {sum(counts_of(part)):,} queries") for part in self.parts]
+        return glance(f"Workload of {self.query_count:,} queries", told)
 
     def add(
         self,

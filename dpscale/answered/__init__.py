@@ -1,0 +1,1 @@
+"""Answers with names: labelled tables, totals, quantiles, means. Post-processing, free and repeatable."""

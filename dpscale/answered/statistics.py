@@ -1,0 +1,137 @@
+"""Totals, quantiles and means of estimated counts, with intervals from the errors of linear queries.
+
+All of a kind: a statistic T solves a linear equation in the counts, so how sure T is follows from the standard error of
+that linear query, which least squares tells exactly.
+    quantile q: the smallest x with G(x) = #{≤ x} − q · #{all} ≥ 0        mean m: Σ (v − m) · count(v) = 0
+Values outside the domain and missing ones, where they have cells of their own, count in neither.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from dpscale.answered.tables import Answered, check_level
+from dpscale.attribute import Attribute
+from dpscale.errors import JobError, PlanError
+from dpscale.names import shown
+from dpscale.reconstruct.joint import half_width
+
+Array = NDArray[np.float64]
+MOST_CELLS = 1 << 12  # the queries of a quantile are as many, over as many cells
+
+
+class Told(NamedTuple):
+    """An estimate with an interval; `low` and `high` are nan where no error is told."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, estimate: float, half: float) -> Told:
+        """An interval that is as wide on both sides."""
+        return cls(float(estimate), float(estimate - half), float(estimate + half))
+
+
+def total(answered: Answered, level: float) -> Told:
+    """The estimated number of records, by any attribute set of the workload."""
+    check_level(level)
+    names = min(answered.estimates.workload.sets, key=len)[:1] or answered.estimates.workload.domain.names[:1]
+    estimate, error = answered.estimates.answer(names, np.ones(answered.estimates.workload.domain.shape(names)))
+    half = half_width(level, answered.estimates.noise) * error
+    return Told.around(estimate, half)
+
+
+def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[str, int] | None = None) -> Told:
+    """The q-quantile: the smallest value that so large a part of the records does not go beyond; inside a bin by its
+    edges, as if records lay evenly in it.
+
+    The estimate is read off the isotonic regression of the estimated cumulative counts. The interval inverts the test
+    (Woodruff 1952): all values x for which neither G(x) is significantly negative nor G of the value before positive,
+    each at (1 − level)/2; so it holds with at least that probability. `by`: an attribute and its cell, of which alone.
+    """
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise JobError("quantile", shown(q), "a number between 0 and 1", "0.5 is the median")
+    attribute = ordered(answered, name)
+    check_level(level)
+    n = attribute.listed
+    counts, _ = _asked(answered, attribute, np.eye(n), by)
+    values, errors = _asked(answered, attribute, np.tri(n) - q, by)
+    cell, within = _place(isotonic_regression(np.cumsum(counts)).x, q)
+    estimate = _value(attribute, cell, within)
+    low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)
+    if not np.isfinite(errors).all():
+        return Told.around(estimate, math.nan)
+    return Told(estimate, _value(attribute, low, 0.0), _value(attribute, high, 1.0))
+
+
+def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Told:
+    """The mean m = Σ v · count(v) / Σ count(v), v a bin's middle.
+
+    By the delta method its standard error is that of Σ (v − m) · count(v), over the estimated number of records; where
+    that number may be zero, the interval is all values. What bins round away is not in it.
+    """
+    attribute = ordered(answered, name)
+    check_level(level)
+    values = np.array([_value(attribute, cell, 0.5) for cell in range(attribute.listed)])
+    (records, summed), (error, _) = _asked(answered, attribute, np.stack([np.ones_like(values), values]), by)
+    width = half_width(level, answered.estimates.noise)
+    if not math.isfinite(error):
+        return Told.around(summed / records, math.nan)
+    if records - width * error <= 0:
+        return Told(float(summed / records) if records > 0 else math.nan, float(values[0]), float(values[-1]))
+    found = summed / records
+    _, (spread,) = _asked(answered, attribute, (values - found)[None], by)
+    return Told.around(found, width * spread / records)
+
+
+def ordered(answered: Answered, name: str) -> Attribute:
+    """An attribute of numbers; JobError for categories, PlanError for too many cells."""
+    attribute = answered.estimates.workload.domain[name]
+    if attribute.kind == "categories":
+        raise JobError("attribute", f"{name} has categories", "an attribute of numbers", "ask for its table")
+    if attribute.listed > MOST_CELLS:
+        raise PlanError("attribute", f"{name} has {attribute.listed:,} cells", f"at most {MOST_CELLS:,}",
+                        "ask for single queries by Release.answer")  # fmt: skip
+    return attribute
+
+
+def _asked(answered: Answered, attribute: Attribute, queries: Array, by: tuple[str, int] | None) -> tuple[Array, Array]:
+    """Estimates and errors of queries on the listed cells, shape (m, listed), of all records or of one cell of `by`."""
+    padded = np.zeros((len(queries), attribute.size))
+    padded[:, : attribute.listed] = queries
+    if by is None:
+        return answered.linear((attribute.name,), padded)
+    other, cell = by
+    chosen = np.zeros(answered.estimates.workload.domain[other].size)
+    chosen[cell] = 1
+    return answered.linear((other, attribute.name), padded[:, None, :] * chosen[None, :, None])
+
+
+def _place(cumulative: Array, q: float) -> tuple[int, float]:
+    """The cell of a quantile in growing counts, and how far in it."""
+    wanted = q * cumulative[-1]
+    cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
+    before = cumulative[cell - 1] if cell else min(0.0, wanted)
+    step = cumulative[cell] - before
+    return cell, float(np.clip((wanted - before) / step, 0, 1)) if step > 0 else 0.5
+
+
+def _possible(values: Array, half: Array, cell: int) -> tuple[int, int]:
+    """The first and the last cell that may be the quantile's; that of the estimate is one."""
+    reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
+    found = [*np.flatnonzero(reached & before).tolist(), cell]
+    return min(found), max(found)
+
+
+def _value(attribute: Attribute, cell: int, within: float) -> float:
+    """The number of a cell; of a bin so far between its edges."""
+    if attribute.kind == "bins":
+        left, right = attribute.edges[cell], attribute.edges[cell + 1]
+        return left + within * (right - left)
+    return float(attribute.low + cell)

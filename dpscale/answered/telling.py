@@ -1,0 +1,98 @@
+"""The most telling tables: those that depart most, beyond their noise, from what says nothing.
+
+A one-way table from all cells alike, a pair from independence. Of the departure Σ (x − e)² what noise alone does,
+Σ std_error², is taken off, and the rest is told as a share of Σ e². Released values only, so choosing costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.answered.labels import texts
+from dpscale.answered.tables import Answered
+from dpscale.errors import PlanError
+from dpscale.names import AttributeSet
+from dpscale.reconstruct.joint import half_width
+
+Array = NDArray[np.float64]
+LONGEST, SIDE = 400, 14  # cells of an attribute that is shown, and of one of a pair
+LOOKED_AT = 80
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A table: its attributes, the labels of each, estimates and half widths of intervals (nan: none told), and how far
+    it is from saying nothing."""
+
+    names: AttributeSet
+    labels: tuple[list[str], ...]
+    values: Array
+    half: Array
+    departure: float
+
+
+def singles(answered: Answered, most: int) -> list[Shown]:
+    """One-way tables of attributes that were asked, the most telling first."""
+    return _best(answered, [(name,) for name in _asked(answered, LONGEST)], most)
+
+
+def pairs(answered: Answered, most: int) -> list[Shown]:
+    """Two-way tables, the most telling first, no attribute in two of them before every other way is used up."""
+    found = _best(answered, _pairs(answered), LOOKED_AT)
+    fresh, held = list[Shown](), set[str]()
+    for one in found:
+        if not held & set(one.names):
+            fresh.append(one)
+            held |= set(one.names)
+    return [*fresh, *(one for one in found if one not in fresh)][:most]
+
+
+def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
+    return sorted(_told(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
+
+
+def _asked(answered: Answered, longest: int) -> list[str]:
+    domain = answered.estimates.workload.domain
+    held = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
+    return [name for name in held if domain[name].size <= longest]
+
+
+def _pairs(answered: Answered) -> list[AttributeSet]:
+    """Pairs inside sets that were asked."""
+    fits = set(_asked(answered, SIDE))
+    found: dict[AttributeSet, None] = {}
+    for names in answered.estimates.workload.sets:
+        found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))
+        if len(found) > LOOKED_AT:
+            break
+    return list(found)
+
+
+def _told(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
+    """The tables of sets whose cells are told."""
+    domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
+    for names in sets:
+        try:
+            part = answered.part(names, "marginal")
+        except PlanError:
+            continue
+        values, errors = answered.estimates.part_answers(part, names)
+        labels = tuple(texts(domain[name]) for name in names)
+        yield Shown(names, labels, values, half * errors, departure(values, errors))
+
+
+def departure(values: Array, errors: Array) -> float:
+    """How far a table is from saying nothing, beyond its noise, as a share; 0 where nothing is told."""
+    total = float(values.sum())
+    if total <= 0:
+        return 0.0
+    expected = np.full_like(values, total / values.size) if values.ndim == 1 else (
+        np.outer(values.sum(axis=1), values.sum(axis=0)) / total)  # fmt: skip
+    excess = float(((values - expected) ** 2).sum() - (np.nan_to_num(errors) ** 2).sum())
+    return max(excess, 0.0) / float((expected**2).sum())

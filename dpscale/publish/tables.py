@@ -1,0 +1,100 @@
+"""Which tables are published, and their whole numbers: the total first, then one attribute, two, …
+
+Between attribute sets that are asked for come what they have in common, and every attribute alone, so that what two
+tables share is settled before either. A set with no whole table beside the others is left out, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.answered import statistics
+from dpscale.answered.tables import Answered
+from dpscale.domain import Domain
+from dpscale.errors import JobError, PlanError
+from dpscale.impossible import Rule
+from dpscale.names import AttributeSet
+from dpscale.publish.rounding import Whole, settled
+
+MOST_CELLS = 20_000
+MOST_SETS = 2000
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """Whole tables by set, their standard errors (nan: none told), and the sets that were left out, with why."""
+
+    total: int
+    tables: Mapping[AttributeSet, Whole]
+    errors: Mapping[AttributeSet, Array]
+    left_out: Mapping[AttributeSet, str]
+
+
+def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
+    """Whole numbers for the sets; PlanError where not even the total is told."""
+    total = max(round(statistics.total(answered, 0.95).estimate), 0)
+    whole: dict[AttributeSet, Whole] = {(): np.array(total)}
+    errors, left = dict[AttributeSet, Array](), dict[AttributeSet, str]()
+    for names in closed(asked):
+        try:
+            part = answered.part(names, "marginal")
+        except PlanError:
+            left[names] = "its cells were not asked for"
+            continue
+        estimate, errors[names] = answered.estimates.part_answers(part, names)
+        found = settled(estimate, names, below(names, whole), possible(answered.estimates.workload.domain, names))
+        if found is None:
+            left[names] = "no whole numbers of it add up with the other tables"
+        else:
+            whole[names] = found
+    kept = {names: whole[names] for names in asked if names in whole and names}
+    return Published(total, kept, errors, {names: why for names, why in left.items() if names in asked})
+
+
+def closed(asked: Iterable[AttributeSet]) -> list[AttributeSet]:
+    """The sets, their attributes alone and what any two have in common, small ones first."""
+    found = dict.fromkeys(names for names in asked if names)
+    for one, other in combinations(list(found), 2):
+        found[tuple(name for name in one if name in other)] = None
+    found.update(dict.fromkeys((name,) for names in list(found) for name in names))
+    return sorted((names for names in found if names), key=len)
+
+
+def below(names: AttributeSet, whole: Mapping[AttributeSet, Whole]) -> dict[AttributeSet, Whole]:
+    """The largest settled tables over parts of a set."""
+    inside = [own for own in whole if set(own) < set(names)]
+    return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}
+
+
+def possible(domain: Domain, names: AttributeSet) -> NDArray[np.bool_]:
+    """Which cells of a table may hold anybody, by the rules of the domain that speak of its attributes alone."""
+    held = np.ones(domain.shape(names), np.bool_)
+    for rule in domain.rules:
+        if all(name in names for name, _ in rule.cells):
+            held[np.ix_(*[_of(rule, name, domain[name].size) for name in names])] = False
+    return held
+
+
+def _of(rule: Rule, name: str, size: int) -> NDArray[np.int64]:
+    """The cells of an attribute that a rule speaks of; all of one that it does not."""
+    cells = next((own for other, own in rule.cells if other == name), None)
+    return np.arange(size) if cells is None else np.array(sorted(cells), np.int64)
+
+
+def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None) -> list[AttributeSet]:
+    """The sets named, else all that were asked, or of them those of some degree; JobError for too many or none."""
+    domain = answered.estimates.workload.domain
+    named = [domain.ordered(names) for names in sets] or [
+        names for names in answered.estimates.workload.sets if names and degree in (None, len(names))
+    ]
+    fit = [names for names in dict.fromkeys(named) if domain.cells(names) <= MOST_CELLS]
+    if not fit or len(fit) > MOST_SETS:
+        got = f"{len(fit):,} sets of up to {MOST_CELLS:,} cells"
+        raise JobError("publish", got, f"1 to {MOST_SETS:,} of them", "name some by --set age,sex or --degree 2")
+    return fit

@@ -1,0 +1,100 @@
+"""A release's tables carry the labels of the domain and the figures of its answers, in the order asked."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscale as dp
+from dpscale.errors import PlanError
+from tests.stages.small import table, write_job, write_table
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    place = tmp_path_factory.mktemp("tables")
+    write_table(place / "data", table())
+    return dp.run(write_job(place), run_dir=place / "run")
+
+
+def test_rows_are_the_marginal_s_cells_in_the_order_asked(release):
+    for names in (("age", "sex"), ("sex", "age")):
+        found = release.table(names)
+        assert list(found.columns) == [*names, "estimate", "std_error", "low", "high"]
+        np.testing.assert_allclose(found["estimate"], release.marginal(names).ravel())
+        wide = found.set_index(list(names))["estimate"].unstack()
+        np.testing.assert_allclose(wide.loc[:, list(wide.columns)].to_numpy(), release.marginal(names))
+
+
+def test_labels_are_the_domain_s_and_missing_values_have_one(release):
+    found = release.table(("income",))
+    assert found["income"].astype(str).tolist() == ["[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]", "(missing)"]
+    assert found["income"].cat.ordered
+    assert pd.api.types.is_integer_dtype(release.table(("age",))["age"])
+    assert not release.table(("sex",))["sex"].cat.ordered
+
+
+def test_errors_are_those_of_single_answers(release):
+    found = release.table(("age", "income"))
+    for row in (0, 7, 39):
+        query = np.zeros(40)
+        query[row] = 1
+        estimate, error = release.answer(("age", "income"), query.reshape(8, 5))
+        assert found["estimate"][row] == pytest.approx(estimate)
+        assert found["std_error"][row] == pytest.approx(error)
+
+
+def test_ranges_and_prefixes_say_what_they_ask(release):
+    ranges, counts = release.table(("age",), "range"), release.marginal(("age",))
+    for row in ranges.itertuples():
+        assert row.estimate == pytest.approx(counts[row.age_from : row.age_to + 1].sum())
+    found = release.cumulative("income")
+    assert next(iter(found.columns)) == "income_at_most"
+    np.testing.assert_allclose(found["estimate"], np.cumsum(release.marginal(("income",)))[:4])
+
+
+def test_other_frames_hold_the_same(release):
+    arrow, polars = (release.table(("age", "income"), frame=frame) for frame in ("arrow", "polars"))
+    pd.testing.assert_frame_equal(arrow.to_pandas(), release.table(("age", "income")))
+    assert polars["estimate"].to_list() == arrow["estimate"].to_pylist()
+    assert polars["income"].cast(str).to_list() == arrow["income"].to_pylist()
+
+
+def test_joint_intervals_are_wider_and_alike_when_asked_again(release):
+    single, joint = release.table(("age", "sex")), release.table(("age", "sex"), joint=True)
+    assert (joint["low"] < single["low"]).all()
+    assert joint.equals(release.table(("age", "sex"), joint=True))
+    assert release.total(0.99).low < release.total(0.9).low
+
+
+def test_groups_are_told_by_label(release):
+    found = release.mean("age", by="sex")
+    assert list(found.columns) == ["sex", "estimate", "low", "high"]
+    assert found["sex"].astype(str).tolist() == ["F", "M"]
+    assert release.quantile("income", 0.5).low in (0, 10, 20, 50)
+
+
+def test_where_no_error_is_told_estimates_stand_alone(release, tmp_path):
+    os.symlink(release.path.parent / "data", tmp_path / "data")
+    other = dp.run(write_job(tmp_path, reconstruct={"method": "maxent"}), run_dir=tmp_path / "run")
+    assert other.table(("age", "sex"))["low"].isna().all()
+    assert np.isnan(other.quantile("age", 0.5).low)
+    assert other.total().estimate == pytest.approx(4000, abs=400)
+    with pytest.raises(PlanError, match="least squares"):
+        other.table(("age", "sex"), joint=True)
+
+
+def test_plots_are_of_one_attribute_or_two(release):
+    assert len(release.plot(("age",)).axes) == 1
+    assert len(release.plot(("age", "sex")).axes) == 2
+    with pytest.raises(dp.JobError, match="one or two"):
+        release.plot(())
+
+
+def test_at_a_glance_objects_tell_what_is_public(release):
+    workload = dp.Workload(release.domain).add("marginal", degree=2)
+    for thing in (release, release.domain, workload, release.plan):
+        assert len(repr(thing)) < 300
+        assert thing._repr_html_().startswith("<strong>")
+    assert "<script>" not in dp.Domain({"<script>": 3})._repr_html_()
