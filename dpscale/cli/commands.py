@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpscale.cli import closing, comparing, others, running, submitted, tables
+from dpscale.cli import closing, comparing, others, previewing, running, submitted, tables
 from dpscale.cli.group import main
 
-__all__ = ["closing", "comparing", "main", "others", "running", "submitted", "tables"]
+__all__ = ["closing", "comparing", "main", "others", "previewing", "running", "submitted", "tables"]
