@@ -16,14 +16,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dpscale.attribute import EXAMPLE, Attribute, check_keys, check_size, coded, from_table
+from dpscale.attribute import Attribute, check_size
+from dpscale.declared import EXAMPLE, check_keys, coded, from_tables
 from dpscale.errors import DomainError
 from dpscale.glance import glance
-from dpscale.impossible import read_rules
+from dpscale.impossible import follows, read_rules
 from dpscale.names import called, nearest, shown
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 RULES = ("impossible", "determined")
+REVIEWED = "reviewed"
 
 
 class Domain:
@@ -32,7 +34,7 @@ class Domain:
     def __init__(
         self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """`rules`: of a domain file the lists `impossible` and `determined`."""
+        """`rules`: of a domain file the lists `impossible` and `determined`, and whether a draft was `reviewed`."""
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.attributes = tuple(attributes)
@@ -47,8 +49,8 @@ class Domain:
         for attribute in self.attributes:
             check_size(attribute)
         _check_names([a.name for a in self.attributes])
-        self._told = {name: rules[name] for name in RULES if name in rules}
-        self.rules = read_rules(self._told, self.__getitem__)
+        self._told = {name: rules[name] for name in (*RULES, REVIEWED) if name in rules}
+        self.rules = read_rules(self._told, self.__getitem__) + follows(self.attributes)
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
@@ -69,17 +71,35 @@ class Domain:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Domain:
         """Build from the parsed content of a domain file."""
-        check_keys(content, {"attributes", *RULES}, "domain file")
+        check_keys(content, {"attributes", REVIEWED, *RULES}, "domain file")
+        if content.get(REVIEWED, True) is not True:
+            raise DomainError(REVIEWED, shown(content[REVIEWED]), "true, once public bounds stand for those"
+                              " that `dpscale domain sketch` read off the records", "review it, set it")  # fmt: skip
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
             raise DomainError(
                 "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
             )
-        return cls([from_table(name, table) for name, table in tables.items()], content)
+        return cls(from_tables(tables), content)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the domain file that would give this domain."""
         return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether it was drafted from data, and a person has answered for it since."""
+        return REVIEWED in self._told
+
+    def columns(self, names: Iterable[str]) -> list[str]:
+        """The columns that attributes are read from, each once."""
+        return list(dict.fromkeys(self[name].column for name in names))
+
+    @cached_property
+    def alone(self) -> frozenset[str]:
+        """Attributes that are read from the column of their name, which no other is read from."""
+        read = [one.column for one in self.attributes]
+        return frozenset(one.name for one in self.attributes if one.column == one.name and read.count(one.name) == 1)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

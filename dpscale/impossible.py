@@ -63,6 +63,20 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> list[Rule]:
     return rules
 
 
+def follows(attributes: Sequence[Attribute]) -> tuple[Rule, ...]:
+    """Rules of attributes that are groups of another's values: each value is in its group alone."""
+    children = {one.column: one for one in reversed(attributes) if not one.groups}
+    found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
+    return tuple(rule for parent, child in found for rule in _grouped(parent, child))
+
+
+def _grouped(parent: Attribute, child: Attribute) -> list[Rule]:
+    place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
+    inside = [frozenset(place[value] for value in group if value in place) for group in parent.groups]
+    every = frozenset(range(parent.size))
+    return [Rule(((child.name, cells), (parent.name, every - {cell}))) for cell, cells in enumerate(inside) if cells]
+
+
 def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
     """The cells of listed values, or of a range of numbers {low, high}, both included."""
     if isinstance(values, Mapping):
@@ -85,10 +99,10 @@ def _cell(attribute: Attribute, value: Any, field: str) -> int:
 def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> frozenset[int]:
     low, high = bounds.get("low", -float("inf")), bounds.get("high", float("inf"))
     numbers = all(isinstance(end, int | float) for end in (low, high))
-    if not set(bounds) <= {"low", "high"} or not numbers or attribute.kind == "categories":
+    if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
         raise DomainError(field, f"{dict(bounds)}", "low and high, numbers, of an attribute of numbers", "mend it")
     if attribute.kind == "bins":
         inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
     else:
-        inside = [low <= value <= high for value in range(attribute.low, attribute.high + 1)]
+        inside = [low <= value <= high for value in range(attribute.low, attribute.high + 1, attribute.step)]
     return frozenset(cell for cell, held in enumerate(inside) if held)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpscale.database.job import DatabaseJob
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.job import Job, job_content
 from dpscale.tables.frames import FRAME
+
+if TYPE_CHECKING:
+    from dpscale.database.job import DatabaseJob
 
 FILES_ONLY = ("links", "snapshot", "delimiter", "encoding", "null_values", "header", "names")
 
@@ -44,7 +46,11 @@ def run(
 def read_job(job: str | Path | Mapping[str, Any]) -> Job | DatabaseJob:
     """A job file, or its content as a dict, read once: of one table or of several."""
     content, folder = job_content(job)
-    return DatabaseJob.parse(content, folder) if "tables" in content else Job.parse(content, folder)
+    if "tables" not in content:
+        return Job.parse(content, folder)
+    from dpscale.database.job import DatabaseJob  # and the loops of links, which one table has no use for
+
+    return DatabaseJob.parse(content, folder)
 
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> Job:

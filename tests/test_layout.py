@@ -34,6 +34,19 @@ def test_importing_the_package_loads_nothing_heavy():
     assert loaded.strip() == "[]"
 
 
+def test_help_loads_neither_arrays_nor_models_and_few_modules():
+    code = (
+        "import sys, dpscale; few = len([m for m in sys.modules if m.startswith('dpscale')]);"
+        "from dpscale.cli.commands import main; main(['--help'], standalone_mode=False);"
+        f"heavy = [m for m in {HEAVY} + ('numpy', 'pydantic', 'rich', 'jinja2', 'cryptography') if m in sys.modules];"
+        "print(heavy, few, len([m for m in sys.modules if m.startswith('dpscale')]))"
+    )
+    heavy, few, ours = python("-c", code).splitlines()[-1].rsplit(" ", 2)
+    assert heavy == "[]"
+    assert int(few) == 1
+    assert int(ours) <= 40
+
+
 def test_planning_needs_no_dask_and_no_arrow():
     code = (
         "import sys, dpscale as dp; dp.plan(dp.Workload(dp.Domain({'a': 3})).add('prefix', degree=1)).rmse();"
@@ -47,6 +60,8 @@ def test_every_public_name_is_there():
 
     for name in dpscale.__all__:
         assert getattr(dpscale, name) is not None
+    assert dir(dpscale.privacy) == sorted(dpscale.privacy.__all__)
+    assert dir(dpscale) == sorted(dpscale.__all__)
     assert dpscale.privacy.gdp_mu(1.0, 1e-6) == pytest.approx(1 / 4.224679, rel=1e-6)
     with pytest.raises(AttributeError):
         _ = dpscale.nothing

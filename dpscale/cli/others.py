@@ -76,6 +76,27 @@ def domain_sketch(data: str) -> None:
     click.echo(sketch(data))
 
 
+@domain.command("check")
+@click.argument("file")
+@click.argument("data", required=False)
+@json_option
+def domain_check(file: str, data: str | None, as_json: bool) -> None:
+    """Read a domain file and list its attributes; with DATA see by headers whether the columns are there."""
+    from dpscale.domain import Domain
+    from dpscale.tables import Table
+
+    read = Domain.read(file)
+    if data is not None:
+        Table.open(data, read).require(read.columns(read.names))
+    told = [{"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column} for one in read.attributes]
+    if as_json:
+        click.echo(json.dumps({"attributes": told, "reviewed": read.reviewed}))
+        return
+    for one in told:
+        made = "" if one["column"] == one["name"] else f", from {one['column']}"
+        click.echo(f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{made}")
+
+
 @main.command()
 @json_option
 def selftest(as_json: bool) -> None:

@@ -1,17 +1,25 @@
-"""Progress bars on stderr. They show how many tasks are done: never a count, a value or a query."""
+"""Progress on stderr: bars on a terminal, else a line every ten seconds, as a scheduler's log keeps it.
+
+It shows how many tasks are done: never a count, a value or a query.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+EVERY_SECONDS = 10.0
+
 
 class Bars:
-    """A context manager whose value is a progress function; nothing is shown when quiet or not on a terminal."""
+    """A context manager whose value is a progress function; nothing is shown when quiet."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown = not quiet and sys.stderr.isatty()
+        self._lines = None if quiet or self._shown else Lines(clock)
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
@@ -32,8 +40,35 @@ class Bars:
             self._bars.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
+        if self._lines is not None:
+            self._lines(label, done, total)
         if self._bars is None:
             return
         if label not in self._tasks:
             self._tasks[label] = self._bars.add_task(label, total=total)
         self._bars.update(self._tasks[label], completed=done, total=total)
+
+
+class Lines:
+    """A line at most every EVERY_SECONDS: what is done of which tasks, and about how long the rest takes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._label, self._first = clock, "", (0.0, 0)
+        self._told = clock()
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        now = self._clock()
+        if label != self._label:
+            self._label, self._first = label, (now, done)
+        if now - self._told < EVERY_SECONDS:
+            return
+        self._told = now
+        print(
+            f"dpscale: {label}: {done:,} of {total:,} tasks{self._left(now, done, total)}", file=sys.stderr, flush=True
+        )
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        began, before = self._first
+        if done <= before or done >= total:
+            return ""
+        return f", about {(total - done) * (now - began) / (done - before):.0f} s left"

@@ -1,4 +1,4 @@
-"""`run`, `plan` and a command for every other stage, by the table of stages."""
+"""`run`, and a command for every stage after `plan`, by the table of stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
-from dpscale.cli.several import plan_several, run_several
+from dpscale.cli.several import run_several
 from dpscale.stages import STAGES
 
 
@@ -59,62 +59,6 @@ def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_jso
     if not manifest["private"]:
         click.echo("dpscale: this run has a seed and is not private", err=True)
     click.echo(f"report: {report}")
-
-
-@main.command()
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
-@scheduler_option
-@quiet_option
-@json_option
-def plan(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """Plan a job: reads no data, spends nothing."""
-    from dpscale.engine import resolve
-    from dpscale.engine.counting import effort
-    from dpscale.job import Job
-    from dpscale.public import read_job
-    from dpscale.runs.run import Run
-    from dpscale.stages.plan import make_plan
-    from dpscale.stages.running import run_stages
-
-    read = read_job(job)
-    if not isinstance(read, Job):
-        plan_several(read, as_json)
-        return
-    with Bars(quiet) as progress:
-        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
-        if run_dir is not None:
-            directory = Run.create(read, run_dir)
-            run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
-            planned = directory.planned
-        else:
-            domain = read.read_domain()
-            planned = make_plan(read, read.question(read.build_workload(domain)), engine)
-    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
-    engine.close()
-    _tell_plan(planned, read.privacy.budget, needs, as_json)
-
-
-def _tell_plan(planned: Any, budget: Any, needs: Any, as_json: bool) -> None:
-    summary = {
-        "mechanism": planned.mechanism,
-        "queries": planned.workload.query_count,
-        "counted_sets": len(planned.counted),
-        "counted_joints": needs.saving.joints,
-        "counted_by_bit_planes": needs.saving.planes,
-        "counting_saved": round(needs.saving.factor, 3),
-        "noise": planned.noise,
-        **planned.summary(budget),
-        "passes_over_the_data": needs.passes,
-        "tasks": needs.tasks,
-        "memory_bytes": needs.memory,
-        "notes": list(planned.notes),
-    }
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    for key, value in summary.items():
-        click.echo(f"{key.replace('_', ' '):>16}: {value}")
 
 
 def _stage_command(name: str, doc: str) -> None:

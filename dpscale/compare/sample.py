@@ -33,7 +33,7 @@ def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int,
     read = list(dict.fromkeys([*names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:
         chance = Chance(release, "compared sample", number)
-        for batch in partition.batches(read):
+        for batch in partition.batches(domain.columns(read)):
             codes, kept = codes_of(domain, batch, read)
             places = chance.uniforms(len(codes))
             found = _least([found, (places[kept], codes[kept, : len(names)])], most)

@@ -76,7 +76,7 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     """The data by the run's reader; DataError where they cannot be read or lack a column that the rows have."""
     try:
         side = _opened("DATA", paths, run, origin_of(run))
-        side.table.require(names)
+        side.table.require(side.domain.columns(names))
     except DataError as error:
         field = "DATA" if error.field == "data.path" else error.field
         raise type(error)(field, error.got, error.takes, error.remedy) from None
@@ -97,15 +97,18 @@ def names_of(rows: Side) -> list[str]:
 
 def as_drawn(attribute: Attribute) -> Attribute:
     """How a column of rows is read: null is what was outside, and a rounded number stays in the bin at its edge."""
+    if attribute.groups:  # rows have the groups' names
+        attribute = replace(attribute, kind="categories", groups=(), length=0)
+    attribute = replace(attribute, source="")
     if attribute.outside_cell >= 0 and not is_text(attribute):
         attribute = replace(attribute, nulls="category")
-    if attribute.kind != "categories" and attribute.outside in ("reject", "drop"):
+    if not attribute.values and attribute.outside in ("reject", "drop"):
         attribute = replace(attribute, outside="clip")
     return attribute
 
 
 def is_text(attribute: Attribute) -> bool:
-    return attribute.kind == "categories" and isinstance(attribute.values[0], str)
+    return bool(attribute.values) and isinstance(attribute.values[0], str)
 
 
 def size_of(attribute: Attribute) -> int:

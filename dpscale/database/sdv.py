@@ -155,4 +155,5 @@ def _told(job: DatabaseJob, name: str) -> dict[str, Any]:
 
 
 def _sdtype(attribute: Attribute) -> dict[str, str]:
-    return {"sdtype": "numerical" if attribute.kind in NUMBERS else "categorical"}
+    told = {"boolean": "boolean", "date": "datetime"}.get(attribute.kind, "categorical")
+    return {"sdtype": "numerical" if attribute.kind in NUMBERS else told}

@@ -36,7 +36,7 @@ def public_table(path: str, domain: Domain) -> tuple[NDArray[np.int32], Any]:
 
     found, kept = [np.empty((0, len(domain.names)), np.int32)], []
     for partition in Table.open(path, domain).partitions:
-        for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.names]))):
+        for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
             codes, gone = encode_batch(domain, batch, domain.names)
             stays = np.ones(codes.shape[1], np.bool_) if gone is None else ~gone
             found.append(codes.T[stays].astype(np.int32))

@@ -26,7 +26,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE, Budget
 from dpscale.reconstruct.evidence import Linear
 from dpscale.reconstruct.from_estimates import told_whole
-from dpscale.workload import Workload
+from dpscale.workload import Part, Workload
 
 Array = NDArray[np.float64]
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
@@ -43,6 +43,12 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
         lambda given: FORMS,
         same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
     )
+
+
+def _evenly(part: Part, most: int) -> Sequence[AttributeSet]:
+    """At most so many of a part's sets, from all along, of those that are answered."""
+    sets = [names for names, weight in zip(part.sets, part.weights, strict=True) if np.any(weight)]
+    return sets[:: -(-len(sets) // most)] if sets else sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +148,17 @@ class Settled:
         floor = {"rmse_bound_all": self._rmse(budget) * (self.plan.floor / self.plan.error) ** 0.5}
         flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
         return (floor if self.plan.floor > 0 else {}) | flat
+
+    def expected(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
+        """Of at most so many sets of each part: which, its queries, and their root mean square error in records."""
+        scale = self.question.rows_per_unit / math.sqrt(budget.privacy_cost)
+        return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
+
+    def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
+        variances = self.plan.accuracy.part_variances(part, attributes)
+        error = scale * math.sqrt(float(np.mean(variances)))
+        name = f"{part.name}-{len(attributes)}"
+        return {"name": name, "attributes": attributes, "queries": part.count(attributes), "error": error}
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE

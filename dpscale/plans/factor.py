@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 KINDS = ("center", "identity", "matrix", "full", "nested")
+LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
 
@@ -94,7 +95,7 @@ class Factor:
             return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
         if self.largest < 1 << 31:
             return _largest_column_sum(self.matrix**2)
-        return max(sum(int(value) ** 2 for value in column) for column in self.matrix.T)
+        return _largest_squared(self.matrix)
 
     @cached_property
     def l1_sensitivity(self) -> int:
@@ -238,6 +239,13 @@ class Factor:
             return self.matrix
         eye = np.eye(self.cells, dtype=np.int64)
         return eye if self.kind == "identity" else self.cells * eye - 1
+
+
+def _largest_squared(matrix: NDArray[np.int64]) -> int:
+    """The largest squared L2 norm of a column of large entries, exactly: by limbs of LIMB bits, whose sums fit."""
+    limbs = [np.abs(matrix) >> LIMB * place & (1 << LIMB) - 1 for place in range(3)]
+    pairs = [(LIMB * (i + j), (a * b).sum(axis=0).tolist()) for i, a in enumerate(limbs) for j, b in enumerate(limbs)]
+    return max(sum(own[column] << shift for shift, own in pairs) for column in range(matrix.shape[1]))
 
 
 def _largest_column_sum(values: Integers) -> int:

@@ -151,6 +151,10 @@ class Planned(Protocol):
     def summary(self, budget: Budget) -> dict[str, Any]:
         """What is known of costs and errors before any data are read."""
 
+    def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
+        """Of at most so many sets of each part, evenly taken: name (family and degree), attributes, queries, and the
+        root mean square error in records; nothing where that is not known beforehand."""
+
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         """The same for a reader: a figure and what it is."""
 

@@ -4,8 +4,9 @@
 A row is a query: for each of the set's attributes `attribute_1`, `attribute_2`, …, its name, and what the query asks of
 it, `value_1`, … (or, where a query has two ends, `low_1` and `high_1`, or `start_1` and `end_1`; `query`, its number,
 where queries are no products); then `estimate`, `std_error`, `low`, `high`. Values are whole numbers where all labels
-of the domain are, else texts; null stands for a missing value. A set's rows are together, its queries in row-major
-order; `index.parquet` has a row a set: part, family, attributes, queries, file, first row in it, rms_error.
+of the domain are, else texts; a missing value is "(null)" among texts, and null among numbers. A set's rows are
+together, its queries in row-major order; `index.parquet` has a row a set: part, family, attributes, queries, file,
+first row in it, rms_error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.attribute import NULL_LABEL
 from dpscale.domain import Domain
 from dpscale.names import AttributeSet
 from dpscale.storage.files import reading, writing
@@ -134,7 +136,7 @@ class Labels:
         return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
 
     def column(self, names: Sequence[str], cells: Sequence[Codes]) -> Any:
-        """The labels of cells of one attribute after the other; null for the cell of nulls."""
+        """The labels of cells of one attribute after the other; that of nulls is null among numbers, else a text."""
         import pyarrow as pa
 
         pairs = list(zip(names, cells, strict=True))
@@ -144,7 +146,7 @@ class Labels:
         known: dict[str, int] = {}
         code_of = {name: self._codes(name, known) for name in dict.fromkeys(names)}
         codes = np.concatenate([code_of[name][own] for name, own in pairs])
-        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(known), pa.string()))
+        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(known), pa.string()))
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
         if name not in self._known:
@@ -152,9 +154,9 @@ class Labels:
         return self._known[name]
 
     def _codes(self, name: str, known: dict[str, int]) -> Codes:
-        """The code of each cell, with those of new labels added to the known; −1 for the cell of nulls."""
-        labels = self.domain[name].labels
-        return np.array([-1 if one is None else known.setdefault(str(one), len(known)) for one in labels], np.int32)
+        """The code of each cell, with those of new labels added to the known."""
+        texts = [NULL_LABEL if one is None else str(one) for one in self.domain[name].labels]
+        return np.array([known.setdefault(one, len(known)) for one in texts], np.int32)
 
 
 def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) -> None:

@@ -27,10 +27,11 @@ LEFT = {  # by stages of runs whose manifest does not tell: folder, and what is 
     "report": ("report.html", "report.html"),
 }
 KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
+DRAFTED = "drafted from the data by `dpscale domain sketch`; a person has reviewed it since"
 ANY = {"snapshot", "secret", "privacy"}  # null until there is one
 
 
-def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
+def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = False) -> dict[str, Any]:
     """Of a run that has done nothing yet: a release of its own, or with a seed the job's, the number-th of them."""
     seed = job.engine.seed
     release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
@@ -45,6 +46,7 @@ def first_manifest(job: Job, digest: str, number: int = 1) -> dict[str, Any]:
         "privacy": None,
         "stages": {},
         **({"where": job.data.where} if job.data.where else {}),
+        **({"domain": DRAFTED} if reviewed else {}),
     }
 
 

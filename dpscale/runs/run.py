@@ -286,7 +286,7 @@ def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str
     return {
         "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(first_manifest(job, digest, number), indent=2).encode(),
+        MANIFEST: json.dumps(first_manifest(job, digest, number, domain.reviewed), indent=2).encode(),
     }
 
 

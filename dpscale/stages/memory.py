@@ -15,7 +15,6 @@ from dpscale.errors import JobError, PlanError
 from dpscale.job import Job
 from dpscale.plans.planned import Planned
 from dpscale.sections import SynthesizeTable
-from dpscale.synthesize.draw import LEAST_ROWS
 from dpscale.workload import Part, counts_of
 
 ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
@@ -35,6 +34,8 @@ def check_room(planned: Planned, job: Job, engine: Engine) -> None:
 
 def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
     """JobError where a file of rows does not fit the memory setting. `rows`: how many; None, not known yet, for any."""
+    from dpscale.synthesize.draw import LEAST_ROWS  # and the compiled loops, which a plan has no use for
+
     files, count = asked.parts_of(rows or 1), rows or 1
     needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE
     if needed > memory:

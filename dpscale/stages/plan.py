@@ -10,6 +10,7 @@ from dpscale.mechanisms.contract import Question, Tools
 from dpscale.plans.planned import Planned
 from dpscale.runs.run import Run
 from dpscale.solve.store import user_store
+from dpscale.stages.kept import plan_once
 from dpscale.stages.memory import check_room
 
 
@@ -18,11 +19,16 @@ def perform(run: Run, engine: Engine) -> None:
     run.keep_plan(make_plan(run.job, run.question, engine))
 
 
+def most_cells(job: Job, engine: Engine) -> int:
+    """Cells of a marginal that may be counted and held."""
+    return job.engine.bytes // (8 * (engine.workers + FACTOR))
+
+
 def make_plan(job: Job, question: Question, engine: Engine) -> Planned:
     """The plan of a job, refused where it cannot fit the memory setting or be reconstructed as asked."""
-    most = job.engine.bytes // (8 * (engine.workers + FACTOR))
+    most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
-    planned = plan_question(job.method, question, job.options, tools)
+    planned = plan_once(job, question, most, lambda named: plan_question(named, question, job.options, tools))
     check_room(planned, job, engine)
     job.reconstruction.check(planned, job.estimating, job.engine.bytes)
     if job.synthesize is not None:

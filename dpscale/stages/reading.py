@@ -25,10 +25,10 @@ from dpscale.tables.snapshot import Stamps, snapshot, stamps
 from dpscale.tables.table import Partition
 
 
-def open_table(run: Run, columns: Sequence[str], engine: Engine) -> Table:
+def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
     """The table of a run's files, or of the frame that it was given."""
     data = run.job.data
-    wanted = [*columns, *([data.privacy_unit] if data.privacy_unit else [])]
+    wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
     if run.frame is not None:
         return frame_table(run.frame, run.domain, wanted, engine, data.rows)
     if data.path == FRAME:
@@ -40,7 +40,7 @@ def open_table(run: Run, columns: Sequence[str], engine: Engine) -> Table:
 
 
 def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
-    """The attributes that are measured: the only columns that are read."""
+    """The attributes that are measured: only their columns are read."""
     used = {name for attributes in counted for name in attributes} or {domain.names[0]}
     return [name for name in domain.names if name in used]
 

@@ -3,8 +3,9 @@
 A column's type may follow from its records: one null makes whole numbers of pandas real ones.
 
 A cell of a bin is a number drawn uniformly inside it, whole where the column's are; of an integer, a code or a category
-its value; of nulls null. What lay outside the domain has no value of its own: its cell is a text among texts, else
-null. A file has the columns' names, types and order, and nothing else of the input: no metadata, no dictionaries.
+its value; of a period a day in it; of nulls null. What lay outside the domain has no value of its own: its cell is a
+text among texts, else null. A file has the columns' names, types and order, and nothing else of the input: no metadata,
+no dictionaries.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.attribute import OUTSIDE_LABEL, Attribute
+from dpscale.calendar import EPOCH, first_day
 from dpscale.reconstruct.pairwise.chance import Chance
 
 if TYPE_CHECKING:
@@ -29,13 +31,15 @@ def column(attribute: Attribute, cells: Cells, chance: Chance, wanted: pa.DataTy
     import pyarrow as pa
 
     null = cells >= attribute.listed
-    if attribute.kind == "categories":
+    if attribute.values:
         values = _categories(attribute, cells)
     elif attribute.kind == "bins":
         inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), chance)
         values = pa.array(inside, mask=null)
+    elif attribute.kind == "date":
+        values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), chance), pa.date32(), mask=null)
     else:
-        values = pa.array(cells.astype(np.int64) + attribute.low, mask=null)
+        values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
     return _cast(values, wanted)
 
 
@@ -49,6 +53,14 @@ def _categories(attribute: Attribute, cells: Cells) -> pa.Array:
     if attribute.null_cell >= 0:
         listed.append(None)
     return pa.array(listed).take(pa.array(cells))
+
+
+def _days(attribute: Attribute, cells: Cells, chance: Chance) -> NDArray[np.int32]:
+    """Uniform in each period."""
+    numbers = range(attribute.low, attribute.high + 2)
+    begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
+    first, beyond = begins[cells], begins[cells + 1]
+    return np.asarray(first + np.floor(chance.uniforms(len(cells)) * (beyond - first)), np.int32)
 
 
 def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:

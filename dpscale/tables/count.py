@@ -110,22 +110,22 @@ def encoded(
     """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
     for partition in partitions:
         first = 0
-        for batch in partition.batches(names, domain=domain):
+        for batch in partition.batches(domain.columns(names), domain=domain):
             codes, gone = encode_batch(domain, batch, names)
             yield codes, gone, partition, first
             first += codes.shape[1]
 
 
 def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> tuple[Codes, Flags | None]:
-    """Codes (attributes × rows) of the named columns of a batch, in the width that the largest attribute needs.
+    """Codes (attributes × rows) of the named attributes of a batch, in the width that the largest one needs.
 
     And which rows are dropped for a value in any of them; None where the domain file drops nothing.
     """
-    width, rows = code_type(max(domain[name].size for name in names)), len(batch[names[0]])
+    width, rows = code_type(max(domain[name].size for name in names)), len(batch[domain[names[0]].column])
     codes = np.empty((len(names), rows), dtype=width)
     gone = np.zeros(rows, dtype=bool) if any(domain[name].drops for name in names) else None
     for index, name in enumerate(names):
-        codes[index] = encode(domain[name], batch[name], gone)
+        codes[index] = encode(domain[name], batch[domain[name].column], gone)
     return codes, gone
 
 
@@ -138,7 +138,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
 
 
 def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
-    table.require(layout.names)
+    table.require(table.domain.columns(layout.names))
     return {one.attributes: one.counts for one in layout.marginals(count(layout, table.partitions))}
 
 

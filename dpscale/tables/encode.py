@@ -2,8 +2,8 @@
 
 A value that the domain refuses raises a DataError that names the column; it never tells the value, its row or how many.
 A row that it drops is marked, for all columns, and counted nowhere. A clipped number goes to the nearest cell; a number
-with a fraction, where whole ones are asked, is outside, and its nearest cell that of the nearest whole number. Texts
-that are no numbers have no nearest cell: they follow a policy of their own.
+with a fraction, where whole ones are asked, is outside, and clipped to the whole number below it (34.9 years are 34).
+Texts that are no numbers, or no dates, have no nearest cell: they follow a policy of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.attribute import Attribute
+from dpscale.calendar import numbered
 from dpscale.errors import DataError
-from dpscale.tables.numbers import Flags, is_text, numbers
+from dpscale.tables.moments import days
+from dpscale.tables.numbers import Flags, Numbers, is_text, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +64,7 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
     """Whole numbers that all lie inside, without nulls: one look, and one subtraction that is right modulo 2ⁿ."""
     import pyarrow as pa
 
-    if attribute.kind not in ("integer", "coded") or not pa.types.is_integer(column.type) or column.null_count:
+    if not attribute.is_whole or not pa.types.is_integer(column.type) or column.null_count:
         return None
     values = column.to_numpy(zero_copy_only=False)
     if not len(values) or int(values.min()) < attribute.low or int(values.max()) > attribute.high:
@@ -105,8 +107,9 @@ def _refused(attribute: Attribute, worst: int) -> DataError:
         return DataError(field, "a null", "no nulls, as the domain file says", remedy)
     if worst == UNPARSABLE:
         remedy = f'set unparsable = "category" or "drop" for {name}'
-        return DataError(field, "a text that is no number", "numbers", remedy)
-    choices = '"category" or "drop"' if attribute.kind == "categories" else '"clip", "category" or "drop"'
+        what = "date" if attribute.kind == "date" else "number"
+        return DataError(field, f"a text that is no {what}", f"{what}s", remedy)
+    choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
     remedy = f"set outside = {choices} for {name}, or widen its domain"
     return DataError(field, "a value outside the domain", "only values of the domain file", remedy)
 
@@ -126,15 +129,36 @@ def _foreign_cell(attribute: Attribute) -> int:
 
 def _cells(attribute: Attribute, column: pa.Array) -> Cells:
     """Cell numbers; below zero where there is none."""
-    if attribute.kind == "categories" and isinstance(attribute.values[0], str):
+    if attribute.of_texts:
         return _text_cells(attribute, column)
-    parsed = numbers(column)
+    parsed = _parsed(attribute, column)
     if parsed is None:
-        raise _wrong_type(attribute, column.type, "numbers")
-    cells = _NUMBER_CELLS[attribute.kind](attribute, parsed.values)
+        takes = "dates, times, or texts of them" if attribute.kind == "date" else "numbers"
+        raise _wrong_type(attribute, column.type, takes)
+    cells = _cells_of(attribute, parsed.values)
     cells[parsed.foreign] = _foreign_cell(attribute)
     cells[parsed.missing] = null_cell(attribute)
     return cells
+
+
+def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
+    """The column as numbers, or as days; None where its type has none."""
+    if attribute.kind == "date":
+        return days(column, attribute.zone)
+    return numbers(_answers(column) if attribute.kind == "boolean" else column)
+
+
+def _answers(column: pa.Array) -> pa.Array:
+    """A column in which yes and no are true and false."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_text(column.type):
+        return column
+    words = pc.ascii_lower(pc.ascii_trim_whitespace(column.cast(pa.large_string())))
+    for said, means in ((["yes", "y", "t"], "true"), (["no", "n", "f"], "false")):
+        words = pc.if_else(pc.is_in(words, value_set=pa.array(said, pa.large_string())), means, words)
+    return words
 
 
 def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataError:
@@ -142,11 +166,29 @@ def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataErro
     return DataError(f"data column {attribute.name!r}", f"type {kind}", takes, remedy)
 
 
+def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    """Those of numbers, or of days."""
+    if attribute.values:
+        return _number_category_cells(attribute, values)
+    if attribute.kind == "bins":
+        return _bin_cells(attribute, values)
+    if attribute.kind == "date":
+        values = numbered(attribute.by, values)
+    return _integer_cells(attribute, values) if attribute.step == 1 else _rounded_cells(attribute, values)
+
+
 def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
     nearest = np.clip(values, attribute.low, attribute.high)
     if nearest.dtype.kind == "f":
-        nearest = np.rint(nearest)
+        nearest = np.floor(nearest)
     return _outside(attribute, nearest.astype(np.int64) - attribute.low, nearest == values)
+
+
+def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    """The nearest of low, low + step, … high; of two the upper."""
+    steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
+    nearest = np.clip(steps, 0, attribute.listed - 1)
+    return _outside(attribute, nearest.astype(np.int64), nearest == steps)
 
 
 def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
@@ -166,7 +208,7 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
     import pyarrow as pa
 
     # adding zero makes -0.0, which Arrow tells from 0.0, the same
-    listed = np.array([float(value) for value in attribute.values])
+    listed = np.array([float(value) for value in _read_values(attribute)])
     return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
 
 
@@ -176,21 +218,34 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Cells:
     if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
-    cells = _places(attribute, texts, pa.array(attribute.values, pa.large_string()))
+    read = _beginnings(texts, attribute.length) if attribute.length else texts
+    cells = _places(attribute, read, pa.array(_read_values(attribute), pa.large_string()))
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
     return cells
 
 
-def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Cells:
-    """The place of each value in the domain file's list."""
+def _beginnings(texts: pa.Array, length: int) -> pa.Array:
+    """The first letters of texts; bytes that are no UTF-8 are letters of no value."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    return np.array(pc.index_in(column, value_set=values).fill_null(_outside_cell(attribute)), dtype=np.int64)
+    try:
+        return pc.utf8_slice_codeunits(texts, 0, length)
+    except pa.ArrowInvalid:
+        whole = texts.cast(pa.large_binary()).to_pylist()
+        cut = [None if one is None else one.decode("utf-8", "replace")[:length] for one in whole]
+        return pa.array(cut, pa.large_string())
 
 
-_NUMBER_CELLS = {
-    "integer": _integer_cells,
-    "coded": _integer_cells,
-    "bins": _bin_cells,
-    "categories": _number_category_cells,
-}
+def _read_values(attribute: Attribute) -> list[Any]:
+    """What of the column has a cell, in the order of the cells."""
+    return [value for group in attribute.groups for value in group] if attribute.groups else list(attribute.values)
+
+
+def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Cells:
+    """The cell of each value that the domain file lists."""
+    import pyarrow.compute as pc
+
+    places = np.array(pc.index_in(column, value_set=values).fill_null(-1), dtype=np.int64)
+    cell = np.repeat(np.arange(attribute.listed), [len(group) for group in attribute.groups] or 1)
+    return np.append(cell, _outside_cell(attribute))[places]

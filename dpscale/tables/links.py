@@ -51,7 +51,9 @@ def coded_rows(
     `keys`: columns of each key, and what becomes of a null in them.
     """
     words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
-    for batch in partition.batches(list(dict.fromkeys([*(name for own, _ in keys for name in own), *names]))):
+    for batch in partition.batches(
+        list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names)]))
+    ):
         codes, gone = encode_batch(domain, batch, names)
         known = [key_words(batch, columns, nulls) for columns, nulls in keys]
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)

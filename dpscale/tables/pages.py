@@ -70,7 +70,7 @@ class Group:
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
         self.domain, self._data, self._bytes = domain, data, np.frombuffer(data, np.uint8)
         self.rows, about = source.metadata.row_group(number).num_rows, source.chunks(self._bytes)[number]
-        known = set(domain.names) if self.rows else ()
+        known = domain.alone if self.rows else ()
         found = [chunk for name in names if name in known and (chunk := _chunk(source, about, name, domain[name].size))]
         odd = np.zeros(len(found), np.int64)
         starts = np.array([chunk.start for chunk in found], np.int64)
@@ -187,7 +187,7 @@ class _Tables:
         lengths, asked, numbers = pages[:, headers.LENGTH], [], []
         for c, (chunk, attribute) in enumerate(zip(chunks, attributes, strict=True)):
             how = stored(chunk.kind)
-            if attribute.kind in ("integer", "coded") and how is not None and how.kind != "f":
+            if attribute.is_whole and how is not None and how.kind != "f":
                 asked.append((places[c], self.entries[c], how.itemsize, how.kind == "u", attribute.low, attribute.high,
                               self.starts[c]))  # fmt: skip
                 numbers.append(c)

@@ -143,8 +143,9 @@ class _Writer:
 
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
-    ids, domain = ("", None) if unit in names else (unit, dealing.domain)  # a unit is its value, not its cell
-    for batch in partition.batches(list(dict.fromkeys([unit, *names])), ids, domain):
+    columns = dealing.domain.columns(names)
+    ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is its value, not its cell
+    for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
         if owners.missing.any() and not dealing.drop:

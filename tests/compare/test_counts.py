@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscale.attribute import Attribute, from_table
+from dpscale.attribute import Attribute
 from dpscale.compare import sets as compared_sets
 from dpscale.compare.counting import count_ways, score_all
 from dpscale.compare.marginals import by_degree, scored
 from dpscale.compare.sets import chosen
 from dpscale.compare.sides import Side, as_drawn, codes_of, folded, names_of, numbered, open_data, open_rows, size_of
+from dpscale.declared import from_table
 from dpscale.domain import Domain
 from dpscale.engine import LocalEngine
 from dpscale.reconstruct.pairwise.chance import Chance

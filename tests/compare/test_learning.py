@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.attribute import from_table
 from dpscale.compare.learning import propensity, target_of, taught, usefulness
 from dpscale.compare.models import auc, check_learner
+from dpscale.declared import from_table
 from dpscale.domain import Domain
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpscale.attribute import from_table
+from dpscale.declared import from_table
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.synthesize.decode import column, table_of, type_of
 from dpscale.tables.encode import encode

@@ -57,7 +57,7 @@ def number_cell(attribute: Attribute, number: Any) -> int | str:
     number = min(max(number, low), high)
     if bins:
         return max(i for i in range(attribute.listed) if attribute.edges[i] <= number)
-    return round(Fraction(number)) - low
+    return math.floor(Fraction(number)) - low
 
 
 def outside_cell(attribute: Attribute) -> int | str:

@@ -98,6 +98,10 @@ class Chosen:
     def summary(self, budget: Budget) -> dict[str, Any]:
         return {"privacy_cost": float(self.setting.beta), "candidates": len(self.candidates)}
 
+    def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
+        """What will be measured follows from the data."""
+        return ()
+
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         return [(figure(float(self.setting.beta)), "privacy cost: squared μ of Gaussian differential privacy"),
                 (figure(len(self.candidates)), "sets to choose among; what each round measured was chosen by what was "

@@ -1,0 +1,122 @@
+"""`plan`: what a job would give and take, in records, before any data are read."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
+from dpscale.cli.progress import Bars
+from dpscale.cli.several import plan_several
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
+@click.option("--compare", is_flag=True, help="Plan with every mechanism, and tell their errors side by side.")
+@click.option("--error", type=float, metavar="RECORDS", help="Tell the epsilon at which the error is this.")
+@scheduler_option
+@quiet_option
+@json_option
+def plan(
+    job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Plan a job: the errors to expect, in records. Reads no data, spends nothing."""
+    from dpscale.engine import resolve
+    from dpscale.job import Job
+    from dpscale.public import read_job
+
+    read, began = read_job(job), time.perf_counter()
+    if not isinstance(read, Job):
+        plan_several(read, as_json)
+        return
+    with Bars(quiet) as progress:
+        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+        try:
+            planned = _planned(read, run_dir, scheduler, engine, progress)
+            told = _told(read, planned, engine, compare, error)
+        finally:
+            engine.close()
+    told["planning_seconds"] = round(time.perf_counter() - began, 2)
+    click.echo(json.dumps(told) if as_json else _text(told))
+
+
+def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any, progress: Any) -> Any:
+    """The plan; with a run directory it is kept there."""
+    from dpscale.runs.run import Run
+    from dpscale.stages.plan import make_plan
+    from dpscale.stages.running import run_stages
+
+    if run_dir is None:
+        return make_plan(read, read.question(read.build_workload(read.read_domain())), engine)
+    directory = Run.create(read, run_dir)
+    run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
+    return directory.planned
+
+
+def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
+    from dpscale.engine.counting import effort
+    from dpscale.errors import JobError
+    from dpscale.stages.plan import most_cells
+    from dpscale.stages.preview import advice, compared, curve, expected, needed, overall
+
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    families = expected(planned, read)
+    if wanted is not None and not families:
+        raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",
+                       "a mechanism that plans beforehand", "leave it out, or see --compare")  # fmt: skip
+    error = overall(families) if families else None
+    return {
+        "mechanism": planned.mechanism,
+        "queries": planned.workload.query_count,
+        "counted_sets": len(planned.counted),
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "noise": planned.noise,
+        **planned.summary(read.privacy.budget),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "counting_seconds_per_million_rows": needs.seconds_per_million,
+        "notes": list(planned.notes),
+        "families": families,
+        "curve": [] if error is None else curve(read, error),
+        "needed": None if error is None or wanted is None else needed(read, error, wanted),
+        "compared": compared(read, planned, engine, most_cells(read, engine)) if compare else [],
+        "advice": advice(read, planned, families),
+    }
+
+
+LATER = ("families", "curve", "needed", "compared", "advice")
+
+
+def _text(told: dict[str, Any]) -> str:
+    """For people: figures, then errors in records, then advice."""
+    lines = [f"{key.replace('_', ' '):>16}: {value}" for key, value in told.items() if key not in LATER]
+    if told["families"]:
+        lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
+        lines += [_family(one) for one in told["families"]]
+        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in told["curve"])
+        lines += ["", f"over epsilon  {at}"]
+    if told["needed"]:
+        lines.append(f"an error of {told['needed']['error']:g} records needs epsilon = {told['needed']['epsilon']:.4g}")
+    if told["compared"]:
+        lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, told["compared"])]
+    return "\n".join([*lines, "", *told["advice"]])
+
+
+def _family(one: dict[str, Any]) -> str:
+    worst = one["worst"][0]
+    sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
+    return (
+        f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {', '.join(worst['attributes'])}"
+    )
+
+
+def _mechanism(one: dict[str, Any]) -> str:
+    error = "—" if one["error"] is None else f"{one['error']:.4g}"
+    return f"{error:>10}  {one['mechanism']:<24} {one['why'][:100]}"
