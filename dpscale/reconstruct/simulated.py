@@ -7,8 +7,8 @@ what to measure stay as they were. It is not quite true, so two factors, from re
 - λ: measured pairs depart from the model by more than replicas' own measurements do from theirs, D against B. Stein's
   identity (error² = D − noise² + 2 covariance, the last two as simulated) makes the excess an excess of squared error.
 - φ: what was not measured departs from the model too. Records drawn from it would do so with the variance that
-  `unmeasured` has; real ones by more. The loop leaves a pair alone when it gains less by it than by another, so what it
-  left alone is about as far off, over its count, as what it measured: that mean of error²/count is taken for φ, ≥ 1.
+  `unmeasured` has; real ones by φ times that: at least what measured sets are off by over their counts, and what is
+  learnt from measured sets that are foretold without themselves (`foretold`), where there are enough of them.
 
     standard error² = λ · spread² + φ · Σ μ̂ (q − Pq)²
 Post-processing: the streams here are no part of any privacy argument.
@@ -27,6 +27,7 @@ from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.foretold import dispersion
 from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
@@ -37,8 +38,8 @@ DRAWS = 20
 CONTAINS = (
     "Approximate, by simulation: the noise of all measurements and what shrinking them costs, widened by how far the "
     "measurements depart from the model; and, for what was not measured, the chance departure of records from the "
-    "model times a factor learnt from what was measured. Interactions stronger than that are not in it: intervals of "
-    "1.96 standard errors hold the true count less often than 95 % of the time."
+    "model times a factor learnt from measured sets. Interactions stronger than that are not in it: where there are "
+    "such, intervals of 1.96 standard errors hold the true count less often than 95 % of the time."
 )
 
 
@@ -95,8 +96,8 @@ def simulated(
     }
     excess = _departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
-    dispersion = max(1.0, widening * _mean_ratio(spread, tables))
-    return Simulated(model, replicas, pairs, widening, dispersion)
+    phi = max(1.0, widening * _mean_ratio(spread, tables), dispersion(model, residuals))
+    return Simulated(model, replicas, pairs, widening, phi)
 
 
 def _mean_ratio(spread: Mapping[AttributeSet, Array], tables: Mapping[AttributeSet, Array]) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruct import unmeasured
+from dpscale.reconstruct.foretold import dispersion
 from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.reconstruct.simulated import CONTAINS, simulated
@@ -129,3 +130,35 @@ def test_draws_may_be_tasks():
     one, other = simulated(model, counts, residuals, each=each, draws=3), simulated(model, counts, residuals, draws=3)
     assert seen == [(0, 0), (0, 1), (0, 2)]
     np.testing.assert_array_equal(one.cell_errors(NAMES), other.cell_errors(NAMES))
+
+
+def four_way(rows, rng, size, strength):
+    """Records of `size` attributes of 3 values, pairs and triples leaning as strongly as is said."""
+    law = np.ones((3,) * size)
+    for kept in [*combinations(range(size), 2), *combinations(range(size), 3)]:
+        lean = np.exp((0.3 if len(kept) == 2 else strength) * rng.standard_normal((3,) * len(kept)))
+        law = law * lean.reshape([3 if axis in kept else 1 for axis in range(size)])
+    return rng.multinomial(rows, (law / law.sum()).ravel()).reshape(law.shape).astype(float)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.4])
+def test_sets_foretold_without_themselves_tell_how_far_others_are_off(strength):
+    """All pairs and half of the triples of five attributes measured: the other half is off by about φ U."""
+    rng, names = np.random.default_rng(6), tuple("abcde")
+    sizes, groups = dict.fromkeys(names, 3), {name: every_cell(3) for name in names}
+    values = four_way(50_000, rng, 5, strength)
+    exact = {kept: values.sum(axis=tuple(i for i, n in enumerate(names) if n not in kept))
+             for size in (1, 2, 3) for kept in combinations(names, size)}  # fmt: skip
+    triples = [kept for kept in exact if len(kept) == 3]
+    told = [(kept, center(exact[kept] + rng.normal(0, 5.0, exact[kept].shape), range(len(kept))), 1 / 25)
+            for kept in [*(kept for kept in exact if len(kept) == 2), *triples[:8]]]  # fmt: skip
+    counts = {name: NoisyCounts(exact[name,] + rng.normal(0, 5.0, 3), 25.0) for name in names}
+    residuals = Residuals(sizes).updated(told)
+    model = model_of(counts, groups, residuals)
+    pairs = [kept for kept in exact if len(kept) == 2]
+    needed = np.mean([((model.marginal(kept) - exact[kept]) ** 2).sum()
+                      / unmeasured.cell_variances(model, kept, pairs).sum() for kept in triples[8:]])  # fmt: skip
+    found = dispersion(model, residuals)
+    assert needed / 2 < found < 20 * needed
+    assert bool(needed > 20) is (strength > 0)
+    assert dispersion(model, Residuals(sizes).updated(told[:7])) == 1.0
