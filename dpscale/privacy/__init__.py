@@ -30,3 +30,7 @@ def __getattr__(name: str) -> Any:
     if name not in _ACCOUNTING:
         raise AttributeError(f"module 'dpscale.privacy' has no attribute {name!r}")
     return getattr(import_module("dpscale.privacy.accounting"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
