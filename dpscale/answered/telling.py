@@ -17,6 +17,7 @@ from dpscale.answered.labels import texts
 from dpscale.answered.tables import Answered
 from dpscale.errors import PlanError
 from dpscale.names import AttributeSet
+from dpscale.plans.figures import percent, whole
 from dpscale.reconstruct.joint import half_width
 
 Array = NDArray[np.float64]
@@ -51,6 +52,19 @@ def pairs(answered: Answered, most: int) -> list[Shown]:
             fresh.append(one)
             held |= set(one.names)
     return [*fresh, *(one for one in found if one not in fresh)][:most]
+
+
+def sentence(shown: Shown) -> str:
+    """The cell that stands out: of one attribute the largest, of two the one that most exceeds independence."""
+    total = float(shown.values.sum())
+    beyond = shown.values if shown.values.ndim == 1 else shown.values - expected(shown.values)
+    cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
+    named = " and ".join(f"{name} = {own[at]}" for name, own, at in zip(shown.names, shown.labels, cell, strict=True))
+    half = f" ± {whole(float(shown.half[cell]))}" if np.isfinite(shown.half[cell]) else ""
+    told = f"{named}: {whole(float(shown.values[cell]))}{half} records"
+    if shown.values.ndim == 1:
+        return f"{told}, {percent(float(shown.values[cell]) / total)} of all"
+    return f"{told}, where chance alone would have {whole(float(expected(shown.values)[cell]))}"
 
 
 def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
@@ -92,7 +106,13 @@ def departure(values: Array, errors: Array) -> float:
     total = float(values.sum())
     if total <= 0:
         return 0.0
-    expected = np.full_like(values, total / values.size) if values.ndim == 1 else (
-        np.outer(values.sum(axis=1), values.sum(axis=0)) / total)  # fmt: skip
-    excess = float(((values - expected) ** 2).sum() - (np.nan_to_num(errors) ** 2).sum())
-    return max(excess, 0.0) / float((expected**2).sum())
+    dull = expected(values)
+    excess = float(((values - dull) ** 2).sum() - (np.nan_to_num(errors) ** 2).sum())
+    return max(excess, 0.0) / float((dull**2).sum())
+
+
+def expected(values: Array) -> Array:
+    """What says nothing: all cells alike, or of two attributes independence."""
+    if values.ndim == 1:
+        return np.full_like(values, values.mean())
+    return np.outer(values.sum(axis=1), values.sum(axis=0)) / values.sum()

@@ -45,6 +45,9 @@ class DatabaseRelease:
         """Of every private table its own release: marginals and answers."""
         return {name: Release(table) for name, table in self._run.tables.items()}
 
+    def __repr__(self) -> str:
+        return f"DatabaseRelease({self.manifest['release'][:8]}, {', '.join(self._run.job.tables)}, {self.path})"
+
     def synthetic(self) -> dict[str, Any]:
         """Of every table and every table of pairs a dask DataFrame."""
         import dask.dataframe as dd

@@ -17,7 +17,7 @@ from dpscale.domain import Domain
 from dpscale.faults import Settings
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.names import AttributeSet
-from dpscale.plans.figures import figure
+from dpscale.plans.figures import figure, percent
 from dpscale.plans.orders import BlockOrders
 from dpscale.plans.plan import Plan
 from dpscale.plans.planfile import content_of, digest_of, read_plan, write_plan
@@ -184,7 +184,7 @@ class Settled:
             bound = "the SVD bound, loose for Laplace noise" if self.noise == LAPLACE else "the SVD bound"
             return f"{(1 + gap) ** 0.5:.3g} ×", f"the root mean square error that no strategy can go below ({bound})"
         least = "the least that any plan of this kind can have"
-        return f"{figure(100 * gap)} %", f"certified: the squared error is at most this far above {least}"
+        return percent(gap), f"certified: the squared error is at most this far above {least}"
 
     def _rmse(self, budget: Budget) -> float:
         return self.question.rows_per_unit * self.plan.rmse(budget.privacy_cost)

@@ -28,6 +28,18 @@ from dpscale.workload import ExplicitPart, Part, ProductPart
 
 INDEX = "index.parquet"
 FIGURES = ("estimate", "std_error", "low", "high")
+WHAT = "Answers of a differentially private release, with noise: a row is a query. Post-processing of it is free."
+MEANINGS = {
+    "attribute": "name of an attribute of the set",
+    "value": "label that the query asks for; null: missing values",
+    "at_most": "label of the last value that the query counts: all up to it, in the domain's order",
+    "low": "label of the first value that the query counts, or lower end of the 95 % interval",
+    "high": "label of the last value that the query counts, or upper end of the 95 % interval",
+    "start": "label of the arc's first value",
+    "end": "label of the arc's last value",
+    "estimate": "estimated number of records",
+    "std_error": "standard error in records; not a number: none is told",
+}
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
 Array = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -70,10 +82,19 @@ class Columns:
 
         text = pa.dictionary(pa.int32(), pa.string())
         asked = pa.int64() if self.labels.numeric else text
-        fields = [pa.field(f"attribute_{axis}", text, nullable=False) for axis in self.axes]
-        fields += [pa.field(f"{key}_{axis}", asked) for axis in self.axes for key in self.keys]
+        fields = [
+            pa.field(f"attribute_{axis}", text, nullable=False, metadata=_told("attribute")) for axis in self.axes
+        ]
+        fields += [pa.field(f"{key}_{axis}", asked, metadata=_told(self._key(key)))
+                   for axis in self.axes for key in self.keys]  # fmt: skip
         fields += [pa.field("query", pa.int64(), nullable=False)] if self.product is None else []
-        return pa.schema([*fields, *(pa.field(name, pa.float64(), nullable=False) for name in FIGURES)])
+        fields += [pa.field(name, pa.float64(), nullable=False, metadata=_told(name)) for name in FIGURES]
+        about = {"description": WHAT, "family": self.part.name, "attributes": str(self.degree)}
+        return pa.schema(fields, metadata=about)
+
+    def _key(self, key: str) -> str:
+        """What a column of the queries says, by family."""
+        return "at_most" if (key, self.part.name) == ("value", "prefix") else key
 
     @property
     def axes(self) -> range:
@@ -110,6 +131,11 @@ class Columns:
     def _families(self, names: AttributeSet) -> tuple[Any, ...]:
         assert self.product is not None
         return self.product.families(names)
+
+
+def _told(name: str) -> dict[str, str]:
+    """What a reader of the schema is told of a column."""
+    return {"description": MEANINGS[name]}
 
 
 @lru_cache(maxsize=64)

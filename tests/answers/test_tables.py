@@ -98,3 +98,8 @@ def test_at_a_glance_objects_tell_what_is_public(release):
         assert len(repr(thing)) < 300
         assert thing._repr_html_().startswith("<strong>")
     assert "<script>" not in dp.Domain({"<script>": 3})._repr_html_()
+
+
+def test_the_conversions_are_listed_and_nothing_else():
+    assert "gdp_mu" in dir(dp.privacy)
+    assert all(callable(getattr(dp.privacy, name)) for name in dir(dp.privacy))

@@ -100,7 +100,7 @@ def test_variances_are_those_of_the_estimates_coefficients(name):
                 continue
             found = estimates(plan, None).part_variances(part, attributes)
             np.testing.assert_allclose(
-                found, by_coefficients(plan, lambda e, p=part, a=attributes: e._span_answers(p, a)), rtol=1e-9
+                found, by_coefficients(plan, lambda e, p=part, a=attributes: e.span_answers(p, a)), rtol=1e-9
             )
 
 

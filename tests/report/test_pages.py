@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dpscale as dp
+from dpscale.mechanisms import MECHANISMS
 from dpscale.report.redacted import HIDDEN, public_name, redacted
 from tests.database.small import write as write_shop
 from tests.report.chromium import BROWSER, looked_at
@@ -57,6 +58,18 @@ def test_a_browser_shows_it_well_in_every_way(reports, name):
         steps = zip(found["headings"], found["headings"][1:], strict=False)
         assert found["headings"].count(1) == 1
         assert all(below <= above + 1 for above, below in steps), way
+
+
+@browser
+@pytest.mark.slow  # what differs by mechanism is looked at above
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_every_mechanism_s_report_is_shown_well(tmp_path, name):
+    write_table(tmp_path / "data", table())
+    job = write_job(tmp_path, mechanism={"name": name}, workload=PAIRS)
+    told = looked_at(dp.run(job, tmp_path / "run").path / "report.html", LOOK)
+    assert [
+        way for way, one in told.items() if one["console"] or one["found"]["faint"] or one["found"]["wider"] > 0
+    ] == []
 
 
 @browser

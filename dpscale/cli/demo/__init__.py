@@ -1,6 +1,6 @@
 """The demo: the RAND health insurance experiment (20,190 person-years, ships with statsmodels), as partitioned Parquet.
 
-It runs the main job, and ends by telling which attribute sets are answered worst and best.
+It runs the main job, and ends by its three most telling answers and the next command to type.
 """
 
 from dpscale.cli.demo.randhie import run_demo

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dpscale.answered import telling
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
+from dpscale.plans.figures import whole
+
+if TYPE_CHECKING:
+    from dpscale.release import Release
 
 PARTITIONS = 8
-SHOWN = 5
+SHOWN = 3
 
 
 def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = silent) -> str:
@@ -18,7 +27,7 @@ def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = si
 
     job = write_demo(folder)
     release = run(job, folder / "run", scheduler=scheduler, progress=progress)
-    return outcome(release.path)
+    return outcome(release, shlex.quote(_near(sys.argv[0])) if os.sep in sys.argv[0] else "dpscale")
 
 
 def write_demo(folder: Path) -> Path:
@@ -48,15 +57,19 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
     partial.rename(folder)
 
 
-def outcome(run: Path) -> str:
-    """The worst and best answered attribute sets, and where the report is."""
-    from dpscale.report import figure
-    from dpscale.runs.run import Run
-    from dpscale.stages.report import answered
+def outcome(release: Release, command: str) -> str:
+    """The three most telling answers, where the report is, and what to type next; `command`: as dpscale was called."""
+    total, run = release.total(), Path(_near(str(release.path)))
+    shown = [*telling.singles(release.answered, SHOWN - 1), *telling.pairs(release.answered, 1)]
+    return "\n".join([
+        f"{whole(total.estimate)} ± {whole(total.high - total.estimate)} records, estimated; what stands out:",
+        *(f"  {telling.sentence(one)}" for one in shown), f"report: {run / 'report.html'}",
+        f"next, tables for print: {command} publish {run}",
+        f"or a job of your own, before anything is read or spent: {command} plan {run.parent / 'job.toml'}",
+    ])  # fmt: skip
 
-    rows = [row for row in answered(Run(run)) if row["rms_error"] is not None]
-    lines = []
-    for title, shown in (("worst", rows[:SHOWN]), ("best", rows[-SHOWN:][::-1])):
-        lines.append(f"{title} answered sets (standard error in records, root mean square over a set's queries)")
-        lines += [f"  {figure(r['rms_error']):>7}  {r['family']:<9} {', '.join(r['attributes'])}" for r in shown]
-    return "\n".join([*lines, f"report: {run / 'report.html'}"])
+
+def _near(path: str) -> str:
+    """A path as one would type it from here."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

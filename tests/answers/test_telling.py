@@ -1,0 +1,71 @@
+"""What stands out is what was planted, and noise alone never is."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.answered import telling
+from dpscale.answered.tables import Answered
+from dpscale.cli.demo.randhie import outcome
+from tests.answers.exact import estimates, planned
+from tests.stages.small import table, write_job, write_table
+
+DOMAIN = dp.Domain({"a": 4, "b": 5, "c": 3, "d": 2})
+PAIRS = [("marginal", names) for names in (("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"))]
+
+
+def answered(counts, noise=None):
+    return Answered(estimates(planned(DOMAIN, PAIRS, "residual-planner"), counts, noise), "release")
+
+
+def test_the_pair_that_goes_together_comes_first():
+    counts = np.full(DOMAIN.shape(DOMAIN.names), 100.0)
+    counts[0, 0] += 200
+    found = telling.pairs(answered(counts, np.random.default_rng(0)), 2)
+    assert [one.names for one in found] == [("a", "b"), ("c", "d")], "then one of other attributes"
+    assert telling.sentence(found[0]).startswith("a = 0 and b = 0: ")
+
+
+def test_a_table_that_says_nothing_departs_by_nothing():
+    values = np.outer([1.0, 2, 3], [4.0, 5])
+    assert telling.departure(values, np.zeros((3, 2))) == pytest.approx(0, abs=1e-30)
+    assert telling.departure(np.full(7, 3.0), np.zeros(7)) == 0
+    rng, far = np.random.default_rng(1), []
+    for _ in range(200):
+        far.append(telling.departure(1000 + rng.normal(0, 30, 10), np.full(10, 30.0)))
+    assert np.median(far) < 30**2 / 1000**2
+
+
+def test_sentences_tell_cell_count_and_share():
+    counts = np.ones(DOMAIN.shape(DOMAIN.names))
+    counts[:, :, :, 1] = 3
+    one = next(one for one in telling.singles(answered(counts), 4) if one.names == ("d",))
+    said = telling.sentence(one)
+    assert said.startswith("d = 1: 180 ± ")
+    assert said.endswith(" records, 75 % of all")
+
+
+def test_the_demo_ends_by_answers_and_the_next_command(tmp_path, monkeypatch):
+    write_table(tmp_path / "data", table())
+    release = dp.run(write_job(tmp_path), tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    lines = outcome(release, ".venv/bin/dpscale").splitlines()
+    assert len([line for line in lines if line.startswith("  ") and "records" in line]) == 3
+    assert lines[-2].endswith(": .venv/bin/dpscale publish run")
+    assert lines[-1].endswith("plan job.toml")
+
+
+def test_answer_files_say_what_their_columns_are(tmp_path):
+    write_table(tmp_path / "data", table())
+    asked = [{"family": family, "attributes": [["age", "sex"]]} for family in ("marginal", "prefix", "range")]
+    run = dp.run(write_job(tmp_path, workload=asked), tmp_path / "run").path
+    told = {}
+    for folder in ("marginal-2", "prefix-2", "range-2"):
+        schema = pq.read_schema(next((run / "answers" / folder).iterdir()))
+        assert schema.metadata[b"family"].decode() == folder.split("-")[0]
+        assert b"differentially private" in schema.metadata[b"description"]
+        told[folder] = {one.name: one.metadata[b"description"].decode() for one in schema}
+    assert "asks for" in told["marginal-2"]["value_1"]
+    assert "all up to it" in told["prefix-2"]["value_1"]
+    assert "first value" in told["range-2"]["low_1"]
