@@ -86,7 +86,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"epsilon": True, "delta": 1e-9}}, ["privacy.epsilon", "True"]),
         ({"engine": {"memory": "lots"}}, ["engine.memory", "lots", "4GiB"]),
         ({"engine": {"scheduler": "dragons"}}, ["engine.scheduler", "dragons", "threads"]),
-        ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
+        ({"engine": {"memory": "1kB"}}, ["engine.memory", "1000 bytes"]),
         ({"privacy": {"privacy_cost": 1e-70}}, ["budget"]),
         ({"data": DATA | {"path": "nowhere/*.parquet"}}, ["data.path", "nowhere"]),
         ({"data": DATA | {"domain": "nothing.toml"}}, ["domain", "nothing.toml"]),
