@@ -1,4 +1,4 @@
-"""What a benchmark found, kept: `results/NAME.json`, one file a benchmark, from which the tables of docs/benchmarks.md are made.
+"""What a benchmark found, kept: `results/NAME.json`, one file a benchmark, from which docs/benchmarks.md is made.
 
 A file has `run`, when and where it was measured, and `figures`, by name. A run replaces the whole file, so all figures
 of a file are of one run; one that lacks a figure that the file has is not saved.

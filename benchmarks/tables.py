@@ -1,4 +1,4 @@
-"""The figures of docs/benchmarks.md, made from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
+"""docs/benchmarks.md, from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
 
     python benchmarks/tables.py            writes docs/benchmarks.md anew
     python benchmarks/tables.py --check    exit code 1 where it would change

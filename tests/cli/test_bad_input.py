@@ -224,7 +224,7 @@ def test_an_unreadable_file_is_named(place):
 
 def test_too_large_a_set_is_told_before_anything_is_read(place):
     path = write_job(place, engine={"memory": "1kB"}, data=DATA | {"path": "not-there"})
-    refused(place, path, "engine.memory")
+    refused(place, path, "engine.memory", command="plan")
 
 
 def test_a_run_directory_of_another_job(place):
