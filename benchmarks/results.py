@@ -1,4 +1,4 @@
-"""What a benchmark found, kept: `results/NAME.json`, one file a benchmark, from which the README's tables are made.
+"""What a benchmark found, kept: `results/NAME.json`, one file a benchmark, from which docs/benchmarks.md is made.
 
 A file has `run`, when and where it was measured, and `figures`, by name. A run replaces the whole file, so all figures
 of a file are of one run; one that lacks a figure that the file has is not saved.
@@ -34,7 +34,7 @@ def save(name: str, figures: Mapping[str, float | str]) -> None:
         raise SystemExit(f"not saved: this run has no figure for {', '.join(sorted(lacking))}")
     kept = {key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for key, value in figures.items()}
     path.write_text(json.dumps({"run": told(), "figures": kept}, indent=2, ensure_ascii=False) + "\n")
-    print(f"saved in {path.parent.name}/{path.name}; python benchmarks/tables.py puts it into the README")
+    print(f"saved in {path.parent.name}/{path.name}; python benchmarks/tables.py puts it into docs/benchmarks.md")
 
 
 def apart(script: str, what: object) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""The README's figures, made from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
+"""docs/benchmarks.md, from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
 
-    python benchmarks/tables.py            writes README.md anew
+    python benchmarks/tables.py            writes docs/benchmarks.md anew
     python benchmarks/tables.py --check    exit code 1 where it would change
 
-A test holds the README to it.
+A test holds the page to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linked_blocks import relational
 from results import load
 from rounding import fine, ratio, share, significant, table
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Figures = dict[str, Any]
 
@@ -351,12 +351,12 @@ def filled(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
-    given, text = parser.parse_args(), README.read_text()
+    given, text = parser.parse_args(), PAGE.read_text()
     if filled(text) == text:
         return
     if given.check:
-        sys.exit("README.md is not what benchmarks/tables.py makes of benchmarks/results")
-    README.write_text(filled(text))
+        sys.exit("docs/benchmarks.md is not what benchmarks/tables.py makes of benchmarks/results")
+    PAGE.write_text(filled(text))
 
 
 if __name__ == "__main__":

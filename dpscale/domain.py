@@ -35,6 +35,9 @@ class Domain:
         self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         """`rules`: of a domain file the lists `impossible` and `determined`, and whether a draft was `reviewed`."""
+        if isinstance(attributes, str) or not isinstance(attributes, Iterable):
+            raise DomainError("attributes", shown(attributes), "sizes by name, or attributes",
+                              'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.attributes = tuple(attributes)
@@ -137,6 +140,7 @@ class Domain:
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """Sizes of the named attributes, in the order asked."""
+        _check_list(names)
         try:
             return tuple([self._sizes[name] for name in names])
         except KeyError:  # whose sentence is that of a single attribute
@@ -152,12 +156,21 @@ class Domain:
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names in the domain's order; a repeated or unknown name is an error."""
+        _check_list(names)
         names = tuple(names)
         for name in names:
             self[name]
         if len(set(names)) != len(names):
             raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
         return tuple(sorted(names, key=self._position.__getitem__))
+
+
+def _check_list(names: Any) -> None:
+    """DomainError for a text, whose letters would be taken for names, and for what holds no names."""
+    if isinstance(names, str):
+        raise DomainError("attributes", shown(names), "a list of names", f"write ({names!r},)")
+    if not isinstance(names, Iterable):
+        raise DomainError("attributes", shown(names), "a list of names", 'write ("age", "sex")')
 
 
 def _check_names(names: Sequence[Any]) -> None:

@@ -15,6 +15,11 @@ from dpscale.errors import JobError
 from dpscale.names import nearest, shown
 
 MEND = "mend it, or leave it out"
+WORDS = {
+    "greater_than": "above ", "greater_than_equal": "at least ", "less_than": "below ", "less_than_equal": "at most ",
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "list_type": "a list",
+    "string_type": "a text", "bool_type": "true or false", "finite_number": "a finite number",
+}  # fmt: skip
 
 
 class Settings(BaseModel):
@@ -78,7 +83,10 @@ def message_of(fault: Any) -> str:
     """Pydantic's own words, beginning small."""
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "it should be a table"
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] in WORDS:
+        limit = next((f"{value:g}" for value in fault.get("ctx", {}).values() if isinstance(value, int | float)), "")
+        return f"it should be {WORDS[fault['type']]}{limit}"
+    message = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     return message[0].lower() + message[1:]
 
 

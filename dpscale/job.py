@@ -193,7 +193,8 @@ def _add_predicates(workload: Workload, part: Part) -> None:
 
 def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:
     """The first fault of a job as one sentence; `keys`: the settings that a place in it has."""
-    fault = error.errors()[0]
+    unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]  # a slip makes what is meant missing
+    fault = (unknown or error.errors())[0]
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # a validator's own sentence
         return refused
@@ -204,6 +205,9 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
         return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")
+    if fault["type"] == "list_type" and "attributes" in named:
+        return JobError(where, shown(fault["input"]), "a list of attribute sets, each a list of names",
+                        'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
     got = "" if isinstance(fault["input"], Mapping) else f"{shown(fault['input'])}: "
     return JobError(where, f"{got}{message_of(fault)}", "", "see the job file in docs/jobs.md")
 

@@ -35,6 +35,14 @@ def shown(value: Any) -> str:
     return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
+def sized(count: int) -> str:
+    """A number of bytes in the unit that leaves it digits."""
+    for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= least:
+            return f"{count / least:.3g} {unit}" if count < 1000 * least else f"{count / least:,.0f} {unit}"
+    return f"{count} bytes"
+
+
 def called(path: Any) -> str:
     """A path, unless it is no path but a text of records."""
     return str(path) if _is_short(str(path)) else shown(str(path))

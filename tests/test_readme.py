@@ -1,4 +1,4 @@
-"""The README's figures: each is made from a file under benchmarks/results, and none is written by hand."""
+"""The figures of docs/benchmarks.md: each is made from a file under benchmarks/results, and none is written by hand."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 @pytest.fixture
@@ -29,24 +29,24 @@ def figures(tables, tmp_path, monkeypatch):
     return results
 
 
-def test_the_readme_is_what_the_generator_makes_of_the_results(tables):
-    assert tables.filled(README.read_text()) == README.read_text()
+def test_the_page_is_what_the_generator_makes_of_the_results(tables):
+    assert tables.filled(PAGE.read_text()) == PAGE.read_text()
 
 
 def test_every_benchmark_has_one_block_and_every_result_a_block(tables):
-    blocks = [name for _, name, _ in tables.BLOCK.findall(README.read_text())]
+    blocks = [name for _, name, _ in tables.BLOCK.findall(PAGE.read_text())]
     kept = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     assert sorted(blocks) == sorted(kept) == sorted(tables.BLOCKS)
     assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in kept)
 
 
 def test_what_is_measured_has_no_figure_by_hand(tables):
-    section = README.read_text().split("\n## Measured\n")[1].split("\n## ")[0]
+    section = PAGE.read_text().split("\n## Measured\n")[1].split("\n## ")[0]
     assert not re.search(r"\d", tables.BLOCK.sub("", section))
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
-def test_another_figure_makes_another_readme(tables, figures, name):
+def test_another_figure_makes_another_page(tables, figures, name):
     content = json.loads(figures.path_of(name).read_text())
     assert content["run"]
     for key, value in content["figures"].items():
@@ -55,7 +55,7 @@ def test_another_figure_makes_another_readme(tables, figures, name):
             continue
         changed = content | {"figures": content["figures"] | {key: other}}
         figures.path_of(name).write_text(json.dumps(changed))
-        assert tables.filled(README.read_text()) != README.read_text(), key
+        assert tables.filled(PAGE.read_text()) != PAGE.read_text(), key
 
 
 def test_a_run_is_saved_whole_or_not_at_all(figures):

@@ -17,6 +17,7 @@ from typing import Any
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import DpscaleError, JobError, PlanError
+from dpscale.names import sized
 from dpscale.storage.files import is_local, place, write_whole
 from dpscale.storage.objects import is_url, opening
 
@@ -144,8 +145,8 @@ def check_room(client: Any, needed: int, what: str) -> None:
     if needed > rooms[smallest]:
         raise PlanError(
             f"{FIELD}.memory",
-            f"a task on {what} needs {needed / 2**30:.2f} GiB",
-            f"at most the {rooms[smallest] / 2**30:.2f} GiB that worker {smallest} has for each of its threads",
+            f"a task on {what} needs {sized(needed)}",
+            f"at most the {sized(rooms[smallest])} that worker {smallest} has for each of its threads",
             "set less, give workers more (--memory-limit) or fewer threads, or leave the set out",
         )
 

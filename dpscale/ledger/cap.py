@@ -109,6 +109,10 @@ def shown_below(value: float) -> float:
     return float(Context(prec=6, rounding=ROUND_DOWN).create_decimal(value))
 
 
+SENSIBLE = 1e-3  # of what is asked: with less nothing could be told
+USED_UP = "the cap is used up: raise it, or take another dataset"
+
+
 def refusal(
     dataset: str,
     cap: Cap,
@@ -126,22 +130,24 @@ def refusal(
     at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
     asked = cost.epsilon(at) if epsilon is None else epsilon
     largest = largest_epsilon(cap, history, cost, at, steps)
-    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if largest else "nothing more"
+    worth = largest and largest >= SENSIBLE * asked
+    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
     left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
     return BudgetError(
         "privacy.epsilon",
         f"requested epsilon {asked:.6g} at delta {at:.6g} of dataset {dataset!r}, {left} of its cap of {cap}",
         fits,
-        _remedy(cap, history, cost, largest),
+        _remedy(cap, history, cost, largest, asked),
     )
 
 
-def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float) -> str:
+def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, asked: float) -> str:
     if history.public:
         return "take another dataset: a release with a seed showed this one's exact counts"
     if cap.currency == PURE and not cost.is_pure:
         return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
-    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if largest else "raise the cap or take another dataset"
+    worth = largest and largest >= SENSIBLE * asked
+    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
     if cost.is_pure and cap.currency == GDP:
         remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
     return remedy

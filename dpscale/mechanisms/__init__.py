@@ -15,7 +15,7 @@ from dpscale.each import Each, plainly
 from dpscale.errors import JobError, PlanError
 from dpscale.faults import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
-from dpscale.names import nearest
+from dpscale.names import nearest, shown
 from dpscale.plans.plan import Plan
 from dpscale.plans.planned import Planned
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
@@ -64,6 +64,9 @@ def plan(
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
     it. What was solved before on this machine is taken from the store (`dpscale.solve.store`).
     """
+    if not isinstance(workload, Workload):
+        raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"
+                       ' by dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
     named = _beforehand(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")

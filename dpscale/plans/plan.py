@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from dpscale.domain import Domain
 from dpscale.errors import PlanError
 from dpscale.glance import glance
-from dpscale.names import AttributeSet
+from dpscale.names import AttributeSet, shown
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.counted import Counted, counted_for
@@ -84,6 +85,10 @@ class Plan:
 
     def rmse(self, privacy_cost: float = 1.0) -> float:
         """Root of the sum of weight · variance over the number of queries; under Laplace noise the cost is ε²."""
+        if not isinstance(privacy_cost, Real) or not 0 < privacy_cost < math.inf:
+            raise PlanError(
+                "privacy_cost", shown(privacy_cost), "a number above 0", "give squared μ, or ε² of Laplace noise"
+            )
         return math.sqrt(self.error / privacy_cost / self.query_count)
 
     @property

@@ -120,7 +120,7 @@ class Accuracy(ABC):
 
     def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Array]:
         """The attributes in domain order and the query with its axes in that order, as a batch of one."""
-        values = np.asarray(query, dtype=np.float64)
+        values = as_query(query)
         if values.shape != self.domain.shape(attributes):
             takes = f"an array of shape {self.domain.shape(attributes)}"
             raise PlanError("query", f"shape {values.shape}", takes, "give an axis for every attribute")
@@ -131,6 +131,18 @@ class Accuracy(ABC):
         for kept, part in pieces:
             if kept not in self.residuals or not self.residuals[kept].spans(part):
                 raise out_of_span(kept)
+
+
+def as_query(query: Any) -> Array:
+    """A query's numbers; PlanError for what has none, or none that are finite."""
+    try:
+        values = np.asarray(query, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise PlanError("query", f"a {type(query).__name__} that is no array of numbers", "an array of finite numbers",
+                        "give a number for every cell") from None  # fmt: skip
+    if not np.isfinite(values).all() and values.ndim:
+        raise PlanError("query", "a number that is not finite", "finite numbers", "mend it")
+    return values
 
 
 def out_of_span(kept: AttributeSet) -> PlanError:

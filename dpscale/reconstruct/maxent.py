@@ -18,7 +18,7 @@ from dpscale.blas import one_thread
 from dpscale.each import Each
 from dpscale.errors import JobError, PlanError
 from dpscale.faults import Settings, setting
-from dpscale.names import AttributeSet
+from dpscale.names import AttributeSet, sized
 from dpscale.plans.planned import Planned
 from dpscale.reconstruct.agreement import Disagreement, agreeing, disagreement
 from dpscale.reconstruct.contract import Estimates, Reconstruction
@@ -65,8 +65,8 @@ def check(planned: Planned, options: Options, memory: int) -> None:
     planned.check_low_order()
     needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
     if options.agree and needed > memory:
-        raise PlanError("reconstruct.agree", f"targets that need {needed / 2**30:.2f} GiB together",
-                        f"the {memory / 2**30:.2f} GiB of engine.memory", "raise it, or leave agree out")  # fmt: skip
+        raise PlanError("reconstruct.agree", f"targets that need {sized(needed)} together",
+                        f"the {sized(memory)} of engine.memory", "raise it, or leave agree out")  # fmt: skip
 
 
 def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:

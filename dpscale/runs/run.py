@@ -42,6 +42,7 @@ from dpscale.workload import Workload
 
 FINISHED, ABANDONED = "finished", "abandoned"
 Left = Callable[[Path], str]
+Before = Callable[[Job, Domain, Workload], None]
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
@@ -71,10 +72,12 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured) -> Run:
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured,
+               before: Before | None = None) -> Run:  # fmt: skip
         """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
 
-        Where none is named, the latest of a job's runs is reopened. `left`: what keeps it from a new one beside it.
+        Where none is named, the latest of a job's runs is reopened. `left`: what keeps it from a new one beside it;
+        `before`: looks at what can be refused before one is made.
         """
         domain = job.read_domain()
         workload = job.build_workload(domain)
@@ -82,7 +85,9 @@ class Run:
         base = _resolved(path if path is not None else Path("runs") / digest[:12])
         with store_errors(base), making(base):
             where, number = _place(base, digest, left if fresh else None, named=path is not None)
-            made = not present(where / MANIFEST) and make(where, _first_files(job, domain, digest, number))
+            if (new := not present(where / MANIFEST)) and before is not None:
+                before(job, domain, workload)
+            made = new and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
         vars(run)["workload"] = workload
         return run

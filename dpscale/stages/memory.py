@@ -13,6 +13,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.errors import JobError, PlanError
 from dpscale.job import Job
+from dpscale.names import sized
 from dpscale.plans.planned import Planned
 from dpscale.sections import SynthesizeTable
 from dpscale.workload import Part, counts_of
@@ -39,8 +40,8 @@ def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: i
     files, count = asked.parts_of(rows or 1), rows or 1
     needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE
     if needed > memory:
-        got = f"{rows} in {files} files: drawing one needs {needed / 2**30:.2f} GiB"
-        raise JobError("synthesize.rows", got, f"what fits the {memory / 2**30:.2f} GiB of engine.memory",
+        got = f"{rows} in {files} files: drawing one needs {sized(needed)}"
+        raise JobError("synthesize.rows", got, f"what fits the {sized(memory)} of engine.memory",
                        f"ask for fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
                        "engine.memory")  # fmt: skip
 
@@ -71,6 +72,6 @@ def _check_memory(planned: Planned, memory: int, workers: int) -> None:
     """PlanError when the largest attribute set does not fit the memory that counting has."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
-        set_needs = f"{', '.join(planned.largest)} needs {needed / 2**30:.2f} GiB with {workers} workers"
-        raise PlanError("engine.memory", set_needs, f"more than the {memory / 2**30:.2f} GiB set",
+        set_needs = f"{', '.join(planned.largest)} needs {sized(needed)} with {workers} workers"
+        raise PlanError("engine.memory", set_needs, f"more than the {sized(memory)} set",
                         "raise it, use fewer workers, or leave the set out")  # fmt: skip

@@ -11,12 +11,13 @@ from dpscale.job import Job
 from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES
+from dpscale.stages.beforehand import check_beforehand
 from dpscale.tables.layout import Layout, differing, layout
 
 
 def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False) -> Run:
     """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do."""
-    return Run.create(job, run_dir, fresh, left_of)
+    return Run.create(job, run_dir, fresh, left_of, check_beforehand)
 
 
 def left_of(path: Path) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpscale.discreet import discreetly
 from dpscale.domain import Domain
+from dpscale.errors import DataError
 from dpscale.names import AttributeSet
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
@@ -131,6 +132,10 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
 
 def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
+    if not isinstance(table, Table):
+        raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
+    for names in sets:
+        table.domain.ordered(names)
     asked = [tuple(names) for names in sets]
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
     by_set = discreetly("counting", _by_set, layout, table)

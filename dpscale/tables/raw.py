@@ -17,6 +17,7 @@ BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
 def batch_rows(columns: int) -> int:
@@ -94,4 +95,41 @@ class reading:
             unreadable = isinstance(error, OSError) and error.errno is not None
             reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
             told = Unreadable if unreadable else DataError
-            raise told("data.path", f"{self.path} {reason}", TAKEN, "mend or remove it") from None
+            raise told("data.path", f"{self.path} {reason}", TAKEN, why_broken(self.path, error)) from None
+
+
+def why_broken(path: str, error: Any = None) -> str:
+    """What to do about a file that is not of its format, by its first bytes and what was met, telling none of it."""
+    first, packed = _head(path), codec_of(path)
+    text = str(path).endswith((".csv", ".tsv"))
+    if packed and first and not first.startswith(MAGIC[packed]):
+        return f"it is not compressed by {packed}: name it without the ending, or compress it"
+    for name, (magic, ending) in {"gzip": (MAGIC["gzip"], ".gz"), "zstd": (MAGIC["zstd"], ".zst")}.items():
+        if text and first.startswith(magic):
+            return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
+    if text and first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return 'it is UTF-16: set encoding = "utf-16" in [data]'
+    said = str(error)
+    if text and (isinstance(error, UnicodeError) or "UTF8" in said or "UTF-8" in said):
+        return 'it is not UTF-8: set its encoding in [data], as encoding = "latin-1"'
+    if "Expected" in said and "columns" in said:
+        return "some line has more or fewer fields than the header: set delimiter in [data], or quote its texts"
+    return "mend or remove it"
+
+
+def other_delimiter(path: str) -> str:
+    """What may set the fields of a CSV apart, where its first line has no comma; "" where that cannot be told."""
+    first = _head(path).partition(b"\n")[0] if str(path).endswith(".csv") else b""
+    found = [mark for mark in ";\t|" if mark.encode() in first]
+    return found[0] if found and b"," not in first else ""
+
+
+def _head(path: str) -> bytes:
+    """The first bytes of a file of this machine."""
+    if is_url(path):
+        return b""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 12)
+    except OSError:
+        return b""

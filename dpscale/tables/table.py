@@ -21,7 +21,7 @@ from dpscale.storage.objects import is_url, looked_at
 from dpscale.tables.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
 from dpscale.tables.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
 from dpscale.tables.matching import check_column, check_type, kept, left
-from dpscale.tables.raw import reading
+from dpscale.tables.raw import other_delimiter, reading
 from dpscale.tables.sources import Source, open_source
 from dpscale.tables.where import EVERYTHING, FIELD, Where
 
@@ -169,6 +169,8 @@ class Table:
         `links`: a file of two names counts once for each; else that is refused. `where`: which rows are there; what no
         row of a file can match by its folders' names is no file of the table, and is never opened.
         """
+        if not isinstance(domain, Domain):
+            raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
         paths = _paths(path)
         sizes = _sizes(paths)
         files = list(sizes)
@@ -259,4 +261,6 @@ def file_size(path: str) -> int:
 def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataError:
     """Of the file's own columns only those that the domain names: without a header its first record stands there."""
     has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
+    if not present and (mark := other_delimiter(path)):
+        has = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)

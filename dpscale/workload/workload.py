@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.domain import Domain
-from dpscale.errors import JobError
+from dpscale.errors import DomainError, JobError
 from dpscale.glance import glance
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
@@ -30,6 +30,8 @@ class Workload:
     """
 
     def __init__(self, domain: Domain) -> None:
+        if not isinstance(domain, Domain):
+            raise DomainError("domain", f"a {type(domain).__name__}", "a Domain", 'write Workload(Domain({"a": 10}))')
         self.domain = domain
         self.parts: list[Part] = []
 
@@ -88,7 +90,11 @@ class Workload:
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
         """Add linear queries over one attribute set: an array of shape (m, n_a, n_b, …). Returns itself."""
-        array = np.asarray(queries, dtype=np.float64)
+        try:
+            array = np.asarray(queries, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise JobError("workload.queries", "what is no array of numbers", "finite numbers of shape (m, n_a, …)",
+                           "give a number for every cell") from None  # fmt: skip
         shape = self.domain.shape(attributes)
         if array.shape[1:] != shape or array.ndim != len(shape) + 1 or not np.isfinite(array).all():
             takes = f"finite numbers of shape (m, {', '.join(map(str, shape))})"

@@ -414,7 +414,7 @@ def test_one_attribute_and_a_budget_for_nothing(tmp_path):
         ({"reconstruct": {"method": "grem"}}, ["reconstruct.method", "published"]),
         ({"reconstruct": {"errors": "simulated"}} | PUBLISHED, ["reconstruct.errors", "maxent"]),
         ({"reconstruct": {"agree": True}} | PUBLISHED, ["reconstruct.agree", "maxent"]),
-        ({"engine": {"memory": "1kB"}}, ["engine.memory", "GiB"]),
+        ({"engine": {"memory": "1kB"}}, ["engine.memory", "500 bytes"]),
         ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload.weight", "above 0"]),
     ],
 )

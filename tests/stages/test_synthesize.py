@@ -204,7 +204,7 @@ def test_the_number_of_files_is_bounded() -> None:
 
 def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:
     job = write(tmp_path, synthesize={"rows": 10**9, "parts": 1})
-    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.60 GiB"):
+    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.6 GiB"):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 

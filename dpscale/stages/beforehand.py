@@ -1,0 +1,66 @@
+"""What can be refused before anything is planned or made: paths, columns and their types by headers, and the cap.
+
+Nothing of it reads a record, and a refusal leaves no run directory behind. The whole of it is looked at again where it
+counts: when the table is opened, and when the release is charged.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from dpscale.domain import Domain
+from dpscale.errors import TransientError
+from dpscale.job import Job
+from dpscale.ledger import Ledger
+from dpscale.ledger.address import is_address
+from dpscale.ledger.moving import there
+from dpscale.ledger.place import standing
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.budget import LAPLACE
+from dpscale.tables import Table
+from dpscale.tables.encode import encode
+from dpscale.tables.frames import FRAME
+from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOTHING = "0" * 64  # of what is drawn
+ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
+
+
+def check_beforehand(job: Job, domain: Domain, workload: Workload) -> None:
+    """DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
+    check_cap(job)
+    if job.data.path == FRAME:
+        return
+    names = [name for name in domain.names if any(name in own for own in workload.sets)]
+    check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
+
+
+def check_table(table: Table, names: list[str], unit: str | None = None) -> None:
+    """The columns of some attributes, and the unit's, by the first file's header: there, and of types they take."""
+    table.require([*table.domain.columns(names), *([unit] if unit else [])])
+    for name in names:
+        attribute = table.domain[name]
+        encode(attribute, _empty(table.partitions[0].kind(attribute.column)))
+
+
+def _empty(kind: Any) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def check_cap(job: Job) -> None:
+    """BudgetError where the ledger's file is there and its cap leaves no room for the job's budget."""
+    place, privacy = standing(job.privacy.ledger), job.privacy
+    if is_address(place) or not there(place):
+        return
+    amount = Fraction(privacy.budget.amount * ALMOST)
+    cost = Cost(pure=amount) if privacy.budget.noise == LAPLACE else Cost(gaussian=amount)
+    with suppress(TransientError), Ledger.open(place, create=False) as ledger:
+        ledger.charge(job.dataset, "not yet a release", cost, NOTHING, privacy.epsilon, privacy.delta, False,
+                      job.data.protects, public=job.engine.seed is not None)  # fmt: skip

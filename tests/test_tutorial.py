@@ -1,0 +1,29 @@
+"""The tutorial, run: its Python, its files and its commands, in their order, in an empty folder."""
+
+import re
+import shlex
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from dpscale.cli.commands import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_the_tutorial_does_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for kind, file, text in BLOCK.findall(PAGE.read_text()):
+        if kind == "python":
+            exec(compile(text, str(PAGE), "exec"), names)
+        elif kind == "toml":
+            Path(file).write_text(text)
+        else:
+            for line in text.splitlines():
+                program, *arguments = shlex.split(line)
+                result = CliRunner().invoke(main, arguments)
+                assert (program, result.exit_code) == ("dpscale", 0), f"{line}\n{result.output}"
+    assert Path("release/report.html").exists()
+    assert Path("smokers-by-age.csv").exists()
