@@ -25,6 +25,7 @@ from dpscale.storage.files import (
     is_local,
     is_partial,
     listed,
+    place,
     present,
     read_bytes,
     write_whole,
@@ -32,6 +33,12 @@ from dpscale.storage.files import (
 
 Files = dict[str, bytes]
 EMPTY_DISK = "lost+found"
+
+
+def led_to(path: str | Path) -> Path:
+    """Where a path leads, also one over links that lead nowhere yet."""
+    where = place(path)
+    return Path(os.path.realpath(where)) if is_local(where) else where
 
 
 @contextmanager

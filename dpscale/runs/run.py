@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -32,11 +31,11 @@ from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.family import following, latest, unmeasured
 from dpscale.runs.hashes import digest_left, disk_errors
-from dpscale.runs.making import make, making
+from dpscale.runs.making import led_to, make, making
 from dpscale.runs.manifest import MANIFEST, Kept, asked_since, check_version, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.sections import SynthesizeTable
-from dpscale.storage.files import is_local, place, present, read_bytes, store_errors, write_whole
+from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
@@ -53,7 +52,7 @@ class Run:
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
         """`known`: what its job and domain files say, where this process wrote them."""
-        self.path = _resolved(path)
+        self.path = led_to(path)
         with disk_errors(self.path), store_errors(self.path):
             if not present(self.path / MANIFEST):
                 raise JobError("run directory", f"{self.path} is not one",
@@ -82,7 +81,7 @@ class Run:
         domain = job.read_domain()
         workload = job.build_workload(domain)
         digest = job_digest(job, domain)
-        base = _resolved(path if path is not None else Path("runs") / digest[:12])
+        base = led_to(path if path is not None else Path("runs") / digest[:12])
         with store_errors(base), making(base):
             where, number = _place(base, digest, left if fresh else None, named=path is not None)
             if (new := not present(where / MANIFEST)) and before is not None:
@@ -271,12 +270,6 @@ def job_digest(job: Job, domain: Domain) -> str:
     content["reconstruct"] = SPELLED_OUT | content["reconstruct"]
     text = json.dumps([content, domain.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _resolved(path: str | Path) -> Path:
-    """Where a path leads, also one over links that lead nowhere yet."""
-    where = place(path)
-    return Path(os.path.realpath(where)) if is_local(where) else where
 
 
 def _place(base: Path, digest: str, left: Left | None, named: bool) -> tuple[Path, int]:
