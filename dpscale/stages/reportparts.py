@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dpscale.runs.answers import Columns
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
 
+SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 
 
@@ -95,13 +97,19 @@ def snippets(run: Run, index: Any) -> list[tuple[str, str]]:
     row = rows[0]
     part, names = run.workload.parts[row["part"]], row["attributes"]
     folder = f"answers/{Columns(run.domain, part, len(names)).folder}/*.parquet"
-    where = " AND ".join(f"attribute_{i} = '{name}'" for i, name in enumerate(names, 1)) or "true"
-    r = " & ".join(f'attribute_{i} == "{name}"' for i, name in enumerate(names, 1)) or "TRUE"
+    where = " AND ".join(f"attribute_{i} = {_quoted(name, SQL)}" for i, name in enumerate(names, 1)) or "true"
+    r = " & ".join(f"attribute_{i} == {_quoted(name, R)}" for i, name in enumerate(names, 1)) or "TRUE"
     python = (f'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\n'
               f'release.table({list(names)}, family="{part.name}")\nrelease.total()')  # fmt: skip
     return [("Python", python), ("DuckDB", f"SELECT * FROM '{folder}'\nWHERE {where};"),
             ("R", f'library(arrow)\nlibrary(dplyr)\nopen_dataset("{folder.rsplit("/", 1)[0]}") |>\n'
                   f'  filter({r}) |>\n  collect()')]  # fmt: skip
+
+
+def _quoted(name: str, language: tuple[str, Mapping[str, str]]) -> str:
+    """A name as a text of a language."""
+    mark, escaped = language
+    return mark + "".join(escaped.get(letter, letter) for letter in name) + mark
 
 
 def job_text(job: Job) -> str:

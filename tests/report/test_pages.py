@@ -119,6 +119,23 @@ def test_nothing_tells_where_things_are(reports):
     assert manifest["snapshot"] not in reports["laplace"].read_text(), "a hash of the records would confirm a guess"
 
 
+def test_what_it_says_of_reading_the_answers_works(reports, monkeypatch):
+    from dpscale.runs.answers import read_index
+    from dpscale.runs.run import Run
+    from dpscale.stages.reportparts import snippets
+
+    run = reports["laplace"].parent
+    told = dict(snippets(Run(run), read_index(run / "answers")))
+    *before, table, total = told["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
+    names = {}
+    exec("\n".join(before), names)
+    found = eval(table, names)
+    assert len(eval(total, names)) == 3
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(run)
+    assert duckdb.sql(told["DuckDB"]).df()["estimate"].tolist() == pytest.approx(found["estimate"].tolist())
+
+
 def test_places_are_left_out_and_questions_stay():
     told = redacted({"data": {"path": "a/b.csv", "where": "year = 2025"}, "engine": {"scheduler": "tcp://10.0.0.1:1"},
                      "workload": [{"family": "marginal", "file": "q.npy"}], "x": ["/home/me", "age"]})  # fmt: skip
