@@ -41,8 +41,6 @@ from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
 FINISHED, ABANDONED = "finished", "abandoned"
-Left = Callable[[Path], str]
-Before = Callable[[Job, Domain, Workload], None]
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 
@@ -72,21 +70,18 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured,
-               before: Before | None = None) -> Run:  # fmt: skip
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False,
+               left: Callable[[Path], str] = unmeasured, before: Callable[[Job, Domain, Workload], bool] = lambda *_: True) -> Run:  # fmt: skip
         """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
 
-        Where none is named, the latest of a job's runs is reopened. `left`: what keeps it from a new one beside it;
-        `before`: looks at what can be refused before one is made.
+        Where none is named, the latest is reopened. `left`: what keeps it from a new one; `before`: may refuse one.
         """
-        domain = job.read_domain()
-        workload = job.build_workload(domain)
+        workload = job.build_workload(domain := job.read_domain())
         digest = job_digest(job, domain)
         base = _resolved(path if path is not None else Path("runs") / digest[:12])
         with store_errors(base), making(base):
             where, number = _place(base, digest, left if fresh else None, named=path is not None)
-            if (new := not present(where / MANIFEST)) and before is not None:
-                before(job, domain, workload)
+            new = not present(where / MANIFEST) and before(job, domain, workload)
             made = new and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
         vars(run)["workload"] = workload
@@ -279,7 +274,7 @@ def _resolved(path: str | Path) -> Path:
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
-def _place(base: Path, digest: str, left: Left | None, named: bool) -> tuple[Path, int]:
+def _place(base: Path, digest: str, left: Callable[[Path], str] | None, named: bool) -> tuple[Path, int]:
     """Which of a job's directories, and which number it has among them; `left` where a new one is asked for."""
     if left:
         return following(base, digest, left)
