@@ -10,6 +10,7 @@ import tempfile
 import pytest
 from hypothesis import settings
 
+os.environ["DPSCALE_PROGRESS"] = "86400"  # lines that come with the clock would be in what tests read
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
 settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")

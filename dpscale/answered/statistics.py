@@ -22,6 +22,7 @@ from dpscale.names import shown
 from dpscale.reconstruct.joint import half_width
 
 Array = NDArray[np.float64]
+NUMBERS = ("integer", "coded", "bins")
 MOST_CELLS = 1 << 12  # the queries of a quantile are as many, over as many cells
 
 
@@ -91,10 +92,10 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
 
 
 def ordered(answered: Answered, name: str) -> Attribute:
-    """An attribute of numbers; JobError for categories, PlanError for too many cells."""
+    """An attribute of numbers; JobError for others, PlanError for too many cells."""
     attribute = answered.estimates.workload.domain[name]
-    if attribute.kind == "categories":
-        raise JobError("attribute", f"{name} has categories", "an attribute of numbers", "ask for its table")
+    if attribute.kind not in NUMBERS:
+        raise JobError("attribute", f"{name} has {attribute.kind}", "an attribute of numbers", "ask for its table")
     if attribute.listed > MOST_CELLS:
         raise PlanError("attribute", f"{name} has {attribute.listed:,} cells", f"at most {MOST_CELLS:,}",
                         "ask for single queries by Release.answer")  # fmt: skip
@@ -134,4 +135,4 @@ def _value(attribute: Attribute, cell: int, within: float) -> float:
     if attribute.kind == "bins":
         left, right = attribute.edges[cell], attribute.edges[cell + 1]
         return left + within * (right - left)
-    return float(attribute.low + cell)
+    return float(attribute.low + attribute.step * cell)

@@ -1,17 +1,20 @@
 """Progress on stderr: bars on a terminal, else a line every ten seconds, as a scheduler's log keeps it.
 
+The environment variable DPSCALE_PROGRESS says another number of seconds.
 It shows how many tasks are done: never a count, a value or a query.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-EVERY_SECONDS = 10.0
+EVERY_SECONDS = "10"
+VARIABLE = "DPSCALE_PROGRESS"
 
 
 class Bars:
@@ -50,17 +53,17 @@ class Bars:
 
 
 class Lines:
-    """A line at most every EVERY_SECONDS: what is done of which tasks, and about how long the rest takes."""
+    """A line at most every so many seconds: what is done of which tasks, and about how long the rest takes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._label, self._first = clock, "", (0.0, 0)
-        self._told = clock()
+        self._told, self._every = clock(), _seconds(os.environ.get(VARIABLE, EVERY_SECONDS))
 
     def __call__(self, label: str, done: int, total: int) -> None:
         now = self._clock()
         if label != self._label:
             self._label, self._first = label, (now, done)
-        if now - self._told < EVERY_SECONDS:
+        if now - self._told < self._every:
             return
         self._told = now
         print(
@@ -72,3 +75,11 @@ class Lines:
         if done <= before or done >= total:
             return ""
         return f", about {(total - done) * (now - began) / (done - before):.0f} s left"
+
+
+def _seconds(told: str) -> float:
+    """The usual number where what is told is none."""
+    try:
+        return float(told)
+    except ValueError:
+        return float(EVERY_SECONDS)

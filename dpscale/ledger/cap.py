@@ -110,7 +110,7 @@ def shown_below(value: float) -> float:
 
 
 SENSIBLE = 1e-3  # of what is asked: with less nothing could be told
-USED_UP = "the cap is used up: raise it, or take another dataset"
+USED_UP = "too little is left: raise the cap or take another dataset"
 
 
 def refusal(

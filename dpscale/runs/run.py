@@ -41,7 +41,7 @@ from dpscale.workload import Workload
 
 FINISHED, ABANDONED = "finished", "abandoned"
 Left = Callable[[Path], str]
-Before = Callable[[Job, Domain, Workload], None]
+Before = Callable[[Job, Domain, Workload], object]
 SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
 
 

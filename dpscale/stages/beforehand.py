@@ -31,13 +31,14 @@ NOTHING = "0" * 64  # of what is drawn
 ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
 
 
-def check_beforehand(job: Job, domain: Domain, workload: Workload) -> None:
-    """DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
+def check_beforehand(job: Job, domain: Domain, workload: Workload) -> bool:
+    """True; DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
     check_cap(job)
     if job.data.path == FRAME:
-        return
+        return True
     names = [name for name in domain.names if any(name in own for own in workload.sets)]
     check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
+    return True
 
 
 def check_table(table: Table, names: list[str], unit: str | None = None) -> None:

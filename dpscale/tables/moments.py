@@ -42,6 +42,7 @@ def days(column: pa.Array, zone: str = "") -> Numbers | None:
 def _known(column: pa.Array, zone: str) -> Days:
     """Those of dates and times; 0 for nulls."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as types
 
     kind = column.type
@@ -49,16 +50,9 @@ def _known(column: pa.Array, zone: str) -> Days:
         return _whole(column.cast(pa.int32()))
     if types.is_date64(kind):
         return _whole(column.cast(pa.int64())) // (DAY * 1000)
-    local = column if kind.tz is None else _local(column, zone)
-    return _whole(local.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
-
-
-def _local(column: pa.Array, zone: str) -> pa.Array:
-    """What clocks of a zone show at some instants."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.local_timestamp(column.cast(pa.timestamp(column.type.unit, zone or "UTC")))
+    if kind.tz is not None:  # what clocks of the zone show at these instants
+        column = pc.local_timestamp(column.cast(pa.timestamp(kind.unit, zone or "UTC")))
+    return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
 
 
 def _whole(column: pa.Array) -> Days:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dpscale.discreet import out_of_memory
@@ -104,15 +104,14 @@ def why_broken(path: str, error: Any = None) -> str:
     text = str(path).endswith((".csv", ".tsv"))
     if packed and first and not first.startswith(MAGIC[packed]):
         return f"it is not compressed by {packed}: name it without the ending, or compress it"
-    for name, (magic, ending) in {"gzip": (MAGIC["gzip"], ".gz"), "zstd": (MAGIC["zstd"], ".zst")}.items():
-        if text and first.startswith(magic):
+    for name, ending in (("gzip", ".gz"), ("zstd", ".zst")):
+        if text and first.startswith(MAGIC[name]):
             return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
     if text and first.startswith((b"\xff\xfe", b"\xfe\xff")):
         return 'it is UTF-16: set encoding = "utf-16" in [data]'
-    said = str(error)
-    if text and (isinstance(error, UnicodeError) or "UTF8" in said or "UTF-8" in said):
+    if text and (isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error)):
         return 'it is not UTF-8: set its encoding in [data], as encoding = "latin-1"'
-    if "Expected" in said and "columns" in said:
+    if "Expected" in str(error) and "columns" in str(error):
         return "some line has more or fewer fields than the header: set delimiter in [data], or quote its texts"
     return "mend or remove it"
 
@@ -126,10 +125,6 @@ def other_delimiter(path: str) -> str:
 
 def _head(path: str) -> bytes:
     """The first bytes of a file of this machine."""
-    if is_url(path):
-        return b""
-    try:
-        with open(path, "rb") as file:
-            return file.read(1 << 12)
-    except OSError:
-        return b""
+    with suppress(OSError), open("" if is_url(path) else path, "rb") as file:
+        return file.read(1 << 12)
+    return b""

@@ -150,8 +150,7 @@ class _Seen:
             return {**self._numeric_kind(), "outside": "clip", "nulls": nulls}
         if not self.textual:
             return "nothing but nulls" if self.numeric else "numbers in one file, texts in another"
-        texts = sorted(self.texts - {OUTSIDE_LABEL, NULL_LABEL})
-        nulls = "category" if self.null_text else "reject"
+        texts, nulls = sorted(self.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if self.null_text else "reject"
         if len(texts) > MOST_VALUES:
             return self._prefix_kind(nulls)
         if not texts:

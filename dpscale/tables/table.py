@@ -214,18 +214,16 @@ class Table:
         present = first.columns()
         for name in columns:
             if name not in present:
-                raise missing_column(
-                    name, first.path, [one for one in self.domain.columns(self.domain.names) if one in present]
-                )
+                known = self.domain.columns(self.domain.names)
+                raise missing_column(name, first.path, [one for one in known if one in present])
 
     def types(self) -> dict[str, str]:
         """Names and types of the domain's attributes as the first file has them, in its order; "" for texts of a CSV.
 
         Attributes that are made of another column stand last, and have the type of their kind."""
-        own = {name: kind for name, kind in self.partitions[0].types().items() if name in self.domain.names}
         present = self.partitions[0].types()
-        made = [one for one in self.domain.attributes if one.source and one.source in present]
-        return {**own, **{one.name: "" for one in made}}
+        made = {one.name: "" for one in self.domain.attributes if one.source and one.source in present}
+        return {name: kind for name, kind in present.items() if name in self.domain.names} | made
 
     def split(self) -> Table:
         """The same table, large Parquet and Arrow files cut by row groups into partitions of about SPLIT_ROWS rows."""

@@ -20,7 +20,7 @@ def call(*arguments):
 
 def refused(place, path, *says, code=2, command="run"):
     """The command fails with one sentence that says these things; the ledger knows of nothing."""
-    extra = ["--run-dir", place / "run"] if command == "run" else []
+    extra = {"run": ["--run-dir", place / "run", "--quiet"], "plan": ["--quiet"]}.get(command, [])
     result = call(command, path, *extra)
     assert result.exit_code == code, result.output
     assert result.stderr.startswith("dpscale: ")

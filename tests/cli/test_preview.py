@@ -111,7 +111,8 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     assert len(made) == 3
 
 
-def test_a_log_has_a_line_every_ten_seconds_and_how_long_is_left(capsys):
+def test_a_log_has_a_line_every_ten_seconds_and_how_long_is_left(capsys, monkeypatch):
+    monkeypatch.setenv("DPSCALE_PROGRESS", "10")
     clock = iter([0.0, 0.0, 4.0, 11.0, 12.0, 22.0, 23.0])
     lines = Lines(lambda: next(clock))
     for done in (0, 1, 2, 3, 4):

@@ -138,7 +138,9 @@ AFTERWARDS = ("more or fewer", "outside", "a null", "no number", "bytes set", "t
 
 @pytest.mark.parametrize(("changes", "says"), JOBS + FILES)
 def test_a_wrong_job_or_file_is_one_sentence(changes, says, tmp_path):
-    result = CliRunner().invoke(main, ["run", str(written(tmp_path, **changes)), "--run-dir", str(tmp_path / "run")])
+    result = CliRunner().invoke(
+        main, ["run", str(written(tmp_path, **changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    )
     assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
     assert result.stderr.startswith("dpscale: ")
     assert result.stderr.count("\n") == 1
@@ -301,6 +303,6 @@ def test_a_cap_that_is_used_up_says_so_before_anything_is_made(tmp_path):
     assert invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "one")]).exit_code == 0
     refused = invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "two")])
     assert refused.exit_code == 3
-    assert "the cap is used up: raise it" in refused.stderr
+    assert "too little is left: raise the cap" in refused.stderr
     assert "e-05" not in refused.stderr.split("; ", 1)[1]
     assert not (tmp_path / "two").exists()
