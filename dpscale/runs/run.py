@@ -71,7 +71,7 @@ class Run:
 
     @classmethod
     def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False,
-               left: Callable[..., str] = unmeasured, before: Callable[..., bool] = lambda *_: True) -> Run:  # fmt: skip
+               left: Any = unmeasured, before: Callable[..., bool] = lambda *_: True) -> Run:  # fmt: skip
         """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
 
         Where none is named, the latest is reopened. `left`: what keeps it from a new one; `before`: may refuse one.
