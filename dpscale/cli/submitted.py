@@ -24,7 +24,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     from dpscale.job import Job
     from dpscale.stages.repeating import begin, check_repeat
 
-    directory = begin(Job.read(job), run_dir, fresh)
+    directory = begin(Job.read(job), run_dir, fresh, in_sight=False)
     directory.check_open("measure")
     check_repeat(directory)
     with connected(scheduler) as client:

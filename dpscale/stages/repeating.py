@@ -15,9 +15,12 @@ from dpscale.stages.beforehand import check_beforehand
 from dpscale.tables.layout import Layout, differing, layout
 
 
-def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False) -> Run:
-    """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do."""
-    return Run.create(job, run_dir, fresh, left_of, check_beforehand)
+def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_sight: bool = True) -> Run:
+    """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do.
+
+    `in_sight`: whether data and ledger are there where this is called; of a submitted job the driver looks at them.
+    """
+    return Run.create(job, run_dir, fresh, left_of, check_beforehand if in_sight else None)
 
 
 def left_of(path: Path) -> str:
