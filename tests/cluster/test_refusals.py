@@ -201,7 +201,7 @@ def test_a_set_that_is_counted_in_little_room_and_not_measured_or_answered(tmp_p
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=BASE_AND_SOME) as made,
         Client(made, set_as_default=False) as client,
         pytest.raises(
-            PlanError, match=rf"a, b, c \({stage}\) needs .* GiB; it takes at most the 0\.09 GiB that worker"
+            PlanError, match=rf"a, b, c \({stage}\) needs \d+ MiB; it takes at most the 95\.4 MiB that worker"
         ),
     ):
         dp.run(job, tmp_path / "run", client=client)
