@@ -32,7 +32,7 @@ def looked_at(page: Path, script: str, ways=tuple(WAYS), pictures: Path | None =
 
 
 async def _looked_at(page, script, ways, pictures):
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # children of the browser may still write
         options = [
             "--headless=new",
             "--no-sandbox",
