@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import results
+from intervals import errors
 from marginal_tables import DATA, KEPT, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
@@ -48,7 +49,7 @@ from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.simulated import CONTAINS, simulated
+from dpscale.reconstruct.simulated import CONTAINS
 from dpscale.tables import ExactMarginal
 
 DELTA = 1e-9
@@ -173,41 +174,6 @@ def large(seed: int) -> None:
         print(f"  error {error:.4f}, product of 1-ways {table.error(alone.marginal, some):.4f}", flush=True)
 
 
-def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """One query: a range from the first cell on along every axis."""
-    query = np.ones(())
-    for size in shape:
-        query = np.multiply.outer(query, (np.arange(size) <= random.integers(0, max(size - 1, 1))).astype(float))
-    return query
-
-
-def errors(table: Table, epsilon: float, seed: int, sets: int = 40, queries: int = 8) -> None:
-    """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree."""
-    state, random = adaptive(table, epsilon, seed, Options()), np.random.default_rng(seed)
-    setting = state.setting
-    told = simulated(state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains)
-    print(f"{table.name}, epsilon {epsilon:g}: widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
-    for degree in (1, 2, 3):
-        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        every = list(combinations(table.names, degree))
-        for names in (every[i] for i in random.permutation(len(every))[:sets]):
-            true, off = table.counts(names), state.marginal(names) - table.counts(names)
-            own, full = told.cell_errors(names), table.counts(names) >= 10
-            found["cells"].append(_held(off, own))
-            if full.any():
-                found["cells of 10 and more"].append(_held(off[full], own[full]))
-            asked = [prefixes(true.shape, random) for _ in range(queries)]
-            own = np.array([told.query_error(names, query) for query in asked])
-            found["prefixes"].append(_held(np.array([(query * off).sum() for query in asked]), own))
-        for kind, held in found.items():
-            rate, ratio = np.mean(held, axis=0)
-            print(f"  {degree}-way {kind:22} {100 * rate:5.1f} % within 1.96 s.e.; s.e. / r.m.s. error {ratio:.2f}")
-
-
-def _held(off: np.ndarray, own: np.ndarray) -> tuple[float, float]:
-    return float((np.abs(off) <= 1.96 * own + 1e-9).mean()), float(np.sqrt((own**2).mean() / (off**2).mean()))
-
-
 def against_peer(table: Table, python: str, limit: float, seed: int, data: Path) -> None:
     """A plain AIM loop on mbi, in its own process, against ours at ε = 1."""
     script, rho = Path(__file__).with_name("peer_mbi.py"), zcdp_rho(1.0, DELTA)
@@ -286,7 +252,8 @@ def main() -> None:
         adaptive(table, 1.0, 0, Options())  # loads the compiled loops
         if asked.errors:
             for epsilon in asked.epsilons:
-                errors(table, epsilon, asked.first_seed)
+                print(f"{table.name}, epsilon {epsilon:g}")
+                errors(table, adaptive(table, epsilon, asked.first_seed, Options()), asked.first_seed)
             continue
         seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
         rows = Rows(asked.tried, quick=table.name not in asked.tables)

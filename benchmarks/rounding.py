@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def significant(value: float, digits: int) -> str:
@@ -31,3 +31,10 @@ def share(value: float) -> str:
 def table(head: Sequence[str], *rows: Sequence[str]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
+
+
+def times(found: Mapping[str, float], key: str) -> str:
+    """A figure of a run as a ratio of times, or finely; blank where the run has none."""
+    if key not in found:
+        return ""
+    return ratio(found[key]) if ", time" in key else fine(found[key])

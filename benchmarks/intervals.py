@@ -1,0 +1,46 @@
+"""How often simulated errors of an adaptive run hold the truth: what `adaptive.py --errors` prints of each run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import combinations
+
+import numpy as np
+from marginal_tables import Table
+
+from dpscale.mechanisms.aim.state import State
+from dpscale.reconstruct.simulated import simulated
+
+
+def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """One query: a range from the first cell on along every axis."""
+    query = np.ones(())
+    for size in shape:
+        query = np.multiply.outer(query, (np.arange(size) <= random.integers(0, max(size - 1, 1))).astype(float))
+    return query
+
+
+def errors(table: Table, state: State, seed: int, sets: int = 40, queries: int = 8) -> None:
+    """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree."""
+    setting, random = state.setting, np.random.default_rng(seed)
+    told = simulated(state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains)
+    print(f"  widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
+    for degree in (1, 2, 3):
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        every = list(combinations(table.names, degree))
+        for names in (every[i] for i in random.permutation(len(every))[:sets]):
+            true, off = table.counts(names), state.marginal(names) - table.counts(names)
+            own, full = told.cell_errors(names), table.counts(names) >= 10
+            found["cells"].append(_held(off, own))
+            if full.any():
+                found["cells of 10 and more"].append(_held(off[full], own[full]))
+            asked = [prefixes(true.shape, random) for _ in range(queries)]
+            own = np.array([told.query_error(names, query) for query in asked])
+            found["prefixes"].append(_held(np.array([(query * off).sum() for query in asked]), own))
+        for kind, held in found.items():
+            rate, ratio = np.mean(held, axis=0)
+            print(f"  {degree}-way {kind:22} {100 * rate:5.1f} % within 1.96 s.e.; s.e. / r.m.s. error {ratio:.2f}")
+
+
+def _held(off: np.ndarray, own: np.ndarray) -> tuple[float, float]:
+    return float((np.abs(off) <= 1.96 * own + 1e-9).mean()), float(np.sqrt((own**2).mean() / (off**2).mean()))

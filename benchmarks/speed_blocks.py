@@ -1,0 +1,144 @@
+"""Blocks of figures that are seconds, ratios of seconds, and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rounding import ratio, share, significant, table
+
+Figures = dict[str, Any]
+
+
+def main_job(found: Figures) -> str:
+    rows = {
+        "`numpy.bincount` in a loop, counts in memory": "bincount",
+        "dpscale, from plan to measurements on disk": "plan to measurements",
+        "`numpy.bincount`, its counts written as Parquet": "bincount written",
+        "dpscale, whole job: every cell answered with its error as Parquet, and a report": "whole job",
+        "`dask.dataframe` groupby-count, counts in memory": "dask groupby",
+    }
+    head = ("`benchmarks/main_job.py`: Adult, all 364 3-way marginals (20 million cells)", "ratio")
+    return table(head, *([label, significant(found[key], 3)] for label, key in rows.items()))
+
+
+def counting(found: Figures) -> str:
+    own = (
+        f"dpscale ({significant(found['ns'], 2)} ns a row, marginal and core; "
+        f"one increment in memory would be {significant(found['increment ns'], 2)})"
+    )
+    what = "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, from Parquet"
+    head = (f"`benchmarks/counting.py`: {what}", "ratio")
+    return table(head, [own, "1"], ["`numpy.bincount`", ratio(found["bincount"])], ["DuckDB", ratio(found["duckdb"])])
+
+
+def noise(found: Figures) -> str:
+    rows = {
+        "dpscale, σ = 2³⁰ (the usual case: a fine lattice)": significant(found["sigma 2^30"], 2),
+        "dpscale, σ = 100": significant(found["sigma 100"], 2),
+        "numpy's float normal (not exact)": significant(found["numpy"], 2),
+        "OpenDP's discrete Gaussian, on a vector": significant(found["opendp"], 1),
+    }
+    return table(
+        ("`benchmarks/noise.py`: exact discrete Gaussian noise, draws a second and core", "ratio"), *rows.items()
+    )
+
+
+def scaling(found: Figures) -> str:
+    rows = {
+        "work in registers, bare processes: what the machine gave": "registers",
+        "counting by bare processes, sums not brought together": "counting, bare",
+        "counting": "counting",
+        "planning": "planning",
+        f"measuring 10,700 sets ({share(found['measuring, driver'])} of it the driver's)": "measuring",
+        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({share(found['rounds, driver'])} of it the "
+        "driver's)": "rounds",
+    }
+    head = (
+        "`benchmarks/scaling.py`: a Dask cluster of 1 and of 2 worker processes on two cores",
+        "seconds on 1 / (2 × seconds on 2)",
+    )
+    shown = table(head, *([label, f"{found[key]:.2f}"] for label, key in rows.items()))
+    lost = found["death, counting seconds again"]
+    ended = (
+        "no task of a counting pass that had ended" if lost < 0.05 else f"{lost:.1f} s of a counting pass's ended tasks"
+    )
+    error = found["model's error"]
+    side = "low" if error < 0 else "high"
+    return f"""{shown}
+
+In the same run the scheduler's overhead was {significant(1e3 * found["overhead, seconds a task"], 2)} ms a task, \
+{100 * found["overhead, share"]:.1f} % of measuring 10,700 sets; a death of one of two workers made
+{found["death, map seconds again"]:.1f} s of a map's calls go again, and {ended}. \
+A list scheduler with the times of one worker tells
+the two workers' time {share(abs(error))} too {side}; for the same sets on a table a thousand \
+times as long (10⁹ rows) it tells {found["simulated, 10"]:.0f} times the
+speed on 10 workers, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \
+where the driver's share and the scheduler hold it."""
+
+
+def shares(found: Figures) -> str:
+    what = {
+        "wide": "300 attributes of four values, all pairs; told for 10⁸ rows",
+        "triples": "20 attributes of mixed sizes, 3-way; told for 10⁸ rows",
+        "adaptive": "`aim-grem`, 20 attributes, 3-way; told for 10⁸ rows",
+        "adaptive66": "`aim-grem`, 66 attributes, 2-way; told for 10⁶ rows",
+    }
+    columns = ("seconds", "driver", "10", "100", "1000")
+    heads = ("seconds on one worker, as measured", "of them the driver's", "speed-up told at 10", "at 100", "at 1,000")
+    lines = ([label, *(significant(found[f"{name}, {one}"], 2) for one in columns)] for name, label in what.items())
+    return table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
+
+
+def large_job(found: Figures) -> str:
+    return f"""\
+`benchmarks/large_job.py`: the [40]⁴⁰ job above on a million rows with `memory = "{found["memory"]}"` plans in \
+{found["plan, seconds"]:.0f} s, counts and
+measures all 10,701 residuals in {found["measure, seconds"]:.0f} s with {found["measure, GiB"]:.2f} GiB at its peak, \
+and then answers a random query over three attributes in about
+{found["answer, ms"]:.0f} ms (on a day when the host was slow: it varies by two)."""
+
+
+def many_sets(found: Figures) -> str:
+    return f"""\
+`benchmarks/many_sets.py`: all pairs of {found["attributes"]:,.0f} attributes of four values, \
+{found["rows"]:,.0f} rows, two cores: planned in {found["plan, s"]:.0f} s, counted and
+measured in {found["measure, s"]:.0f} s, answered in {found["reconstruct, s"]:.0f} s, \
+told in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found["peak, GiB"]:.1f} GiB at the peak. \
+{found["files"]:.0f} files of
+{found["MB"]:.0f} MB are left, a report of {found["report, MB"]:.2f} MB among them; `Release.open` takes \
+{found["open, s"]:.2f} s, one marginal {found["marginal, ms"]:.1f} ms."""
+
+
+def growth(found: Figures) -> str:
+    what = {
+        "rows": "rows: a whole job, all pairs of 10 attributes",
+        "attributes": "attributes of four values: planning all pairs",
+        "cells": "cells of one attribute: planning a 1-way prefix",
+        "sets": "attributes of ten cells: planning 1-way range + 2-way affine + 3-way prefix",
+    }
+    lines = []
+    for kind, label in what.items():
+        sizes = sorted(int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} "))
+        told = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s" for size in sizes]
+        lines.append([label, ", ".join(told), f"{found[f'{kind}, exponent']:.2f}", f"{found[f'{kind}, GiB']:.2f}"])
+    return table(("`benchmarks/growth.py`", "CPU time", "exponent of the last step", "peak GiB"), *lines)
+
+
+READERS = ("dpscale", "pyarrow, encoded", "pyarrow", "polars", "duckdb")
+
+READ = (
+    "numbers, snappy",
+    "numbers, zstd",
+    "texts, snappy",
+    "texts, zstd",
+    "numbers, 5 % nulls",
+    "small numbers, snappy",
+)
+
+
+def reading(found: Figures) -> str:
+    heads = ("dpscale: cells", "pyarrow, then encoded", "pyarrow: values", "Polars: values", "DuckDB: sums")
+    what = "Parquet by dictionaries, 20 columns, one core, from the files: ns a row"
+    lines = [[kind, *(significant(found[f"{kind}, {one}"], 3) for one in READERS)] for kind in READ]
+    small = ["a file of 300 rows, ms", *(f"{found[f'small files, {one}']:.2f}" for one in READERS)]
+    return table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
