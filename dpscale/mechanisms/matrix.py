@@ -26,7 +26,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE, Budget
 from dpscale.reconstruct.evidence import Linear
 from dpscale.reconstruct.from_estimates import told_whole
-from dpscale.workload import Part, Workload
+from dpscale.workload import Part, ProductPart, Workload
 
 Array = NDArray[np.float64]
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
@@ -155,10 +155,13 @@ class Settled:
         return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
 
     def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
-        variances = self.plan.accuracy.part_variances(part, attributes)
-        error = scale * math.sqrt(float(np.mean(variances)))
-        name = f"{part.name}-{len(attributes)}"
-        return {"name": name, "attributes": attributes, "queries": part.count(attributes), "error": error}
+        accuracy, queries = self.plan.accuracy, part.count(attributes)
+        if isinstance(part, ProductPart):  # whose sum is known without each of its terms
+            total = accuracy.part_error(part, attributes)
+        else:
+            total = float(accuracy.part_variances(part, attributes).sum())
+        error, name = scale * math.sqrt(total / queries), f"{part.name}-{len(attributes)}"
+        return {"name": name, "attributes": attributes, "queries": queries, "error": error}
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE

@@ -365,6 +365,9 @@ def test_after_vain_rounds_what_is_left_goes_back_to_the_1_ways():
     assert all(order.groups[0].count == SIZES[order.names[0]] for order in again[0].orders)
     assert state.left == 0
     assert sum(one.spent for one in taken) == asked.beta
+    labels = [order.label for one in taken for order in one.orders]  # without the law: that may well be the same
+    names = [(one["round"], one["rank"], tuple(one["residual"]), one["whole"]) for one in labels]
+    assert len(set(names)) == len(names)
     precision = sum(1 / one.orders[0].variance for one in taken if one.of_ones)
     assert 1 / state.counts["a"].variance == pytest.approx(precision)
     one = reread(again[0], asked)

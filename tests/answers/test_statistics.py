@@ -62,6 +62,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         one = answered(rng)
         told = total(one, 0.9), quantile(one, "age", 0.3, 0.9), mean(one, "age", 0.9)
         held += [low <= true <= high for true, (_, low, high) in zip(truth, told, strict=True)]
+        assert told[1].high - told[1].low <= 1  # of this noise: an interval of another quantile reaches further
     sums, median, means = held / times
     assert 0.84 < sums < 0.95
     assert 0.84 < means < 0.95

@@ -107,8 +107,11 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     (Path(made[0]) / "blocks.npz").write_bytes(b"damaged")
     assert make_plan(read, read.question(read.build_workload(read.read_domain())), engine).digest == digest
     assert len(made) == 2
-    told(job(more="weight = 2.0\n"))
+    (Path(made[0]) / "digest.txt").write_text("of another plan")
+    assert make_plan(read, read.question(read.build_workload(read.read_domain())), engine).digest == digest
     assert len(made) == 3
+    told(job(more="weight = 2.0\n"))
+    assert len(made) == 4
 
 
 def test_a_log_has_a_line_every_ten_seconds_and_how_long_is_left(capsys, monkeypatch):
