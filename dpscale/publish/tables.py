@@ -41,14 +41,18 @@ def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     whole: dict[AttributeSet, Whole] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Array](), dict[AttributeSet, str]()
+    domain = answered.estimates.workload.domain
     for names in closed(asked):
+        if domain.cells(names) > MOST_CELLS:
+            left[names] = f"it has more than {MOST_CELLS:,} cells"
+            continue
         try:
             part = answered.part(names, "marginal")
         except PlanError:
             left[names] = "its cells were not asked for"
             continue
         estimate, errors[names] = answered.estimates.part_answers(part, names)
-        found = settled(estimate, names, below(names, whole), possible(answered.estimates.workload.domain, names))
+        found = settled(estimate, names, below(names, whole), possible(domain, names))
         if found is None:
             left[names] = "no whole numbers of it add up with the other tables"
         else:
@@ -88,13 +92,14 @@ def _of(rule: Rule, name: str, size: int) -> NDArray[np.int64]:
 
 
 def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None) -> list[AttributeSet]:
-    """The sets named, else all that were asked, or of them those of some degree; JobError for too many or none."""
+    """The sets named, else all asked, or those of some degree; JobError for too many, or where none is small enough."""
     domain = answered.estimates.workload.domain
     named = [domain.ordered(names) for names in sets] or [
         names for names in answered.estimates.workload.sets if names and degree in (None, len(names))
     ]
-    fit = [names for names in dict.fromkeys(named) if domain.cells(names) <= MOST_CELLS]
-    if not fit or len(fit) > MOST_SETS:
-        got = f"{len(fit):,} sets of up to {MOST_CELLS:,} cells"
+    named = list(dict.fromkeys(named))
+    fit = sum(domain.cells(names) <= MOST_CELLS for names in named)
+    if not fit or len(named) > MOST_SETS:
+        got = f"{len(named):,} sets, {fit:,} of them of up to {MOST_CELLS:,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} of them", "name some by --set age,sex or --degree 2")
-    return fit
+    return named

@@ -129,3 +129,15 @@ def test_sets_are_those_asked_or_named():
     assert chosen(source, [["b", "a"]], None) == [("a", "b")]
     with pytest.raises(Exception, match="name some by --set"):
         chosen(source, [], 3)
+
+
+def test_a_set_of_too_many_cells_is_named_and_not_dropped(monkeypatch):
+    monkeypatch.setattr("dpscale.publish.tables.MOST_CELLS", 6)
+    source = answered(np.ones(tuple(SIZES.values())), PAIRS)
+    published = publish(source, chosen(source, [], None))
+    assert set(published.tables) == {("a", "c"), ("c", "d")}
+    assert set(published.left_out) == set(PAIRS) - set(published.tables)
+    assert "more than 6 cells" in published.left_out["a", "b"]
+    monkeypatch.setattr("dpscale.publish.tables.MOST_CELLS", 1)
+    with pytest.raises(Exception, match="name some by --set"):
+        chosen(source, [], None)
