@@ -19,7 +19,7 @@ from dpscale.names import AttributeSet
 from dpscale.reconstruct.agreement import margin
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
-from dpscale.workload import Part, ProductPart, Workload
+from dpscale.workload import Part, Workload
 
 Array = NDArray[np.float64]
 NO_ERRORS = (
@@ -80,16 +80,8 @@ class Modelled:
         return (self.part_answers(part, names) for names in sets)
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
-        """Estimates of all queries of a part over one set, and their standard errors (nan: none is told).
-
-        Simulated errors are told of cells; of other queries `answer` finds them one by one.
-        """
+        """Estimates of all queries of a part over one set, and their standard errors (nan: none is told)."""
         answers = part.answers(attributes, self.marginal(attributes))
-        if self.errors is None or not attributes or not _cells(part, attributes):
+        if self.errors is None or not attributes:
             return answers, np.full(answers.shape, math.nan)
-        return answers, self.errors.cell_errors(attributes)
-
-
-def _cells(part: Part, attributes: AttributeSet) -> bool:
-    """Whether the queries are the marginal's cells."""
-    return isinstance(part, ProductPart) and all(family.name == "marginal" for family in part.families(attributes))
+        return answers, self.errors.part_errors(part, attributes)

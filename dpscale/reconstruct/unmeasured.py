@@ -8,16 +8,20 @@ of conditional means. An overdispersion φ is the caller's. The 1-ways' and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.residual.groups import coarsened, every_cell, expanded
+from dpscale.residual import subsets
+from dpscale.residual.groups import Groups, coarsened, every_cell, expanded
 
 Array = NDArray[np.float64]
 Projection = Callable[[Array], Array]
+Held = Callable[[AttributeSet, bool], Array]
+Rows = Array | None
 SWEEPS, LEAST = 12, 1e-12
 
 
@@ -32,23 +36,77 @@ def query_variance(model: LowOrder, names: AttributeSet, query: Array, measured:
 
 
 def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Array:
-    """About the same of each cell alone: μ̂ Π (1 − μ̂/margin) over the margins that hold the cell."""
+    """About the same of each cell alone."""
+    return product_variances(model, names, [None] * len(names), measured)
+
+
+def product_variances(
+    model: LowOrder, names: AttributeSet, rows: Sequence[Rows], measured: Collection[AttributeSet]
+) -> Array:
+    """And of all products of 0/1 rows (queries × cells of each axis; None: its cells), as if what a query holds were
+    one cell: a Π (1 − a/m), m what the parts of a measured margin that it touches come to; or, where that is more, what
+    the means given the measured sets leave of a, which is exact for independent attributes."""
     cells = model.marginal(names)
-    left = cells.copy()
-    for total in _totals(model, names, measured):
-        left *= 1 - cells / np.maximum(total(cells), LEAST)
-    return np.maximum(left, 0)
+    asked = cells
+    for axis, own in enumerate(rows):
+        asked = _along(asked, axis, own, None)
+    held = partial(_held, model, cells, names, rows)
+    left, known = asked.copy(), set[AttributeSet]()
+    for kept, grouped in _margins(model, names, measured):
+        left *= 1 - asked / held(kept, grouped)
+        known.update(subsets(kept) if grouped else ())
+    return np.maximum(np.maximum(left, asked - _explained(asked, names, known, held)), 0)
+
+
+def _explained(asked: Array, names: AttributeSet, known: Collection[AttributeSet], held: Held) -> Array:
+    """a²/m is the mean square given a set; of every known set that part of it which no smaller set has."""
+    square = asked**2
+    mean = square / held((), False)
+    out = mean + sum(square / held((name,), False) - mean for name in names)
+    for kept in (kept for kept in known if len(kept) > 1):
+        for part in subsets(kept):
+            out = out + (-1) ** (len(kept) - len(part)) * square / held(part, True)
+    return out
+
+
+def _held(
+    model: LowOrder, cells: Array, names: AttributeSet, rows: Sequence[Rows], kept: AttributeSet, grouped: bool
+) -> Array:
+    """The part of a margin that each query touches: the cells that it holds, or their groups."""
+    values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept), keepdims=True)
+    for axis, name in enumerate(names):
+        if name in kept:
+            values = _along(values, axis, rows[axis], model.groups[name] if grouped else None)
+    return np.maximum(values, LEAST)
+
+
+def _along(values: Array, axis: int, rows: Rows, groups: Groups | None) -> Array:
+    """Rows applied along an axis, one query a row; with groups every row has all of those that it touches."""
+    if groups is None:
+        return values if rows is None else _applied(values, axis, rows)
+    if rows is None:
+        own = [*[every_cell(1)] * axis, groups]
+        return expanded(coarsened(values, own), own)
+    return _applied(values, axis, np.minimum(expanded(coarsened(rows.T, [groups]), [groups]), 1).T)
+
+
+def _applied(values: Array, axis: int, rows: Array) -> Array:
+    return np.moveaxis(np.tensordot(rows, values, (1, axis)), 0, axis)
+
+
+def _margins(
+    model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]
+) -> Iterator[tuple[AttributeSet, bool]]:
+    """What is known inside a set: measured sets over groups (true), and 1-ways over cells that those leave open."""
+    inside = [kept for kept in measured if len(kept) > 1 and set(kept) <= set(names)]
+    covered = {name for kept in inside for name in kept if model.groups[name].count == model.groups[name].size}
+    yield from ((kept, True) for kept in inside)
+    yield from (((name,), False) for name in names if name not in covered)
 
 
 def _totals(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Iterator[Projection]:
-    """For each measured set inside: every cell gets the sum over the part of the table that the set puts it in."""
-    inside = [kept for kept in measured if len(kept) > 1 and set(kept) <= set(names)]
-    covered = {name for kept in inside for name in kept if model.groups[name].count == model.groups[name].size}
-    for kept in inside:
-        yield _total(model, names, kept, grouped=True)
-    for name in names:
-        if name not in covered:
-            yield _total(model, names, (name,), grouped=False)
+    """For each of these: every cell gets the sum over the part of the table that the margin puts it in."""
+    return (_total(model, names, kept, grouped) for kept, grouped in _margins(model, names, measured))
 
 
 def _total(model: LowOrder, names: AttributeSet, kept: Sequence[str], grouped: bool) -> Projection:

@@ -20,6 +20,7 @@ from dpscale.plans.planned import Planned
 from dpscale.privacy.budget import LAPLACE, Budget
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.solve.store import user_store
+from dpscale.stages.ahead import told
 from dpscale.stages.kept import plan_once_by
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -110,6 +111,7 @@ def advice(job: Job, planned: Planned, families: Sequence[Mapping[str, Any]]) ->
     said = [f"A true count below about {2 * worst['error']:.3g} cannot be told from none by {worst['family']}, the"
             " least certain family.", *_by_rows(job, planned), *_by_share(planned)]  # fmt: skip
     error = overall(families)
+    said += [] if job.privacy.budget.noise == LAPLACE else told(planned.workload, error, job.privacy.public_rows)
     half = needed(job, error, error / 2)
     said.append(f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}; and the same budget"
                 " spread over fewer families or a lower degree buys the rest more.")  # fmt: skip

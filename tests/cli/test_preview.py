@@ -87,6 +87,14 @@ def test_the_words_tell_errors_and_a_remedy(job):
         assert words in text
 
 
+def test_where_an_adaptive_mechanism_is_nearer_is_said_before_anything_is_spent(job):
+    said = "`aim-grem` is nearer as a rule"
+    assert said in " ".join(told(job())["advice"])
+    few, many = (f"epsilon = 1.0\ndelta = 1e-9\npublic_rows = {rows}" for rows in (40, 10**8))
+    assert said in " ".join(told(job(privacy=few))["advice"])
+    assert "aim-grem" not in " ".join(told(job(privacy=many))["advice"] + told(job(privacy="epsilon = 1.0"))["advice"])
+
+
 @pytest.mark.parametrize("wanted", ["0", "-3", "nan", "inf"])
 def test_an_error_that_is_none_is_refused(job, wanted):
     assert "a number of records above 0" in told(job(), "--error", wanted, code=2)

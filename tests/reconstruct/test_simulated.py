@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from dpscale.domain import Domain
 from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.foretold import dispersion
 from dpscale.reconstruct.from_residuals import model_of
@@ -13,6 +14,7 @@ from dpscale.reconstruct.simulated import CONTAINS, simulated
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, coarsened, every_cell
+from dpscale.workload import Workload
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 NAMES = tuple(SIZES)
@@ -162,3 +164,58 @@ def test_sets_foretold_without_themselves_tell_how_far_others_are_off(strength):
     assert needed / 2 < found < 20 * needed
     assert bool(needed > 20) is (strength > 0)
     assert dispersion(model, Residuals(sizes).updated(told[:7])) == 1.0
+
+
+def indicator_rows(size, rng):
+    return (rng.random((6, size)) < 0.5).astype(float)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_products_of_cells_are_the_cells(grouped):
+    rng = np.random.default_rng(7)
+    groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
+    model = model_of(*measured_parts(chained(5000, rng), rng, groups))
+    found = unmeasured.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
+    np.testing.assert_allclose(found, unmeasured.cell_variances(model, NAMES, CHAIN), atol=1e-9)
+    for cell in [(0, 0, 0), (2, 3, 1), (3, 4, 2)]:
+        query = np.zeros((4, 5, 3))
+        query[cell] = 1
+        assert found[cell] == pytest.approx(unmeasured.query_variance(model, NAMES, query, CHAIN), rel=0.3)
+
+
+def measured_parts(values, rng, groups, pairs=CHAIN):
+    counts, residuals = measured(values, 5.0, pairs, rng, groups)
+    return counts, groups, residuals
+
+
+def test_products_of_independent_attributes_are_as_by_projection():
+    rng = np.random.default_rng(8)
+    model = model_of(*measured_parts(chained(5000, rng), rng, GROUPS, ()))
+    rows = [indicator_rows(size, rng) for size in SIZES.values()]
+    found = unmeasured.product_variances(model, NAMES, rows, ())
+    for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
+        query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
+        assert found[place] == pytest.approx(unmeasured.query_variance(model, NAMES, query, ()), rel=1e-3, abs=1e-9)
+    pair = unmeasured.product_variances(model, NAMES[:2], rows[:2], ())
+    for place in [(0, 0), (1, 5), (4, 3)]:
+        query = np.outer(rows[0][place[0]], rows[1][place[1]])
+        assert pair[place] == pytest.approx(unmeasured.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range", "random"])
+def test_errors_of_whole_parts_are_about_those_of_their_queries(family):
+    rng = np.random.default_rng(9)
+    *_, errors = one_run(rng)
+    workload = Workload(Domain(SIZES)).add(family, degree=3)
+    part = workload.parts[0]
+    found = errors.part_errors(part, NAMES)
+    answered = part.answers(NAMES, errors.model.marginal(NAMES))
+    assert found.shape == answered.shape
+    cells = np.eye(60).reshape(60, *SIZES.values())
+    queries = np.array([part.answers(NAMES, cell).reshape(-1) for cell in cells]).T.reshape(-1, *SIZES.values())
+    one_by_one = np.array([errors.query_error(NAMES, query) for query in queries[::7]])
+    ratio = found.reshape(-1)[::7] / np.maximum(one_by_one, 1e-9)
+    told = one_by_one > 1
+    assert np.median(ratio[told]) == pytest.approx(1, rel=0.15)
+    assert ratio[told].max() < 2
+    assert ratio[told].min() > 0.4
