@@ -52,6 +52,7 @@ from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruct.pairwise.learn import completed, effort, learn
 from dpscale.reconstruct.pairwise.pairs import wanted
+from dpscale.reconstruct.pairwise.triples import lacking, with_triples
 from dpscale.reconstruct.simulated import CONTAINS
 from dpscale.tables import ExactMarginal
 
@@ -94,12 +95,13 @@ def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: b
 
 
 def released(table: Table, epsilon: float, seed: int) -> Answers:
-    """As a job's `maxent` answers by default: pairs that were not measured are those of one model of all pairs."""
+    """As a job's `maxent` answers by default: what was not measured is as one model of all pairs has it."""
     model = adaptive(table, epsilon, seed, Options()).belief.model
     asked = wanted(model, LEARNING_BYTES)
-    if all(asked.known[i, j] for i, j in asked.layout.pairs) or effort(asked) > LEARNING_STEPS:
+    if effort(asked) > LEARNING_STEPS:
         return model.marginal
-    return completed(model, learn(asked, str(seed))).marginal
+    learnt = learn(asked, str(seed))
+    return with_triples(completed(model, learnt), learnt, lacking(model, table.targets), str(seed)).marginal
 
 
 def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:

@@ -8,6 +8,7 @@ Kept in a folder, so that tasks need not make it again, and only what the job as
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -51,8 +52,8 @@ class Options(Settings):
     implied: Literal["model", "chains"] = setting(
         "model",
         "model or chains",
-        "what pairs are that were not measured: as one model of all pairs has them (where that is learnt in about a "
-        "minute, and errors are not simulated), or by their strongest chain",
+        "what was not measured, pairs and sets of three: as one model of all pairs has them (where that is learnt in "
+        "about a minute, and errors are not simulated), or pairs by their strongest chain",
     )
     agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
 
@@ -73,7 +74,8 @@ def keep(evidence: Evidence, options: Options, folder: Path, release: str, each:
     """Make the model, errors and agreement that are asked for, once."""
     if not (folder / MODEL).exists():
         model = _model(evidence)
-        write_model(folder / MODEL, _completed(model, folder, release) if _by_model(options) else model)
+        sets = evidence.workload.sets if _by_model(options) else ()
+        write_model(folder / MODEL, _completed(model, sets, folder, release) if sets else model)
     model = read_model(folder / MODEL)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
@@ -108,18 +110,21 @@ def _by_model(options: Options) -> bool:
     return options.implied == "model" and options.errors != "simulated"
 
 
-def _completed(model: LowOrder, folder: Path, release: str) -> LowOrder:
-    """With pairs that were not measured as a model of all pairs has them, where that is learnt in some seconds."""
+def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
+    """With pairs, and wanted sets of three, that were not measured as a model of all pairs has them, where that is
+    learnt in some seconds."""
     from dpscale.reconstruct.pairwise.learn import completed, effort, learn  # it loads the compiled loops
     from dpscale.reconstruct.pairwise.pairs import Spread, wanted
     from dpscale.reconstruct.pairwise.stored import LEARNT, write_learnt
+    from dpscale.reconstruct.pairwise.triples import lacking, with_triples
 
-    asked = wanted(model, LEARNING_BYTES)
-    if not any(not asked.known[i, j] for i, j in asked.layout.pairs) or effort(asked) > LEARNING_STEPS:
+    asked, threes = wanted(model, LEARNING_BYTES), lacking(model, sets)
+    whole = not threes and all(asked.known[i, j] for i, j in asked.layout.pairs)
+    if whole or effort(asked) > LEARNING_STEPS:
         return model
     learnt = learn(asked, release)
     write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
-    return completed(model, learnt)
+    return with_triples(completed(model, learnt), learnt, threes, release)
 
 
 def _model(evidence: Evidence) -> LowOrder:
