@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from rounding import fine, significant, table, times
@@ -94,4 +95,16 @@ def usefulness(found: Figures) -> str:
     what = "gradient boosting on Adult, area under the curve, δ = 10⁻⁹, 3 seeds"
     head = (f"`benchmarks/usefulness.py`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
     lines = ([label, *(fine(found[f"{e}, {key}"]) for e in ("0.1", "1", "10"))] for label, key in labels.items())
+    return table(head, *lines)
+
+
+def ahead(found: Figures) -> str:
+    """By how large a plan's error is against an even answer: how far a loop is ahead."""
+    edges = list(dict.fromkeys(key.split(", ")[0] for key in found))
+    names = [f"{low} to {high}" for low, high in pairwise(edges)] + [f"above {edges[-1]}"]
+    head = ("`benchmarks/ahead.py`: the plan's error, of what a query would hold were records spread evenly", *names)
+    lines = (["cases (families, degrees, tables, ε)", *(f"{found[f'{low}, cases']:.0f}" for low in edges)],
+             ["error of `weighted-residuals` over that of `aim-grem`, geometric mean",
+              *(f"{found[f'{low}, ratio']:.2f}" for low in edges)],
+             ["`aim-grem` ahead", *(f"{100 * found[f'{low}, ahead']:.0f} %" for low in edges)])  # fmt: skip
     return table(head, *lines)

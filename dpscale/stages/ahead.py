@@ -2,7 +2,7 @@
 
 The noise of a plan does not follow the table; what an adaptive mechanism misses is a share of the records. So the plan
 is ahead where its error is small against what a query would hold, were records spread evenly over the cells: on the
-tables of `benchmarks/ahead.py`, below a thirtieth, and behind above three tenths. The number of records is private
+tables of `benchmarks/ahead.py`, nearly always below a hundredth, and behind above a tenth. The number of records is private
 unless the job makes it public, so it is told how many records decide it.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from dpscale.names import AttributeSet
 from dpscale.workload import Part, ProductPart, Workload
 
-BEHIND, AHEAD = 0.3, 0.03
+BEHIND, AHEAD = 0.1, 0.01
 SETS = 200  # of each part, evenly taken
 
 

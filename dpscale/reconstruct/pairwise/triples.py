@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,15 @@ ROUNDS, TOLERANCE, LEAST, FEW = 12, 1e-5, 1e-3, 3
 
 
 def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
-    """The sets of three without a table, in the model's order; none where they are too many to draw for."""
-    names = tuple(model.ones)
-    ordered = {tuple(sorted(one, key=names.index)) for one in sets if len(one) == 3} - model.tables.keys()
-    few = len(ordered) <= MOST_SETS and sum(model.cells(one) for one in ordered) <= MOST_CELLS
-    return sorted(ordered) if few else []
+    """The sets of three in wanted sets that have no table, in the model's order; none where they are too many."""
+    place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
+    for one in sets:
+        found.update(combinations(sorted(one, key=place.__getitem__), 3))
+        if len(found) > MOST_SETS + len(model.tables):
+            return []
+    wanted = found - model.tables.keys()
+    few = len(wanted) <= MOST_SETS and sum(model.cells(names) for names in wanted) <= MOST_CELLS
+    return sorted(wanted, key=lambda names: [place[name] for name in names]) if few else []
 
 
 def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], release: str) -> LowOrder:

@@ -100,7 +100,8 @@ def test_those_that_lack_a_table(monkeypatch, most, found):
     full = model(leaning(1.0))
     known = replace(full, tables={**full.tables, THREES[0]: full.coarse_marginal(THREES[0])})
     monkeypatch.setattr(triples, "MOST_SETS", most)
-    assert lacking(known, [*THREES, ("b", "a"), NAMES]) == THREES[1:][:found]
+    assert lacking(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
     assert lacking(known, [("d", "a", "b")]) == [("a", "b", "d")]
+    assert lacking(known, [NAMES]) == lacking(known, THREES)
     monkeypatch.setattr(triples, "MOST_CELLS", 10)
     assert lacking(known, THREES) == []
