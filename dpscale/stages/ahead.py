@@ -2,8 +2,8 @@
 
 The noise of a plan does not follow the table; what an adaptive mechanism misses is a share of the records. So the plan
 is ahead where its error is small against what a query would hold, were records spread evenly over the cells: on the
-tables of `benchmarks/ahead.py`, nearly always below a hundredth, and behind above a tenth. The number of records is private
-unless the job makes it public, so it is told how many records decide it.
+tables of `benchmarks/ahead.py`, nearly always below a hundredth, and behind above a tenth. The number of records is
+private unless the job makes it public, so it is told how many records decide it.
 """
 
 from __future__ import annotations
