@@ -201,3 +201,10 @@ def sweep(
                 move(row, pairs, degrees[i], lines, size, old, new, weights, slopes)
                 move_threes(row, sets, sets_of[i], three_lines, size, old, new, threes)
     return changed
+
+
+@compiled("void(int32[::1], int32[::1], int32[::1], int64, int64, float64[::1])")
+def count_triple(first: Any, second: Any, third: Any, seconds: int, thirds: int, counts: Any) -> None:
+    """Add rows to the cells of three attributes; `seconds`, `thirds`: how many values two of them have."""
+    for row in range(len(first)):
+        counts[(first[row] * seconds + second[row]) * thirds + third[row]] += 1

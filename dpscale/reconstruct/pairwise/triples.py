@@ -25,10 +25,11 @@ from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import Margin, proportional_fit
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import BETAS, Learnt
+from dpscale.reconstruct.pairwise.loops import count_triple
 from dpscale.reconstruct.pairwise.sweeping import Sweeper
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
+Columns = NDArray[np.int32]
 SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
 ROUNDS, TOLERANCE, LEAST, FEW = 12, 1e-5, 1e-3, 3
 
@@ -68,16 +69,17 @@ class Departure:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Drawn rows over groups, (n, d), in two halves; `names`: of the columns."""
+    """Drawn rows over groups in two halves, (d, n) each: a row of every attribute in `names`."""
 
     names: tuple[str, ...]
-    halves: tuple[Rows, Rows]
+    halves: tuple[Columns, Columns]
 
     def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Array:
         """Of all rows of a half, in every cell of a set."""
-        columns = [self.halves[half][:, self.names.index(name)] for name in names]
-        cells = np.ravel_multi_index(tuple(columns), shape)
-        return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape) / len(cells)
+        first, second, third = (self.halves[half][self.names.index(name)] for name in names)
+        counts = np.zeros(shape)
+        count_triple(first, second, third, shape[1], shape[2], counts.reshape(-1))
+        return counts / len(first)
 
 
 def _drawn(learnt: Learnt, release: str) -> Seen:
@@ -88,10 +90,12 @@ def _drawn(learnt: Learnt, release: str) -> Seen:
     seen = []
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])
-        seen.append(rows.copy())
+        seen.append(rows.T.copy())
     half = len(rows) // 2
-    first, second = (np.concatenate([one[part] for one in seen]) for part in (slice(half), slice(half, None)))
-    return Seen(wanted.layout.names, (np.asfortranarray(first), np.asfortranarray(second)))
+    first, second = (
+        np.concatenate([one[:, part] for one in seen], axis=1) for part in (slice(half), slice(half, None))
+    )
+    return Seen(wanted.layout.names, (first, second))
 
 
 def _of_pairs(model: LowOrder) -> LowOrder:
