@@ -7,6 +7,7 @@ import pytest
 
 from dpscale.domain import Domain
 from dpscale.reconstruct import unmeasured
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.foretold import dispersion
 from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.one_way import NoisyCounts
@@ -200,6 +201,22 @@ def test_products_of_independent_attributes_are_as_by_projection():
     for place in [(0, 0), (1, 5), (4, 3)]:
         query = np.outer(rows[0][place[0]], rows[1][place[1]])
         assert pair[place] == pytest.approx(unmeasured.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_of_a_known_pair_only_what_it_leaves_open_is_left(grouped):
+    """Independent attributes, so that parts of a query add up, and one pair of which everything is known."""
+    rng = np.random.default_rng(10)
+    ones = {name: rng.dirichlet(np.ones(size)) * 1000 for name, size in SIZES.items()}
+    groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
+    model = LowOrder(ones, groups, {}, 1000.0)
+    rows = [indicator_rows(size, rng) for size in SIZES.values()]
+    rows[1] = np.repeat(indicator_rows(3, rng), [2, 2, 1], axis=1) if grouped else rows[1]
+    found = unmeasured.product_variances(model, NAMES, rows, CHAIN[:1])
+    for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
+        query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
+        exact = unmeasured.query_variance(model, NAMES, query, CHAIN[:1])
+        assert found[place] == pytest.approx(exact, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "random"])
