@@ -1,4 +1,4 @@
-"""Pages of the site that lie elsewhere in the repository, and links between them and docs/, both as the repository has them.
+"""Pages of the site that lie elsewhere in the repository; links between them and docs/, as the repository has them.
 
 A page `around/NAME.md` takes the text of the file that it names. Links are kept where they resolve inside the site;
 links to other files that exist are downloads; a link to nothing is a warning, and so an error.
