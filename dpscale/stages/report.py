@@ -20,7 +20,7 @@ from dpscale.runs.trace import read_trace
 from dpscale.stages.reportparts import job_text, remaining, said, snippets, strategies, told_in_all
 from dpscale.storage.files import read_text, write_whole
 
-SHOWN = 40  # of the worst sets, and of the best
+SHOWN = 25  # of the worst sets, and of the best
 
 
 def perform(run: Run, engine: Engine) -> None:
@@ -59,6 +59,7 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
             "epsilon": _epsilon(run, run.released.spent),
             "rows": answered(run, SHOWN),
             "worst": SHOWN,
+            "index": len(index),
             "hidden": max(len(index) - 2 * SHOWN, 0),
             "error_plot": error_plot(_errors(index)),
             "share_plot": share_plot(planned.shares),
