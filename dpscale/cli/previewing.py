@@ -11,6 +11,7 @@ import click
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.cli.several import plan_several
+from dpscale.plans.figures import figure, percent, whole
 
 
 @main.command()
@@ -92,11 +93,13 @@ def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | N
 
 
 LATER = ("families", "curve", "needed", "compared", "advice")
+FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
 def _text(told: dict[str, Any]) -> str:
     """For people: figures, then errors in records, then advice."""
-    lines = [f"{key.replace('_', ' '):>16}: {value}" for key, value in told.items() if key not in LATER]
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in told.items()
+             if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if told["families"]:
         lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
         lines += [_family(one) for one in told["families"]]
@@ -107,6 +110,15 @@ def _text(told: dict[str, Any]) -> str:
     if told["compared"]:
         lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, told["compared"])]
     return "\n".join([*lines, "", *told["advice"]])
+
+
+def _figure(key: str, value: Any) -> str:
+    """As people write it; nothing for nothing."""
+    if key == "optimality_gap":
+        return "" if value is None else f"{percent(value)}, certified"
+    if isinstance(value, list):
+        return "; ".join(value)
+    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
 
 
 def _family(one: dict[str, Any]) -> str:
