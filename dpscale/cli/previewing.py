@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dpscale.blas import one_thread
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.cli.several import plan_several
@@ -34,7 +35,7 @@ def plan(
     if not isinstance(read, Job):
         plan_several(read, as_json)
         return
-    with Bars(quiet) as progress:
+    with Bars(quiet) as progress, one_thread():  # whose small matrices only wait for more
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             planned = _planned(read, run_dir, scheduler, engine, progress)

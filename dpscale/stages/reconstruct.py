@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
@@ -126,6 +127,7 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
     columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output))
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
     with (
+        one_thread(),  # tasks are the threads; those of BLAS would wait for each other
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
             file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES

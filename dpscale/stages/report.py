@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
@@ -25,7 +26,8 @@ SHOWN = 25  # of the worst sets, and of the best
 
 def perform(run: Run, engine: Engine) -> None:
     """Write report.html."""
-    write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
+    with one_thread():
+        write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
 
 
 def content(run: Run, workers: int = 1) -> dict[str, Any]:
