@@ -60,13 +60,16 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
 
 
 def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
-    from dpscale.engine.counting import effort
     from dpscale.errors import JobError
+    from dpscale.stages.kept import told_once
     from dpscale.stages.plan import most_cells
     from dpscale.stages.preview import advice, compared, curve, expected, needed, overall
 
-    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
-    families = expected(planned, read)
+    budget = read.privacy.budget
+    known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
+    followed = told_once(known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)})
+    families = followed["families"]
     if wanted is not None and not families:
         raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",
                        "a mechanism that plans beforehand", "leave it out, or see --compare")  # fmt: skip
@@ -75,21 +78,31 @@ def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | N
         "mechanism": planned.mechanism,
         "queries": planned.workload.query_count,
         "counted_sets": len(planned.counted),
-        "counted_joints": needs.saving.joints,
-        "counted_by_bit_planes": needs.saving.planes,
-        "counting_saved": round(needs.saving.factor, 3),
         "noise": planned.noise,
-        **planned.summary(read.privacy.budget),
-        "passes_over_the_data": needs.passes,
-        "tasks": needs.tasks,
-        "memory_bytes": needs.memory,
-        "counting_seconds_per_million_rows": needs.seconds_per_million,
+        **planned.summary(budget),
+        **followed["needs"],
         "notes": list(planned.notes),
         "families": families,
         "curve": [] if error is None else curve(read, error),
         "needed": None if error is None or wanted is None else needed(read, error, wanted),
         "compared": compared(read, planned, engine, most_cells(read, engine)) if compare else [],
         "advice": advice(read, planned, families),
+    }
+
+
+def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
+    """What counting will take."""
+    from dpscale.engine.counting import effort
+
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    return {
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "counting_seconds_per_million_rows": needs.seconds_per_million,
     }
 
 

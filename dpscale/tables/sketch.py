@@ -157,11 +157,8 @@ class _Seen:
         if self.truths and (self.texts or self.low <= self.high):
             nulls = "category" if self.null_text else "reject"
             return {"kind": "boolean", "outside": "category", "nulls": nulls}
-        if (
-            self.low <= self.high
-            and not self.coded
-            and (self.numeric or (self.textual and self.slips < FEW * self.told))
-        ):
+        few = self.numeric or (self.textual and self.slips < FEW * self.told)
+        if few and not self.coded and self.low <= self.high:
             nulls = "category" if self.null_number else "reject"
             slips = {} if self.numeric else {"unparsable": "category"}
             return {**self._numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
