@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check audit airflow nightly bench clean
+.PHONY: demo test check docs audit airflow nightly bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
@@ -16,6 +16,9 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pytest tests/audit -m "slow or not slow"
@@ -42,5 +45,9 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[test]"
 	touch $@
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) dpscale-demo
+	rm -rf $(VENV) dpscale-demo build/docs

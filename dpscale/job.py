@@ -21,10 +21,12 @@ from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.names import called, nearest, shown
 from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction, taking
 from dpscale.reconstruct.contract import Reconstruction
+from dpscale.reconstruct.joint import MOST_JOINT
 from dpscale.sections import EngineSettings, MechanismTable, Output, Part, Privacy, ReconstructTable, SynthesizeTable
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import NAMES, Workload
+from dpscale.workload import NAMES, Workload, counts_of
+from dpscale.workload import Part as AnyPart
 
 
 class Job(Settings):
@@ -56,6 +58,7 @@ class Job(Settings):
             raise job_sentence(error, _keys) from None
         _ = job.options, job.estimating  # refused here, before anything is made
         job.check_way()
+        job.check_joint()
         job = job._resolved(folder)
         check_texts(job.to_dict(), "")  # the folder may have a name that nobody can write
         return job
@@ -111,6 +114,12 @@ class Job(Settings):
             other = "weights" if asked.weights else "polish"
             raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
 
+    def check_joint(self) -> None:
+        """JobError for intervals that hold at once where errors do not follow from the noise alone."""
+        if self.output.joint and self.reconstruction.form != "least_squares":
+            raise JobError("output.joint", f"true with {self.reconstruction.name} estimates", "least squares",
+                           'leave it out, or set reconstruct.method = "least-squares"')  # fmt: skip
+
     def question(self, workload: Workload) -> Question:
         """What is asked, at what budget, for units of how many rows."""
         return Question(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
@@ -123,6 +132,9 @@ class Job(Settings):
         workload = Workload(domain)
         for part in self.workload:
             _add(workload, part)
+        if self.output.joint:
+            for built in workload.parts:
+                _check_joint(built, self.output.max_rows)
         return workload
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,6 +156,14 @@ class Job(Settings):
             for part in self.workload
         ]
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
+
+
+def _check_joint(part: AnyPart, most: int) -> None:
+    """JobError for a set with too many queries to draw its noise anew."""
+    for names, count in zip(part.sets, counts_of(part), strict=True):
+        if MOST_JOINT < count <= most:
+            raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
+                           f"at most {MOST_JOINT:,}", "leave it out, or set a smaller output.max_rows")  # fmt: skip
 
 
 def job_content(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], Path]:

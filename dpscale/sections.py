@@ -188,6 +188,9 @@ class SynthesizeTable(Settings):
 
 
 class Output(Settings):
-    """Sets with more queries than this in one family get no file: the Release answers them on demand."""
+    """Answer files: sets with more queries than `max_rows` get none, the Release answers them on demand. Intervals hold
+    with probability `level` (0.95), each by itself or, `joint`, all of a set at once."""
 
     max_rows: Annotated[int, Field(ge=0)] = 10_000_000
+    level: Annotated[float, Field(gt=0, lt=1)] | None = None
+    joint: bool | None = None

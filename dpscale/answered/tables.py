@@ -18,7 +18,7 @@ from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.reconstruct.contract import Estimates
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.joint import half_width, joint_width
+from dpscale.reconstruct.joint import MOST_JOINT, half_width, joint_width
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
 
 Array = NDArray[np.float64]
@@ -85,6 +85,9 @@ class Answered:
         if not isinstance(self.estimates, LeastSquaresEstimates):
             raise PlanError("joint", "estimates whose errors do not follow from the noise alone", "least squares",
                             'leave it out, or set reconstruct.method = "least-squares" in the job')  # fmt: skip
+        if part.count(names) > MOST_JOINT:
+            raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} that hold at once",
+                           "leave it out, or ask for a smaller set")  # fmt: skip
         return joint_width(self.estimates, part, names, level, self.release)
 
     def linear(self, names: Sequence[str], queries: Array) -> tuple[Array, Array]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from dpscale.blas import one_thread
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.cli.several import plan_several
+from dpscale.plans.figures import figure, percent, whole
 
 
 @main.command()
@@ -33,7 +35,7 @@ def plan(
     if not isinstance(read, Job):
         plan_several(read, as_json)
         return
-    with Bars(quiet) as progress:
+    with Bars(quiet) as progress, one_thread():  # whose small matrices only wait for more
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             planned = _planned(read, run_dir, scheduler, engine, progress)
@@ -58,13 +60,16 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
 
 
 def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
-    from dpscale.engine.counting import effort
     from dpscale.errors import JobError
+    from dpscale.stages.kept import told_once
     from dpscale.stages.plan import most_cells
     from dpscale.stages.preview import advice, compared, curve, expected, needed, overall
 
-    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
-    families = expected(planned, read)
+    budget = read.privacy.budget
+    known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
+    followed = told_once(known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)})
+    families = followed["families"]
     if wanted is not None and not families:
         raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",
                        "a mechanism that plans beforehand", "leave it out, or see --compare")  # fmt: skip
@@ -73,15 +78,9 @@ def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | N
         "mechanism": planned.mechanism,
         "queries": planned.workload.query_count,
         "counted_sets": len(planned.counted),
-        "counted_joints": needs.saving.joints,
-        "counted_by_bit_planes": needs.saving.planes,
-        "counting_saved": round(needs.saving.factor, 3),
         "noise": planned.noise,
-        **planned.summary(read.privacy.budget),
-        "passes_over_the_data": needs.passes,
-        "tasks": needs.tasks,
-        "memory_bytes": needs.memory,
-        "counting_seconds_per_million_rows": needs.seconds_per_million,
+        **planned.summary(budget),
+        **followed["needs"],
         "notes": list(planned.notes),
         "families": families,
         "curve": [] if error is None else curve(read, error),
@@ -91,12 +90,30 @@ def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | N
     }
 
 
+def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
+    """What counting will take."""
+    from dpscale.engine.counting import effort
+
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    return {
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "counting_seconds_per_million_rows": needs.seconds_per_million,
+    }
+
+
 LATER = ("families", "curve", "needed", "compared", "advice")
+FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
 def _text(told: dict[str, Any]) -> str:
     """For people: figures, then errors in records, then advice."""
-    lines = [f"{key.replace('_', ' '):>16}: {value}" for key, value in told.items() if key not in LATER]
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in told.items()
+             if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if told["families"]:
         lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
         lines += [_family(one) for one in told["families"]]
@@ -107,6 +124,15 @@ def _text(told: dict[str, Any]) -> str:
     if told["compared"]:
         lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, told["compared"])]
     return "\n".join([*lines, "", *told["advice"]])
+
+
+def _figure(key: str, value: Any) -> str:
+    """As people write it; nothing for nothing."""
+    if key == "optimality_gap":
+        return "" if value is None else f"{percent(value)}, certified"
+    if isinstance(value, list):
+        return "; ".join(value)
+    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
 
 
 def _family(one: dict[str, Any]) -> str:

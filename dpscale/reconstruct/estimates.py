@@ -38,12 +38,6 @@ class LeastSquaresEstimates:
         """The errors that the noise leaves that was really drawn."""
         return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
 
-    def reading(self, read: Callable[[int], Array]) -> LeastSquaresEstimates:
-        """The same of other values, whose errors are the same."""
-        other = LeastSquaresEstimates(self.plan, self.variances, read)
-        vars(other)["accuracy"] = self.accuracy
-        return other
-
     @property
     def workload(self) -> Workload:
         return self.plan.workload

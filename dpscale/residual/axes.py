@@ -45,13 +45,17 @@ def piece(
 
 
 def residual_of(
-    marginal: NDArray[np.float64], keep: Sequence[int], profiles: Profiles | None = None
+    marginal: NDArray[np.float64], keep: Sequence[int], profiles: Profiles | None = None, lead: int = 0
 ) -> NDArray[np.float64]:
-    """The residual of a marginal on the axes `keep`: sum the other axes, centre these."""
-    for axis in sorted(range(marginal.ndim), key=lambda axis: axis in keep):
-        total, size = marginal.sum(axis=axis, keepdims=True), marginal.shape[axis]
-        marginal = marginal - total * _profile(axis, size, marginal.ndim, profiles) if axis in keep else total
-    return marginal.reshape([marginal.shape[axis] for axis in sorted(keep)])
+    """The residual of a marginal on the axes `keep`: sum the other axes, centre these.
+
+    `lead` leading axes (a batch of marginals) are left alone; `keep` and `profiles` count from after them.
+    """
+    axes = range(marginal.ndim - lead)
+    for axis in sorted(axes, key=lambda axis: axis in keep):
+        total, size = marginal.sum(axis=axis + lead, keepdims=True), marginal.shape[axis + lead]
+        marginal = marginal - total * _profile(axis, size, len(axes), profiles) if axis in keep else total
+    return marginal.reshape([*marginal.shape[:lead], *(marginal.shape[axis + lead] for axis in sorted(keep))])
 
 
 def smear(

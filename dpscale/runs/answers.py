@@ -48,11 +48,12 @@ Answered = tuple[AttributeSet, Array, Array]  # a set's estimates and standard e
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of one family and degree over a domain."""
+    """The columns of one family and degree over a domain. `intervals`: what low and high are, if not 95 % each."""
 
     domain: Domain
     part: Part
     degree: int
+    intervals: str = ""
 
     @cached_property
     def labels(self) -> Labels:
@@ -88,9 +89,17 @@ class Columns:
         fields += [pa.field(f"{key}_{axis}", asked, metadata=_told(self._key(key)))
                    for axis in self.axes for key in self.keys]  # fmt: skip
         fields += [pa.field("query", pa.int64(), nullable=False)] if self.product is None else []
-        fields += [pa.field(name, pa.float64(), nullable=False, metadata=_told(name)) for name in FIGURES]
+        fields += [pa.field(name, pa.float64(), nullable=False, metadata=self._figure(name)) for name in FIGURES]
         about = {"description": WHAT, "family": self.part.name, "attributes": str(self.degree)}
+        about |= {"intervals": self.intervals} if self.intervals else {}
         return pa.schema(fields, metadata=about)
+
+    def _figure(self, name: str) -> dict[str, str]:
+        """What a reader of the schema is told of a figure."""
+        ends = {"low": "lower", "high": "upper"}
+        if self.intervals and name in ends:
+            return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
+        return _told(name)
 
     def _key(self, key: str) -> str:
         """What a column of the queries says, by family."""
@@ -100,13 +109,13 @@ class Columns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answered: Sequence[Answered], half_width: float) -> Any:
-        """The rows of some sets; `half_width`: of the intervals, in standard errors."""
+    def table(self, answered: Sequence[Answered], widths: Sequence[float]) -> Any:
+        """The rows of some sets; `widths`: of each set's intervals to one side, in standard errors."""
         import pyarrow as pa
 
         sets, counts = [names for names, *_ in answered], [len(values) for _, values, _ in answered]
         estimate, error = (np.concatenate([one[k] for one in answered]) for k in (1, 2))
-        half = half_width * error
+        half = np.repeat(widths, counts) * error
         named = [self._named([names[axis - 1] for names in sets], counts) for axis in self.axes]
         asked = [column for axis in self.axes for column in self._asked(axis - 1, sets)]
         numbers = [] if self.product else [np.concatenate([np.arange(count) for count in counts])]

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from dpscale.job import Job
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.plans.planned import Planned
 from dpscale.solve.store import user_store
+from dpscale.storage.files import write_whole
 
 WORTH_SECONDS = 0.5
 MOST = 32  # plans, of which those that were used last stay
@@ -63,9 +64,37 @@ def _folder(named: Mechanism, given: Any, question: Question, most_cells: int) -
     if store is None:
         return None
     budget = question.noise if named.beforehand else [question.noise, question.budget.amount, question.rows_per_unit]
-    known = [named.name, given, question.workload.digest, budget, most_cells, _code(), np.__version__]
-    name = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
-    return store.folder / "plans" / name
+    known = [named.name, given, question.workload.digest, budget, most_cells]
+    return store.folder / "plans" / _name(known)
+
+
+def _name(known: Sequence[Any]) -> str:
+    """By which what follows from these, and from this very code, is kept."""
+    return _digest(json.dumps([*known, _code(), np.__version__], sort_keys=True, default=str))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def told_once(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is told of a plan, as JSON has it, from the cache where it was told before. `known`: all it follows from."""
+    store = user_store()
+    if store is None:
+        return make()
+    place = store.folder / "told" / f"{_name(known)}.json"
+    with suppress(OSError, ValueError):
+        digest, _, text = place.read_text().partition("\n")
+        if digest == _digest(text):
+            os.utime(place)
+            return dict(json.loads(text))
+    made = make()
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(made)
+        write_whole(place, f"{_digest(text)}\n{text}".encode())
+        _thin(place.parent)
+    return made
 
 
 @cache
@@ -99,10 +128,15 @@ def _keep(folder: Path, planned: Planned) -> None:
         planned.write(partial)
         (partial / DIGEST).write_text(_content(partial))
         os.replace(partial, folder)
-        kept = sorted(folder.parent.iterdir(), key=lambda one: one.stat().st_mtime)
-        for old in kept[: max(len(kept) - MOST, 0)]:
-            shutil.rmtree(old, ignore_errors=True)
+        _thin(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _thin(folder: Path) -> None:
+    """Leave the MOST that were used last."""
+    kept = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in kept[: max(len(kept) - MOST, 0)]:
+        old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
 
 
 def _content(folder: Path) -> str:

@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.blas import one_thread
 from dpscale.engine import Engine
+from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.reconstruct.joint import half_width, joint_width
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
+from dpscale.sections import Output
 from dpscale.storage.files import writing
 from dpscale.workload import Part, counts_of
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
+LEVEL = 0.95  # where the job names none
 FILES = 64  # of all answers, about, so that many workers write them
 MOST_ROWS = 1 << 21  # of a file: about 64 MB
 GROUP_ROWS = 1 << 17
@@ -118,20 +124,36 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
 
     run, estimates = _opened(path, known)
     part, errors = estimates.workload.parts[number], list[float]()
-    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]))
-    half = HALF_WIDTH_95[estimates.noise]
+    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output))
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
     with (
+        one_thread(),  # tasks are the threads; those of BLAS would wait for each other
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
             file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
         ) as writer,
     ):
         for group in _groups(estimates, part, sets):
-            table = columns.table(group, half)
+            table = columns.table(group, [_width(run, estimates, part, names) for names, *_ in group])
             writer.write_table(table, row_group_size=table.num_rows)
             errors += [_rms(own) for _, _, own in group]
     return np.array(errors)
+
+
+def _intervals(output: Output) -> str:
+    """What the job says of intervals, in words; nothing where it says nothing."""
+    if output.level is None and not output.joint:
+        return ""
+    whose = "all of an attribute set's together" if output.joint else "each by itself"
+    return f"they hold the true count with probability {output.level or LEVEL:g}, {whose}"
+
+
+def _width(run: Run, estimates: Estimates, part: Part, names: AttributeSet) -> float:
+    """Of a set's intervals, in standard errors."""
+    output = run.job.output
+    if output.joint and isinstance(estimates, LeastSquaresEstimates):
+        return joint_width(estimates, part, names, output.level or LEVEL, str(run.manifest["release"]))
+    return HALF_WIDTH_95[estimates.noise] if output.level is None else half_width(output.level, estimates.noise)
 
 
 def _coded(columns: Columns) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
@@ -20,12 +21,13 @@ from dpscale.runs.trace import read_trace
 from dpscale.stages.reportparts import job_text, remaining, said, snippets, strategies, told_in_all
 from dpscale.storage.files import read_text, write_whole
 
-SHOWN = 40  # of the worst sets, and of the best
+SHOWN = 25  # of the worst sets, and of the best
 
 
 def perform(run: Run, engine: Engine) -> None:
     """Write report.html."""
-    write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
+    with one_thread():
+        write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
 
 
 def content(run: Run, workers: int = 1) -> dict[str, Any]:
@@ -59,6 +61,7 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
             "epsilon": _epsilon(run, run.released.spent),
             "rows": answered(run, SHOWN),
             "worst": SHOWN,
+            "index": len(index),
             "hidden": max(len(index) - 2 * SHOWN, 0),
             "error_plot": error_plot(_errors(index)),
             "share_plot": share_plot(planned.shares),

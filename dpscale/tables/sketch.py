@@ -7,6 +7,7 @@ is left out with a comment.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from dpscale.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL
 from dpscale.calendar import PERIODS, name_of, numbered
 from dpscale.domain import Domain
 from dpscale.errors import DataError
+from dpscale.tables.formats import PLAIN, Dialect
 from dpscale.tables.moments import days
 from dpscale.tables.numbers import Numbers, is_text, numbers
+from dpscale.tables.raw import other_delimiter
 from dpscale.tables.table import Table
 
 if TYPE_CHECKING:
@@ -40,13 +43,18 @@ FEWEST_IDS, MOST_IDS = (
     20,
     100_000,
 )  # rows: of fewer, values that all differ are no sign; of more, the first are looked at
+FEW = 0.1  # of a column's texts: fewer that are no number are slips among numbers
+WRITTEN = r"\s*\d{1,4}[./]\d{1,2}[./]\d{2,4}\s*"  # a day, otherwise than as 2025-01-31
 TRUTH = {"true", "false", "yes", "no", "y", "n", "t", "f"}
 
 
-def sketch(path: str) -> str:
-    """A domain file for the table at `path`, with the warning on top."""
-    table = Table.open(path, Domain({"unknown": 2}))
+def sketch(path: str, dialect: Dialect = PLAIN) -> str:
+    """A domain file for the table at `path`, with the warning on top. `dialect`: how CSV files are written."""
+    table = Table.open(path, Domain({"unknown": 2}), dialect=dialect)
     seen = {name: _Seen() for name in table.partitions[0].columns() if name}
+    if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path)):
+        raise DataError("data.path", f"one column, whose name has {mark!r} in it", "fields set apart by a comma",
+                        f"say --delimiter {mark!r} here, and delimiter in [data]")  # fmt: skip
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
@@ -74,6 +82,8 @@ class _Seen:
         self.days, self.truths = _Days(), True
         self.prefixes: dict[int, set[str]] = {length: set() for length in range(1, MOST_LETTERS + 1)}
         self.rows, self.distinct = 0, set[Any]()
+        self.told = self.slips = 0
+        self.coded = False
 
     def add(self, column: pa.Array) -> None:
         import pyarrow as pa
@@ -112,6 +122,8 @@ class _Seen:
 
     def _add_numbers(self, parsed: Numbers) -> None:
         self.numeric &= not parsed.foreign.any()
+        self.slips += int(parsed.foreign.sum())
+        self.told += int((~parsed.missing).sum())
         self.null_number |= bool(parsed.missing.any())
         values = parsed.values[~(parsed.missing | parsed.foreign) & np.isfinite(parsed.values)]
         if len(values):
@@ -127,7 +139,7 @@ class _Seen:
         except pa.ArrowInvalid:
             self.foreign_type = "text that is not UTF-8"
             return
-        self.numeric &= not pc.any(pc.match_substring_regex(distinct, CODE)).as_py()
+        self.coded |= bool(pc.any(pc.match_substring_regex(distinct, CODE)).as_py())
         self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 2).to_pylist()} <= TRUTH
         for length, known in self.prefixes.items():
             if len(known) <= MOST_VALUES:
@@ -145,11 +157,15 @@ class _Seen:
         if self.truths and (self.texts or self.low <= self.high):
             nulls = "category" if self.null_text else "reject"
             return {"kind": "boolean", "outside": "category", "nulls": nulls}
-        if self.numeric and self.low <= self.high:
+        few = self.numeric or (self.textual and self.slips < FEW * self.told)
+        if few and not self.coded and self.low <= self.high:
             nulls = "category" if self.null_number else "reject"
-            return {**self._numeric_kind(), "outside": "clip", "nulls": nulls}
+            slips = {} if self.numeric else {"unparsable": "category"}
+            return {**self._numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
         if not self.textual:
             return "nothing but nulls" if self.numeric else "numbers in one file, texts in another"
+        if self.texts and all(re.fullmatch(WRITTEN, text) for text in self.texts):
+            return "days that are not written as 2025-01-31: write them so, for kind date"
         texts, nulls = sorted(self.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if self.null_text else "reject"
         if len(texts) > MOST_VALUES:
             return self._prefix_kind(nulls)
@@ -164,7 +180,7 @@ class _Seen:
             if 1 < len(values) <= MOST_VALUES:
                 return {"kind": "text-prefix", "length": length, "values": values, "outside": "category",
                         "nulls": nulls}  # fmt: skip
-        return f"more than {MOST_VALUES} texts: list them by hand"
+        return f"more than {MOST_VALUES} texts: list them by hand; if they name persons, make it the job's privacy_unit"
 
     def _numeric_kind(self) -> dict[str, Any]:
         if self.whole and self.high - self.low < MOST_INTEGERS and max(-self.low, self.high) < EXACT - 1:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
+from dpscale.reconstruct import joint
 from dpscale.reconstruct.joint import half_width, joint_width
 from tests.answers.exact import estimates, planned
 
@@ -42,3 +43,11 @@ def test_the_width_is_one_of_the_release_and_of_nothing_else():
 def test_laplace_intervals_are_those_of_one_variable_or_wider():
     assert half_width(0.95, "laplace") == pytest.approx(np.log(20) / np.sqrt(2))
     assert half_width(0.5, "laplace") == half_width(0.5, "gaussian") == pytest.approx(0.67449, abs=1e-5)
+
+
+def test_batches_draw_the_same_law(monkeypatch):
+    found = estimates(planned(DOMAIN, ASKED), np.zeros((4, 3, 2)))
+    part = found.workload.parts[0]
+    whole = joint_width(found, part, ("a", "b"), 0.95, "release")
+    monkeypatch.setattr(joint, "BATCH", 1000)
+    assert joint_width(found, part, ("a", "b"), 0.95, "release") == pytest.approx(whole, rel=0.05)

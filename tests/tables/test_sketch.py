@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
+from dpscale.tables.formats import Dialect
 from dpscale.tables.sketch import WARNING, sketch
 
 
@@ -82,6 +83,21 @@ def test_texts_that_are_not_utf8_are_left_out(tmp_path):
     text, domain = draft(tmp_path)
     assert domain.names == ("a",)
     assert "not UTF-8" in text
+
+
+def test_a_nasty_csv_is_explained(tmp_path):
+    lines = [f"{n};{'unknown' if n % 40 == 0 else n};{n % 28 + 1}.0{n % 9 + 1}.2024;P{n % 150}" for n in range(400)]
+    (tmp_path / "x.csv").write_text("\n".join(["number;age;day;person", *lines]))
+    with pytest.raises(dp.DataError, match="say --delimiter ';' here, and delimiter in"):
+        sketch(str(tmp_path))
+    text = sketch(str(tmp_path), Dialect(";"))
+    told = tomllib.loads(text)["attributes"]
+    assert (told["age"]["kind"], told["age"]["unparsable"]) == ("integer", "category")
+    assert "# left out: 'day' (days that are not written as 2025-01-31" in text
+    assert "# left out: 'number' (an id" in text
+    assert told["person"]["kind"] == "text-prefix"
+    domain = dp.Domain.from_dict({"attributes": told})
+    assert dp.count_marginals(dp.Table.open(tmp_path, domain, dialect=Dialect(";")), [("age",)])["age",].sum() == 400
 
 
 @settings(max_examples=60, deadline=None)

@@ -27,7 +27,15 @@ def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = si
 
     job = write_demo(folder)
     release = run(job, folder / "run", scheduler=scheduler, progress=progress)
-    return outcome(release, shlex.quote(_near(sys.argv[0])) if os.sep in sys.argv[0] else "dpscale")
+    return outcome(release, _command())
+
+
+def _command() -> str:
+    """How dpscale was called, as one would type it again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{shlex.quote(_near(sys.executable))} -m dpscale"
+    return shlex.quote(_near(str(called))) if os.sep in sys.argv[0] else "dpscale"
 
 
 def write_demo(folder: Path) -> Path:

@@ -1,0 +1,70 @@
+"""Answer files with intervals of the level that the job names, each by itself or all of a set at once."""
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.errors import JobError
+from tests.stages.small import table, write_job, write_table
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory):
+    """The same noise with three kinds of intervals."""
+    place = tmp_path_factory.mktemp("intervals")
+    write_table(place / "data", table())
+    asked = {"plain": {}, "level": {"level": 0.5}, "joint": {"level": 0.9, "joint": True}}
+    return {
+        name: dp.run(write_job(place, f"{name}.toml", output=output), place / name) for name, output in asked.items()
+    }
+
+
+def read(release, names):
+    answers = pd.read_parquet(release.path / "answers" / f"marginal-{len(names)}")
+    mine = [answers[f"attribute_{axis}"] == name for axis, name in enumerate(names, 1)]
+    return answers[pd.concat(mine, axis=1).all(axis=1)].reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "joint"), [("plain", 0.95, False), ("level", 0.5, False), ("joint", 0.9, True)]
+)
+def test_files_hold_the_intervals_of_the_release_s_own_table(releases, name, level, joint):
+    found = read(releases[name], ("age", "sex"))
+    told = releases[name].table(("age", "sex"), level=level, joint=joint)
+    for column in ("estimate", "low", "high"):
+        assert found[column].to_numpy() == pytest.approx(told[column].to_numpy())
+
+
+def test_widths_follow_the_level(releases):
+    found = {name: read(release, ("age", "sex")).iloc[0] for name, release in releases.items()}
+    widths = {name: (row["high"] - row["low"]) / row["std_error"] for name, row in found.items()}
+    assert widths["level"] == pytest.approx(2 * 0.67449, rel=1e-4)
+    assert widths["joint"] > widths["plain"] > widths["level"]
+
+
+def test_the_schema_says_which_intervals_they_are(releases):
+    schemas = {name: pq.read_schema(next(release.path.glob("answers/marginal-2/*.parquet")))
+               for name, release in releases.items()}  # fmt: skip
+    assert b"intervals" not in schemas["plain"].metadata
+    assert b"95 %" in schemas["plain"].field("low").metadata[b"description"]
+    assert schemas["joint"].metadata[b"intervals"].endswith(b"probability 0.9, all of an attribute set's together")
+    assert schemas["level"].field("high").metadata[b"description"].endswith(b"probability 0.5, each by itself")
+    assert schemas["joint"].names == schemas["plain"].names
+
+
+@pytest.mark.parametrize("change", [{"mechanism": {"name": "aim-grem"}}, {"reconstruct": {"method": "maxent"}}])
+def test_joint_intervals_need_errors_that_follow_from_noise(tmp_path, change):
+    with pytest.raises(JobError, match=r"output.joint: .* estimates; it takes least squares"):
+        dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sets_of_too_many_queries_are_refused_before_anything_is_made(tmp_path):
+    job = write_job(tmp_path, output={"joint": True})
+    (tmp_path / "domain.toml").write_text(
+        'attributes.age = {kind = "coded", size = 400}\nattributes.sex = {kind = "coded", size = 300}\n'
+    )
+    with pytest.raises(JobError, match="120,000 queries of family marginal over age, sex"):
+        dp.run(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
