@@ -193,3 +193,21 @@ def scale_back(table: Array, wanted: Array) -> float:
             for k in range(depth):
                 table[i, j, k] *= has[j, k]
     return moved
+
+
+@compiled("float64[:, ::1](float64[:, ::1], int64)")
+def windows(values: Array, reach: int) -> Array:
+    """Of every cell of a table the sum of those up to `reach` away along both axes, itself left out."""
+    rows, columns = values.shape
+    down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
+    sums = np.empty((rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            down[i + 1, j] = down[i, j] + values[i, j]
+    for i in range(rows):
+        first, last = max(i - reach, 0), min(i + reach + 1, rows)
+        for j in range(columns):
+            across[j + 1] = across[j] + (down[last, j] - down[first, j])
+        for j in range(columns):
+            sums[i, j] = across[min(j + reach + 1, columns)] - across[max(j - reach, 0)] - values[i, j]
+    return sums

@@ -163,7 +163,7 @@ def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
     assert (shrunk >= 0).all()
 
 
-@pytest.mark.parametrize("shape", [(7,), (6, 9), (1, 5)])
+@pytest.mark.parametrize("shape", [(7, 1), (6, 9), (1, 5)])
 def test_neighbours_expect_what_a_window_without_the_cell_says(shape):
     rng = np.random.default_rng(1)
     reference, deviation = rng.gamma(2.0, 20.0, size=shape), 15.0
