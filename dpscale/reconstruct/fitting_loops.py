@@ -195,6 +195,30 @@ def scale_back(table: Array, wanted: Array) -> float:
     return moved
 
 
+@compiled("float64(float64[:, :, ::1], int64[::1], float64[:, ::1], float64[:, ::1], float64[:, ::1], int64, float64)")
+def fit_triple(
+    table: Array, order: NDArray[np.int64], front: Array, sides: Array, back: Array, rounds: int, tolerance: float
+) -> float:
+    """Proportional fitting of a triple to pairs inside it, in place; how far the last round was at the most.
+
+    `order`: which margins, by 0 for (i, j), 1 for (i, k), 2 for (j, k); of the others nothing is looked at.
+    """
+    farthest = 0.0
+    for _ in range(rounds):
+        farthest = 0.0
+        for margin in order:
+            if margin == 0:
+                moved = scale_front(table, front)
+            elif margin == 1:
+                moved = scale_sides(table, sides)
+            else:
+                moved = scale_back(table, back)
+            farthest = max(farthest, moved)
+        if farthest <= tolerance:
+            break
+    return farthest
+
+
 @compiled("float64[:, ::1](float64[:, ::1], int64)")
 def windows(values: Array, reach: int) -> Array:
     """Of every cell of a table the sum of those up to `reach` away along both axes, itself left out."""

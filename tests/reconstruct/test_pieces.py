@@ -60,7 +60,10 @@ def fit_by_numpy(table, margins, rounds):
     return table
 
 
-@pytest.mark.parametrize("sets", [[(0,), (1,)], [(0, 1), (1, 2)], [(0, 1), (0, 2), (1, 2)], [(0, 1, 2), (1, 3)]])
+@pytest.mark.parametrize("sets", [
+    [(0,), (1,)], [(0, 1), (1, 2)], [(0, 1), (0, 2), (1, 2)], [(0, 1, 2), (1, 3)], [(0,), (2,), (0, 1), (1, 2)],
+    [(0, 2), (1,)], [(1, 2)],
+])  # fmt: skip
 def test_compiled_fits_are_those_of_numpy(sets):
     rng = np.random.default_rng(0)
     shape = (4, 5, 3, 2)[: max(axis for axes in sets for axis in axes) + 1]
