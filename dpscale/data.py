@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -29,43 +29,16 @@ def _address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-class Hop(Settings):
-    """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
+class Filed(Settings):
+    """How a table's files are written, and which of their rows are there."""
 
     path: Address
-    key: str
-    unit: str
-
-
-class Data(Settings):
-    """Where the records are and what one privacy unit is."""
-
-    path: Address
-    domain: str
-    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
-    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
-    snapshot: Literal["content", "footers"] = "content"
-    unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
-    unit_through: list[Hop] | None = None
-    links: bool | None = None
     delimiter: str | None = None
     encoding: str | None = None
     null_values: list[str] | None = None
     header: bool | None = None
     names: list[str] | None = None
     where: str | None = None
-    format: Literal["delta", "iceberg"] | None = None
-    version: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="after")
-    def _both(self) -> Data:
-        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
-            raise ValueError("privacy_unit and max_rows_per_unit go together")
-        if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
-            raise ValueError("unit_nulls and unit_through go with privacy_unit")
-        if self.version is not None and self.format is None:
-            raise ValueError("version goes with format")
-        return self
 
     @field_validator("delimiter")
     @classmethod
@@ -96,7 +69,7 @@ class Data(Settings):
             raise ValueError(JobError(error.field, error.got, error.takes, error.remedy)) from None
 
     @model_validator(mode="after")
-    def _named(self) -> Data:
+    def _named(self) -> Filed:
         """Names are of files without a header, and they have to have them."""
         if (self.header is False) != (self.names is not None):
             raise ValueError("header = false and names go together")
@@ -111,14 +84,55 @@ class Data(Settings):
         return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()))
 
     @property
-    def rows(self) -> Where:
+    def matching(self) -> Where:
         """Which rows are there."""
         return read_where(self.where) if self.where else EVERYTHING
 
     @property
     def origin(self) -> Origin:
         """How they are kept, and which rows of them are there."""
-        return Origin(bool(self.links), self.dialect, self.rows, self.format or "", self.version)
+        return Origin(dialect=self.dialect, where=self.matching)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is said beside the path, as a job file has it."""
+        return self.model_dump(include=set(Filed.model_fields) - {"path"}, exclude_none=True)
+
+
+class Hop(Filed):
+    """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
+
+    key: str
+    unit: str
+
+
+class Data(Filed):
+    """Where the records are and what one privacy unit is."""
+
+    domain: str
+    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
+    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
+    snapshot: Literal["content", "footers"] = "content"
+    unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
+    unit_through: list[Hop] | None = None
+    links: bool | None = None
+    format: Literal["delta", "iceberg"] | None = None
+    version: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Data:
+        if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
+            raise ValueError("privacy_unit and max_rows_per_unit go together")
+        if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
+            raise ValueError("unit_nulls and unit_through go with privacy_unit")
+        if self.version is not None and self.format is None:
+            raise ValueError("version goes with format")
+        return self
+
+    @property
+    def origin(self) -> Origin:
+        """How they are kept, and which rows of them are there."""
+        return Origin(bool(self.links), self.dialect, self.matching, self.format or "", self.version)
 
     @property
     def protects(self) -> Protection:

@@ -216,8 +216,9 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
     unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]  # a slip makes what is meant missing
     fault = (unknown or error.errors())[0]
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
-    if isinstance(refused, JobError):  # a validator's own sentence
-        return refused
+    if isinstance(refused, JobError):  # a validator's own sentence, which knows no table's name
+        table = ".".join(map(str, fault["loc"][:2])) if fault["loc"][0] == "tables" else "data"
+        return JobError(refused.field.replace("data", table, 1), refused.got, refused.takes, refused.remedy)
     named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]
     where = ".".join(named) or "job"
     if fault["type"] == "extra_forbidden":

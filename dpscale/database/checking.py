@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import DatabaseJob, LinkSection
-from dpscale.database.linking import NO_DOMAIN
+from dpscale.database.opened import Files, opened
 from dpscale.database.whom import Whom, whom
 from dpscale.engine import Engine
-from dpscale.tables import Table
 from dpscale.tables.links import key_rows
 from dpscale.tables.through import places
 from dpscale.tables.unit_ids import Words
@@ -43,8 +42,8 @@ def check(job: DatabaseJob, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _read(engine: Engine, path: str, keys: Sequence[Columns]) -> tuple[int, Keys]:
-    parts = Table.open(path, NO_DOMAIN).split().partitions
+def _read(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, Keys]:
+    parts = opened(files).partitions
     found = engine.map(key_rows, [(part, keys) for part in parts], "keys")
     rows, each = zip(*found, strict=True)
     whole = [tuple(np.concatenate(one) for one in zip(*own, strict=True)) for own in zip(*each, strict=True)]
@@ -54,7 +53,7 @@ def _read(engine: Engine, path: str, keys: Sequence[Columns]) -> tuple[int, Keys
 def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
     """What is told of a table, and its keys, each once."""
     one, key = job.tables[name], job.key(name)
-    rows, keys = _read(engine, one.path, [key] if key else [])
+    rows, keys = _read(engine, one, [key] if key else [])
     told = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
     if not key:
         return told, np.empty((0, 2), np.uint64)
@@ -68,8 +67,8 @@ def _link(
 ) -> dict[str, Any]:
     """Of the rows that hold the links' ends: a table of pairs, or the child's own."""
     first, second = job.ends(link)
-    path, columns = (job.tables[link.child].path, [first]) if link.via is None else (link.via, [first, second])
-    rows, keys = _read(engine, path, columns)
+    files: Files = link.via or job.tables[link.child]
+    rows, keys = _read(engine, files, [first, second] if link.via else [first])
     has = np.logical_and.reduce([has for _, has in keys])
     ends = [places(known[name], words[has]) for name, (words, _) in zip((link.parent, link.child), keys, strict=False)]
     there = np.logical_and.reduce([end >= 0 for end in ends])

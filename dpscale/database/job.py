@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from dpscale.data import Address
+from dpscale.data import Address, Filed
 from dpscale.domain import Domain
 from dpscale.errors import JobError
 from dpscale.faults import Settings, check_texts
@@ -29,10 +29,9 @@ MOST_DEGREE, MOST_ROUNDS = 10, 1000
 LEAST_PRIVATE = 1e-9
 
 
-class TableSection(Named):
+class TableSection(Filed, Named):
     """A table: where it is, its key, and how its share of the budget is spent. Other keys are the mechanism's."""
 
-    path: Address
     domain: str
     key: Key | None = None
     public: bool = False

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.database.job import DatabaseJob, LinkSection
+from dpscale.database.opened import NO_DOMAIN, Files, opened
 from dpscale.database.whom import Whom
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -17,7 +18,6 @@ from dpscale.relational.cross import Cross
 from dpscale.relational.features import Features
 from dpscale.relational.siblings import Tables, sibling_sums
 from dpscale.relational.sides import Side
-from dpscale.tables import Table
 from dpscale.tables.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.tables.table import Partition
 from dpscale.tables.through import Through
@@ -25,7 +25,6 @@ from dpscale.tables.unit_ids import Words, one_family
 
 Integers = NDArray[np.int64]
 Columns = tuple[str, ...]
-NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
 NO_KEYS = np.empty((0, 2), np.uint64)
 
 
@@ -171,21 +170,18 @@ def _coded(
     engine: Engine, job: DatabaseJob, name: str, keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
-    found = engine.map(
-        coded_rows, [(domain, part, domain.names, keys) for part in _parts(section.path, domain)], "keys"
-    )
+    found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in _parts(section, domain)], "keys")
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
 
 
 def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
-    found = engine.map(link_ends, [(part, ends, link.nulls) for part in _parts(link.via)], "links")
+    found = engine.map(link_ends, [(part, ends, link.nulls) for part in _parts(link.via or "")], "links")
     return [np.concatenate(one) for one in zip(*found, strict=True)]
 
 
-def _parts(path: str | None, domain: Domain | None = None) -> tuple[Partition, ...]:
-    assert path is not None
-    return Table.open(path, domain or NO_DOMAIN).split().partitions
+def _parts(files: Files, domain: Domain = NO_DOMAIN) -> tuple[Partition, ...]:
+    return opened(files, domain).partitions
 
 
 def _once(at: Integers) -> NDArray[np.bool_]:
@@ -220,20 +216,20 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
 def _check_families(engine: Engine, job: DatabaseJob, link: LinkSection) -> None:
     """DataError where keys of the two ends cannot be compared, as numbers and times."""
     first, second = job.ends(link)
-    pairs = [(job.tables[link.parent].path, job.key(link.parent))]
+    pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
     if link.via is None:
-        pairs.append((job.tables[link.child].path, first))
+        pairs.append((job.tables[link.child], first))
     else:
         pairs.append((link.via, first))
-    for columns in zip(*(_families(engine, path, keys) for path, keys in pairs), strict=True):
+    for columns in zip(*(_families(engine, *one) for one in pairs), strict=True):
         one_family({name for own in columns for name in own}, ", ".join(first))
     if link.via is not None:
-        ends = [(job.tables[link.child].path, job.key(link.child)), (link.via, second)]
-        for columns in zip(*(_families(engine, path, keys) for path, keys in ends), strict=True):
+        ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
+        for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
             one_family({name for own in columns for name in own}, ", ".join(second))
 
 
-def _families(engine: Engine, path: str, columns: Columns) -> list[set[str]]:
+def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
     """Of every key column the families of its files."""
-    found = engine.map(key_families, [(part, columns) for part in _parts(path)], "keys")
+    found = engine.map(key_families, [(part, columns) for part in _parts(files)], "keys")
     return [set(own) for own in zip(*found, strict=True)]

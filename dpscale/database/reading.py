@@ -7,6 +7,7 @@ import json
 
 from dpscale.database.counted import with_counts
 from dpscale.database.linking import ExactLinks, keyed, read_links
+from dpscale.database.opened import opened
 from dpscale.database.run import DatabaseRun
 from dpscale.engine import Engine
 from dpscale.errors import DataError
@@ -29,8 +30,8 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
 
 def files_of(run: DatabaseRun) -> list[Table]:
     """All tables that links are read from."""
-    paths = [one.path for one in run.job.tables.values()] + [one.via for one in run.job.link if one.via]
-    return [Table.open(path, next(iter(run.job.domains.values()))) for path in paths]
+    tables = [opened(one, run.job.domains[name]) for name, one in run.job.tables.items()]
+    return tables + [opened(one.via) for one in run.job.link if one.via]
 
 
 def stamped(run: DatabaseRun) -> list[Stamps]:

@@ -30,7 +30,7 @@ class Sides:
     def __post_init__(self) -> None:
         tables, job = self.run.tables, self.run.job
         self.public = {
-            name: public_table(job.tables[name].path, one) for name, one in job.domains.items() if name not in tables
+            name: public_table(job.tables[name], one) for name, one in job.domains.items() if name not in tables
         }
         self.codes = {name: codes for name, (codes, _) in self.public.items()}
         self.codes |= {name: synthetic_codes(table) for name, table in tables.items()}

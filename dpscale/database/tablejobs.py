@@ -20,7 +20,7 @@ def table_job(job: DatabaseJob, protects: Whom, name: str, folder: Path) -> Job:
     degree = min(DEGREE, len(job.domains[name].names))
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
     content = {
-        "data": {"path": one.path, "domain": one.domain, **_unit(job, protects, name)},
+        "data": {"path": one.path, "domain": one.domain, **one.said, **_unit(job, protects, name)},
         "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
         "workload": workload or [{"family": "marginal", "degree": degree}],
         "mechanism": {"name": one.mechanism, **one.given},
@@ -44,11 +44,12 @@ def _unit(job: DatabaseJob, whom: Whom, name: str) -> dict[str, Any]:
     return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def _hops(job: DatabaseJob, whom: Whom, link: LinkSection | None) -> list[dict[str, str]]:
+def _hops(job: DatabaseJob, whom: Whom, link: LinkSection | None) -> list[dict[str, Any]]:
     """The tables between a child and the root."""
     hops = []
     while link is not None and (above := whom.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
-        hops.append({"path": job.tables[link.parent].path, "key": key, "unit": unit})
+        table = job.tables[link.parent]
+        hops.append({"path": table.path, "key": key, "unit": unit, **table.said})
         link = above
     return hops

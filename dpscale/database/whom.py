@@ -55,6 +55,9 @@ def _replaced(job: DatabaseJob) -> Whom:
     if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
         raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
                        "leave it out: a key that two rows have is refused then")  # fmt: skip
+    if filtered := next((name for name, one in job.tables.items() if one.where and not one.public), None):
+        raise JobError(f"tables.{filtered}.where", "a filter, where one row is replaced", "all rows of a private table",
+                       'leave it out, or protect the parent: a row that is replaced could come and go')  # fmt: skip
     if counting := next((link for link in job.link if link.counts), None):
         raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
                        "leave it out: a row that is replaced changes how many links other rows have")  # fmt: skip

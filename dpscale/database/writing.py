@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.database.job import DatabaseJob, LinkSection
+from dpscale.database.job import DatabaseJob, LinkSection, TableSection
+from dpscale.database.opened import opened
 from dpscale.database.run import DatabaseRun
 from dpscale.domain import Domain
 from dpscale.errors import DataError
 from dpscale.storage.files import read_text, write_whole, writing
-from dpscale.tables import Table
 from dpscale.tables.count import encode_batch
 from dpscale.tables.links import key_words
 from dpscale.tables.numbers import is_text
@@ -30,19 +30,19 @@ PART_ROWS = 1 << 20
 Keys = Mapping[str, list[Any]]
 
 
-def public_table(path: str, domain: Domain) -> tuple[NDArray[np.int32], Any]:
+def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int32], Any]:
     """(rows, attributes) of a public table, and its rows as they are, without those that the domain file drops."""
     import pyarrow as pa
 
     found, kept = [np.empty((0, len(domain.names)), np.int32)], []
-    for partition in Table.open(path, domain).partitions:
+    for partition in opened(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
             codes, gone = encode_batch(domain, batch, domain.names)
             stays = np.ones(codes.shape[1], np.bool_) if gone is None else ~gone
             found.append(codes.T[stays].astype(np.int32))
             kept.append(pa.table(dict(batch)).filter(pa.array(stays)))
     if not kept:
-        raise DataError(path, "no rows", "the rows of a public table", "fill it, or leave it and its links out")
+        raise DataError(section.path, "no rows", "the rows of a public table", "fill it, or leave it and its links out")
     return np.concatenate(found), pa.concat_tables(kept, promote_options="permissive")
 
 
@@ -50,7 +50,7 @@ def check_public(job: DatabaseJob) -> None:
     """DataError for a public table whose rows links could not name: it is released as it is."""
     for name, one in job.tables.items():
         if one.public and (key := job.key(name)):
-            rows = public_table(one.path, job.domains[name])[1]
+            rows = public_table(one, job.domains[name])[1]
             words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
             if not has.all() or len(np.unique(words, axis=0)) < len(words):
                 raise DataError(f"tables.{name}.key", "a null, or a key that two rows have",
@@ -86,7 +86,7 @@ def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
     columns, table = run.job.key(name), run.tables[name]
     if not columns:
         return []
-    first = Table.open(table.job.data.path, table.domain).partitions[0]
+    first = opened(run.job.tables[name], table.domain).partitions[0]
     numbers = np.arange(rows, dtype=np.int64)
     if first.is_csv or not is_text(first.kind(columns[0])):
         return [pa.array(numbers)]

@@ -74,6 +74,10 @@ class Engine(ABC):
     def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Handles of values that this process has, for tasks that need them more than once."""
 
+    def shared(self, value: Any, label: str = "send") -> Any:
+        """What stands for one value in the items of many tasks: itself, or a handle."""
+        return value
+
     @abstractmethod
     def scratch(self) -> AbstractContextManager[Use]:
         """A use of files that tasks write and read, until its end."""

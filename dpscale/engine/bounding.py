@@ -22,7 +22,6 @@ from dpscale.tables.unit_ids import one_family
 from dpscale.tables.unit_shards import ROW_BYTES, Dealing, Shard, deal
 from dpscale.tables.units import buckets, decided, marked, survey, taken
 
-NO_DOMAIN = Domain({"keys": 2})  # of files that are read by their keys alone
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
 LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
 SEGMENT_BYTES = 192  # of a row while a segment is made: what waits, put together, dealt, and sealed
@@ -113,13 +112,12 @@ def handed(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
     return dict(zip(dropped, engine.sent(list(dropped.values()), "units"), strict=True))
 
 
-def read_through(engine: Engine, hops: Sequence[tuple[str, str, str]]) -> Through:
-    """Whose ids are, through tables given by their path, their key, and the column of what that belongs to."""
+def read_through(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
+    """Whose ids are, through tables with their key, and the column of what that belongs to."""
     return composed([_hop(engine, *hop) for hop in hops])
 
 
-def _hop(engine: Engine, path: str, key: str, unit: str) -> Through:
-    partitions = Table.open(path, NO_DOMAIN).split().partitions
-    found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in partitions], "units")
+def _hop(engine: Engine, table: Table, key: str, unit: str) -> Through:
+    found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in table.partitions], "units")
     words, units = (np.concatenate(own) for own in zip(*found, strict=True))
     return Through.made(words, units)

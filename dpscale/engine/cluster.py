@@ -20,11 +20,12 @@ from typing import Any
 from dpscale.discreet import accepted
 from dpscale.engine import checks
 from dpscale.engine.base import Engine, Progress, silent, spread
-from dpscale.engine.batches import Batch, Batches, message_of
+from dpscale.engine.batches import Batches, message_of
 from dpscale.engine.connect import await_worker
 from dpscale.engine.discretion import Discreet
-from dpscale.engine.graphs import Graph, calls, exchanges, sums
-from dpscale.engine.watch import Watch, dependable, lost_scheduler
+from dpscale.engine.graphs import Graph, calls, exchanges, literal, sums
+from dpscale.engine.parcels import batch_graph, call_graphs, cut, deliveries, dumped, fetched, joined
+from dpscale.engine.watch import Watch, dependable, lost_scheduler, settle
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -32,6 +33,7 @@ RETRIES = 3
 MOST_TASKS = 4000  # of a map, on the scheduler at once
 A_THREAD, LEAST_TASKS = 4, 32
 FRESH_SECONDS = 1.0  # for which an answer about threads will do where it decides nothing but sizes
+SMALL = 1 << 18  # bytes that go along with every task that needs them
 RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
 
 
@@ -90,19 +92,28 @@ class ClusterEngine(Engine):
         pending: dict[Any, int] = {}
         try:
             while batches.left or pending:
-                if batches.left and len(pending) <= window // 2:
-                    graph, handles = _batch_graph(function, batches, window - len(pending), name)
+                while batches.left and len(pending) <= window // 2:
+                    graph, handles = batch_graph(function, batches, window - len(pending), name, self.sent)
                     futures = self._submit(graph, list(graph), resources, later=handles)
                     pending.update({future: future.key[1] for future in futures})
                     watch.add(futures)
-                ended = watch.next()
-                yield from zip([pending[future] for future in ended], watch.gather(ended), strict=True)
-                for future in ended:
-                    del pending[future]
-                    future.release()
+                    settle(self.client) if len(pending) < window else None
+                for ended in deliveries(watch.next()):
+                    yield from zip(
+                        [pending[future] for future in ended], fetched(ended, watch.gather, self._one), strict=True
+                    )
+                    for future in ended:
+                        del pending[future]
+                        future.release()
         finally:
             for future in pending:
                 future.release()
+
+    def _one(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What one small task gives."""
+        key, watch = (self._named("fetch"), 0), Watch(self.client)
+        watch.add(self._submit({key: (Discreet(function), *map(literal, arguments))}, [key], None, later=True))
+        return watch.gather(watch.next())[0]
 
     def reduce(
         self,
@@ -115,7 +126,7 @@ class ClusterEngine(Engine):
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
         graph, _, roots = sums(function, items, parts, self._kinds(label), whole)
-        handles = self._kept(graph, roots, label, memory)
+        handles = self._kept([(graph, roots)], label, memory)
         self.map(_nothing, [(handle,) for handle in handles[:1]], "check")  # a refusal is in every part
         return handles
 
@@ -124,8 +135,9 @@ class ClusterEngine(Engine):
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
         """function(*item) for every item, left on the worker that made it: a future each, when all are done."""
-        graph = calls(function, list(items), self._named(label))
-        return self._kept(graph, list(graph), label, memory)
+        with dependable(self.client, label):
+            graphs = call_graphs(Discreet(function), list(items), self._named(label), self.sent)
+        return self._kept([(graph, list(graph)) for graph in graphs], label, memory)
 
     def exchange(
         self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
@@ -153,7 +165,7 @@ class ClusterEngine(Engine):
         graph, keys = exchanges(take, kept, join, numbers, named)
         futures, watch = self._submit(graph, keys, None), Watch(self.client)
         watch.add(futures)
-        for _ in _ended(watch, len(futures)):
+        for _ in watch.all(len(futures)):
             pass
         return watch.gather(futures)
 
@@ -161,8 +173,15 @@ class ClusterEngine(Engine):
         """Futures of values that tasks give back, so that one lost with its worker is sent again; a few at a time."""
         handles: list[Any] = []
         while len(handles) < len(values):
-            handles += self.keep(_itself, [(value,) for value in message_of(values[len(handles) :])], label)
+            items = [(value,) for value in message_of(values[len(handles) :])]
+            graph = calls(_itself, items, self._named(label))
+            handles += self._kept([(graph, list(graph))], label, None)
         return handles
+
+    def shared(self, value: Any, label: str = "send") -> Any:
+        """The value, or where that is large a future of it: it goes to the scheduler once, and in pieces."""
+        data = dumped(value)
+        return value if len(data) <= SMALL else self.keep(joined, [tuple(self.sent(cut(data), label))], label)[0]
 
     @contextmanager
     def scratch(self) -> Iterator[Use]:
@@ -174,14 +193,17 @@ class ClusterEngine(Engine):
             with suppress(Exception):  # the scheduler is lost, and its workers let go of all
                 self.client.run(end, use, on_error="ignore")
 
-    def _kept(self, graph: Graph, keys: list[Any], label: str, memory: int | None) -> list[Any]:
+    def _kept(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
         with dependable(self.client, label), _waiting():
             self._check_new()
-            handles = self._submit(graph, keys, self._resources(memory))
-            watch = Watch(self.client)
+            resources, watch = self._resources(memory), Watch(self.client)
+            handles: list[Any] = []
+            for graph, keys in graphs:
+                settle(self.client) if handles else None
+                handles += self._submit(graph, keys, resources)
             watch.add(handles)
-            for done in _ended(watch, len(keys)):
-                self.progress(label, done, len(keys))
+            for done in watch.all(len(handles)):
+                self.progress(label, done, len(handles))
         return handles
 
     def _submit(
@@ -247,40 +269,12 @@ class ClusterEngine(Engine):
             self.client.close()
 
 
-def _batch_graph(function: Discreet, batches: Batches, most: int, name: str) -> tuple[Graph, bool]:
-    """Up to so many batches, keyed by where each starts, and whether they use handles up."""
-    graph: Graph = {}
-    handles = False
-    while batches.left and len(graph) < most:
-        start, items = batches.take()
-        batch = Batch(function, items)
-        graph[name, start] = (batch, *batch.handles)
-        handles = handles or bool(batch.handles)
-    return graph, handles
-
-
-def _ended(watch: Watch, count: int) -> Iterator[int]:
-    """How many of so many futures have ended, as they do; raises what one failed with."""
-    done = 0
-    while done < count:
-        for future in watch.next():
-            _raise_failed(future)
-            done += 1
-        yield done
-
-
 def _itself(value: Any) -> Any:
     return value
 
 
 def _nothing(result: Any) -> None:
     """What is told of an array: that it is there."""
-
-
-def _raise_failed(future: Any) -> None:
-    """Raise what a future failed with, with the places in the code."""
-    if future.status != "finished":
-        future.result()
 
 
 @contextmanager

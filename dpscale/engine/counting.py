@@ -203,10 +203,11 @@ def run_pass(
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
         items = _by_rows(one, groups, cover, _wanted(one, cover, rows))
+    told = {asked: engine.shared(asked, "count") for _, asked in items}
     tasks = []
-    for group, program, mine in items:
+    for group, asked in items:
         own = [part for part in group if part in (dropped or {})]
-        tasks.append((one.shards, group, tuple(checked), program, mine, own, *((dropped or {})[part] for part in own)))
+        tasks.append((told[asked], group, tuple(checked), own, *((dropped or {})[part] for part in own)))
     return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, one.whole)
 
 
@@ -220,7 +221,17 @@ def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: floa
     return min(workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows
 
 
-Item = tuple[tuple[Partition, ...], Program, tuple[int, int]]
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a task counts: of so many shards those from `first` on, by their program."""
+
+    first: int
+    of: int
+    shards: tuple[Layout, ...]
+    program: Program
+
+
+Item = tuple[tuple[Partition, ...], Asked]
 
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
@@ -230,8 +241,8 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
     finer = [part for group in groups for part in _cut(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    program = Program.of(cover)
-    return [(group, program, (0, len(one.shards))) for group in finer]
+    asked = Asked(0, len(one.shards), one.shards, Program.of(cover))
+    return [(group, asked) for group in finer]
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
@@ -241,8 +252,9 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
     items: list[Item] = []
     for first, end in pairwise([*cuts, len(one.shards)]):
-        program = Program.of(replace(one, shards=one.shards[first:end]).cover(rows))
-        items.append((everything, program, (first, end)))
+        shards = one.shards[first:end]
+        program = Program.of(replace(one, shards=shards).cover(rows))
+        items.append((everything, Asked(first, len(one.shards), shards, program)))
     return items
 
 
@@ -253,24 +265,18 @@ def _cut(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...
 
 
 def count_shards(
-    shards: Sequence[Layout],
+    asked: Asked,
     partitions: Sequence[Partition],
     checked: Sequence[str],
-    program: Program,
-    mine: tuple[int, int],
     bounded: Sequence[Partition] = (),
     *dropped: Marked,
 ) -> list[Counts | None]:
-    """Count the shards from mine[0] to mine[1], whose sets are the program's, in one reading; None for the others.
+    """Count the shards that are asked in one reading; None for the others.
 
     `dropped`: the rows of the `bounded` partitions that do not count.
     """
     without = dict(zip(bounded, dropped, strict=True))
-    flat = count_by(program, shards[0].domain, partitions, checked, without)
-    counts: list[Counts | None] = [None] * len(shards)
-    start = 0
-    for number in range(*mine):
-        end = start + int(shards[number].offsets[-1])
-        counts[number] = flat[start:end]
-        start = end
-    return counts
+    flat = count_by(asked.program, asked.shards[0].domain, partitions, checked, without)
+    ends = np.cumsum([0, *(shard.offsets[-1] for shard in asked.shards)])
+    mine = [flat[start:end] for start, end in pairwise(ends.tolist())]
+    return [None] * asked.first + mine + [None] * (asked.of - asked.first - len(mine))

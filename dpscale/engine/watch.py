@@ -55,6 +55,16 @@ class Watch:
             ended.append(self._ended.get())
         return ended
 
+    def all(self, count: int) -> Iterator[int]:
+        """How many of so many futures have ended, as they do; raises what one failed with."""
+        done = 0
+        while done < count:
+            for future in self.next():
+                if future.status != "finished":
+                    future.result()  # raises, with the places in the code
+                done += 1
+            yield done
+
     def _wait(self) -> Any:
         while True:
             try:
@@ -87,6 +97,17 @@ class Watch:
         self._since = monotonic() if self._since is None else self._since
         if monotonic() - self._since > self._patience:
             raise no_workers(self._patience)
+
+
+def settle(client: Any) -> None:
+    """Wait until what was sent last has left: Dask puts messages together that follow each other at once."""
+
+    async def left() -> None:
+        until = monotonic() + POLL_SECONDS
+        while getattr(client.scheduler_comm, "buffer", None) and monotonic() < until:
+            await asyncio.sleep(0.001)
+
+    asyncio.run_coroutine_threadsafe(left(), client.loop.asyncio_loop).result()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -128,4 +129,4 @@ class Plan:
     @cached_property
     def largest(self) -> AttributeSet:
         """The largest attribute set that will be counted."""
-        return max(self.counted, key=self.domain.cells)
+        return max(zip(self.domain.cells_each(self.counted), self.counted, strict=True), key=itemgetter(0))[1]

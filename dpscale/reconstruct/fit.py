@@ -6,7 +6,7 @@ what nearly all targets are, have compiled loops (`fitting_loops`); other shapes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Margin = tuple[tuple[int, ...], Array]
 LEAST = 1e-9
+PAIRS = ((0, 1), (0, 2), (1, 2))  # of three axes
+NOTHING = np.empty((0, 0))
 
 
 def proportional_fit(table: Array, margins: Sequence[Margin], rounds: int, tolerance: float) -> Array:
@@ -34,22 +36,35 @@ def fit_in_place(table: Array, margins: Sequence[Margin], rounds: int, tolerance
 
         fitting_loops.fit_pair(table, margins[0][1], margins[1][1], rounds, tolerance)
         return
-    for _ in range(rounds if len(margins) > 1 else min(rounds, len(margins))):
+    rounds = rounds if len(margins) > 1 else min(rounds, len(margins))
+    singles = [margin for margin in margins if len(margin[0]) == 1]
+    if table.ndim == 3 and all(len(axes) == 2 for axes, _ in margins[len(singles) :]):
+        _fit_triple(table, singles, dict(margins[len(singles) :]), rounds, tolerance)
+        return
+    for _ in range(rounds):
         if max([_scaled(table, axes, wanted) for axes, wanted in margins]) <= tolerance:
+            break
+
+
+def _fit_triple(
+    table: Array, singles: Sequence[Margin], pairs: Mapping[tuple[int, ...], Array], rounds: int, tolerance: float
+) -> None:
+    """Of three attributes to 1-ways and then to pairs."""
+    from dpscale.reconstruct import fitting_loops
+
+    order = np.array([PAIRS.index(axes) for axes in pairs], np.int64)
+    wanted = [pairs.get(axes, NOTHING) for axes in PAIRS]
+    if not singles:
+        fitting_loops.fit_triple(table, order, *wanted, rounds, tolerance)
+        return
+    for _ in range(rounds):
+        moved = max([_scaled(table, axes, one) for axes, one in singles])
+        if max(moved, fitting_loops.fit_triple(table, order, *wanted, 1, tolerance)) <= tolerance:
             break
 
 
 def _scaled(table: Array, axes: tuple[int, ...], wanted: Array) -> float:
     """Scale to one margin; returns how far it was, in L1."""
-    if table.ndim == 3 and len(axes) == 2:
-        from dpscale.reconstruct import fitting_loops
-
-        scale = {
-            (0, 1): fitting_loops.scale_front,
-            (0, 2): fitting_loops.scale_sides,
-            (1, 2): fitting_loops.scale_back,
-        }[axes]
-        return float(scale(table, wanted))
     has = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
     moved = float(np.abs(has - wanted).sum())
     table *= (wanted / np.maximum(has, LEAST)).reshape([n if axis in axes else 1 for axis, n in enumerate(table.shape)])

@@ -193,3 +193,45 @@ def scale_back(table: Array, wanted: Array) -> float:
             for k in range(depth):
                 table[i, j, k] *= has[j, k]
     return moved
+
+
+@compiled("float64(float64[:, :, ::1], int64[::1], float64[:, ::1], float64[:, ::1], float64[:, ::1], int64, float64)")
+def fit_triple(
+    table: Array, order: NDArray[np.int64], front: Array, sides: Array, back: Array, rounds: int, tolerance: float
+) -> float:
+    """Proportional fitting of a triple to pairs inside it, in place; how far the last round was at the most.
+
+    `order`: which margins, by 0 for (i, j), 1 for (i, k), 2 for (j, k); of the others nothing is looked at.
+    """
+    farthest = 0.0
+    for _ in range(rounds):
+        farthest = 0.0
+        for margin in order:
+            if margin == 0:
+                moved = scale_front(table, front)
+            elif margin == 1:
+                moved = scale_sides(table, sides)
+            else:
+                moved = scale_back(table, back)
+            farthest = max(farthest, moved)
+        if farthest <= tolerance:
+            break
+    return farthest
+
+
+@compiled("float64[:, ::1](float64[:, ::1], int64)")
+def windows(values: Array, reach: int) -> Array:
+    """Of every cell of a table the sum of those up to `reach` away along both axes, itself left out."""
+    rows, columns = values.shape
+    down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
+    sums = np.empty((rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            down[i + 1, j] = down[i, j] + values[i, j]
+    for i in range(rows):
+        first, last = max(i - reach, 0), min(i + reach + 1, rows)
+        for j in range(columns):
+            across[j + 1] = across[j] + (down[last, j] - down[first, j])
+        for j in range(columns):
+            sums[i, j] = across[min(j + reach + 1, columns)] - across[max(j - reach, 0)] - values[i, j]
+    return sums

@@ -9,6 +9,7 @@ cell's own noise is not in it. Whether that expects more of a table than r alone
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +22,22 @@ LEAST_RATIO, LEAST = 0.02, 1e-9
 
 
 def near(table: NoisyTable, reach: int) -> NoisyTable:
-    """The table with what neighbours up to `reach` cells away, along every axis, expect of each cell."""
-    around, expected = (_around(part, reach) for part in (table.values, table.reference))
+    """The table, of a pair, with what neighbours up to `reach` cells away, along both axes, expect of each cell."""
+    around, expected = _around(table.values, reach), _around(table.reference, reach)
     known = expected**2
-    weight = known / (known + _around(np.ones(table.values.shape), reach) * table.deviation**2 + LEAST)
+    weight = known / (known + _neighbours(table.values.shape, reach) * table.deviation**2 + LEAST)
     ratio = 1 + weight * (around / np.maximum(expected, LEAST) - 1)
     return replace(table, reference=table.reference * np.maximum(ratio, LEAST_RATIO))
 
 
 def _around(values: Array, reach: int) -> Array:
     """The sum over the window of every cell, without the cell."""
-    sums = values
-    for axis, size in enumerate(values.shape):
-        total = np.cumsum(np.insert(sums, 0, 0.0, axis=axis), axis=axis)
-        first, last = np.maximum(np.arange(size) - reach, 0), np.minimum(np.arange(size) + reach + 1, size)
-        sums = total.take(last, axis=axis) - total.take(first, axis=axis)
-    return np.asarray(sums - values)
+    from dpscale.reconstruct import fitting_loops
+
+    return np.asarray(fitting_loops.windows(np.ascontiguousarray(values), reach))
+
+
+@lru_cache(maxsize=4096)
+def _neighbours(shape: tuple[int, ...], reach: int) -> Array:
+    """How many cells are in the window of every cell."""
+    return _around(np.ones(shape), reach)

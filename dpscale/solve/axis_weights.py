@@ -123,7 +123,9 @@ def _off_kinks(demands: Demands, profiles: Profiles) -> list[Array]:
 
 def stationary(point: Point) -> float:
     """How flat the error is in u: what it changes by, to first order and relatively, when a thousandth of an axis'
-    weight moves from one cell to another."""
+    weight moves from one cell to another. Where all that is asked is left unsplit, u weighs nothing: 0."""
+    if point.value <= 0:
+        return 0.0
     even = point.weighed.demands.even
     slopes = [float(np.ptp(slope)) for kind, slope in enumerate(point.gradient()) if kind not in even]
     return MOVED / rooted(point.weighed.noise) * max(slopes, default=0.0) / point.value

@@ -6,7 +6,6 @@ had before, over one set of two million cells and of a million queries; the larg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from dpscale.engine import Engine
@@ -60,11 +59,11 @@ def _needs(planned: Planned, job: Job, memory: int, workers: int) -> Iterator[Ne
 
 
 def _answering(part: Part, most: int) -> Iterator[Need]:
-    """Bytes of the task that answers a set of a part, one of each shape."""
-    shapes = {(part.domain.shape(names), count): names for names, count in zip(part.sets, counts_of(part), strict=True)}
-    for (shape, count), names in shapes.items():
+    """Bytes of the task that answers a set of a part, one of each size."""
+    sizes = zip(part.domain.cells_each(part.sets), counts_of(part), strict=True)
+    for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
         if count <= most:
-            needed = ANSWERED * count + ESTIMATED * math.prod(shape)
+            needed = ANSWERED * count + ESTIMATED * cells
             yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 

@@ -30,7 +30,7 @@ def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
     data = run.job.data
     wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
     if run.frame is not None:
-        return frame_table(run.frame, run.domain, wanted, engine, data.rows)
+        return frame_table(run.frame, run.domain, wanted, engine, data.matching)
     if data.path == FRAME:
         raise DataError("data", "none: this run is of a frame", "the frame that it began with",
                         "give it again by dp.run(job, data=frame)")  # fmt: skip
@@ -53,7 +53,7 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     begun = run.manifest["snapshot"]
     if begun is not None and run.held_secret() is None:
         return str(begun)
-    known = layout(run.job.data.path, run.job.data.rows) if table.lake is None else {"version": table.lake.version}
+    known = layout(run.job.data.path, run.job.data.matching) if table.lake is None else {"version": table.lake.version}
     content = _content(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun not in (None, tag):
@@ -66,9 +66,9 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
 def _content(run: Run, table: Table, engine: Engine) -> str:
     """The hash of all that counting follows from: the table's files, those that say whose rows are, and the filter."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
-    hops = [Table.open(hop.path, run.domain) for hop in run.job.data.unit_through or []]
-    contents = [snapshot(one, footers, each) for one in (table, *hops)]
-    contents += [str(run.job.data.rows)] if run.job.data.rows else []
+    hops = run.job.data.unit_through or []
+    contents = [snapshot(one, footers, each) for one in (table, *_hops(run))]
+    contents += [str(one.matching) for one in (run.job.data, *hops) if one.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
@@ -119,8 +119,13 @@ def _dropped(
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
-    hops = [(one.path, one.key, one.unit) for one in data.unit_through or []]
+    hops = [(one, hop.key, hop.unit) for one, hop in zip(_hops(run), data.unit_through or [], strict=True)]
     through = read_through(engine, hops) if hops else None
     found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
     return handed(engine, found)
+
+
+def _hops(run: Run) -> list[Table]:
+    """The tables that say whose rows are."""
+    return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]

@@ -59,7 +59,7 @@ def other_data(run: Run) -> list[str]:
 def _layout(data: Data) -> Layout | None:
     """As it is now; None where that cannot be told."""
     if not data.format:
-        return layout(data.path, data.rows)
+        return layout(data.path, data.matching)
     with suppress(DataError):
         return {"version": data.origin.lake(data.path).version}
     return None

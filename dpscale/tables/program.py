@@ -5,11 +5,10 @@ Made where the cover is chosen and sent to the tasks that count: they need neith
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,7 @@ class Program:
         )
 
 
-def _ends(lengths: Sequence[int]) -> Integers:
+def _ends(lengths: Sequence[int] | NDArray[Any]) -> Integers:
     return np.cumsum([0, *lengths], dtype=np.int64)
 
 
@@ -190,34 +189,54 @@ def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
 
 def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
     """The tree of all non-empty subsets of the sets, by the attributes' places among those of the sets."""
-    used = {name for attributes in sets for name in attributes}
+    used = set(chain.from_iterable(sets))
     columns = [index for index, name in enumerate(names) if name in used]
     axes = {names[column]: index for index, column in enumerate(columns)}
     sizes = _array(domain[names[column]].size for column in columns)
-    set_axes = [tuple(axes[name] for name in attributes) for attributes in sets]
-    nodes = sorted({part for one in set_axes for k in range(1, len(one) + 1) for part in combinations(sorted(one), k)})
-    number = {node: index for index, node in enumerate(nodes)}
-    inner = [len(after) > len(node) for node, after in zip(nodes, [*nodes[1:], ()], strict=True)]
-    cells = [math.prod(int(sizes[x]) - 1 for x in node) for node in nodes]
-    parts = [[0, *[number[tuple([one[i] for i in way])] for way in _ways(len(one))]] for one in set_axes]
+    flat, degrees = _array(map(axes.__getitem__, chain.from_iterable(sets))), _array(map(len, sets))
+    set_starts, node_starts = _ends(degrees), _ends(1 << degrees)
+    nodes, set_nodes = _subsets(flat, set_starts, degrees, node_starts)
+    depth = (nodes >= 0).sum(axis=1)
+    inner = np.diff(depth, append=0) > 0
+    cells = np.where(nodes >= 0, sizes[nodes] - 1, 1).prod(axis=1)
     return Planes(
         _array(columns),
         sizes,
-        _ends([int(size) - 1 for size in sizes]),
-        _array(node[-1] for node in nodes),
-        _array(len(node) - 1 for node in nodes),
-        np.array(inner),
+        _ends(sizes - 1),
+        nodes[np.arange(len(nodes)), depth - 1],
+        depth - 1,
+        inner,
         _ends(cells),
-        max((count for count, kept in zip(cells, inner, strict=True) if kept), default=1),
-        _ends([len(one) for one in set_axes]),
-        _array(x for one in set_axes for x in one),
-        _array(node for one in parts for node in one),
-        _ends([len(one) for one in parts])[:-1],
+        int(cells[inner].max(initial=1)),
+        set_starts,
+        flat,
+        set_nodes,
+        node_starts[:-1],
         places,
     )
 
 
+def _subsets(
+    flat: Integers, set_starts: Integers, degrees: Integers, node_starts: Integers
+) -> tuple[Integers, Integers]:
+    """All non-empty subsets in lexicographic order, a row each, filled up with −1; and of every set, by the masks of
+    its subsets, which row each is: 0 for the empty one."""
+    most, rows, where = int(degrees.max()), list[Integers](), list[Integers]()
+    for degree in range(1, most + 1):
+        mine = np.flatnonzero(degrees == degree)
+        axes = flat[set_starts[mine, None] + np.arange(degree)]
+        for mask, way in enumerate(_ways(degree), 1):
+            rows.append(np.pad(axes[:, way], ((0, 0), (0, most - len(way))), constant_values=-1))
+            where.append(node_starts[mine] + mask)
+    every = np.concatenate(rows)
+    order = np.lexsort(every.T[::-1])
+    new = np.diff(every[order], axis=0, prepend=-2).any(axis=1)
+    numbers = np.zeros(int(node_starts[-1]), dtype=np.int64)
+    numbers[np.concatenate(where)[order]] = np.cumsum(new) - 1
+    return every[order][new], numbers
+
+
 @cache
-def _ways(count: int) -> list[tuple[int, ...]]:
+def _ways(count: int) -> list[list[int]]:
     """The non-empty subsets of so many axes, by their masks."""
-    return [tuple(i for i in range(count) if mask >> i & 1) for mask in range(1, 1 << count)]
+    return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 1 << count)]

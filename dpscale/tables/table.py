@@ -28,7 +28,7 @@ from dpscale.tables.where import EVERYTHING, FIELD, Where
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLIT_ROWS = 1 << 21
+SPLIT_ROWS = 1 << 19  # so that 10⁸ rows in one file are work for a hundred workers
 PACKED = 5  # rows to a byte of a compressed file
 SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
 

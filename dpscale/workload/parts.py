@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -50,6 +50,11 @@ class ProductPart:
         sizes = self.domain.shape(attributes)
         return math.prod(family.count(size) for family, size in zip(self.families(attributes), sizes, strict=True))
 
+    @cached_property
+    def counts(self) -> list[int]:
+        """How many each set has."""
+        return _counts(self, {one.name: (one.size, one.name in self.numeric) for one in self.domain.attributes})
+
     def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         """All queries over the set whose (estimated) marginal is given, an axis per attribute."""
         for axis, family in enumerate(self.families(attributes)):
@@ -93,6 +98,11 @@ class JointPart:
 
     def count(self, attributes: AttributeSet) -> int:
         return JOINT[self.family].count(self.domain.shape(attributes))
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """How many each set has."""
+        return _counts(self, {one.name: one.size for one in self.domain.attributes})
 
     def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         queries = self.queries(attributes)
@@ -145,6 +155,11 @@ class ExplicitPart:
     def count(self, attributes: AttributeSet) -> int:
         return len(self.array)
 
+    @property
+    def counts(self) -> list[int]:
+        """How many each set has."""
+        return [len(self.array)]
+
     def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
         return np.asarray(self.array.reshape(len(self.array), -1) @ marginal.reshape(-1))
 
@@ -161,16 +176,18 @@ Part = ProductPart | JointPart | ExplicitPart
 
 
 def counts_of(part: Part) -> list[int]:
-    """How many queries each set of a part has; counted once for sets that are alike."""
-    numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+    """How many queries each set of a part has."""
+    return part.counts
+
+
+def _counts(part: ProductPart | JointPart, kinds: Mapping[str, Any]) -> list[int]:
+    """The same, counted once for sets of attributes that are alike in kind."""
     known: dict[Any, int] = {}
-    found = list[int]()
-    for names in part.sets:
-        alike = part.domain.shape(names), tuple([name in numeric for name in names]) if numeric else ()
-        if alike not in known:
-            known[alike] = part.count(names)
-        found.append(known[alike])
-    return found
+    alike = [tuple(map(kinds.__getitem__, names)) for names in part.sets]
+    for kind, names in zip(alike, part.sets, strict=True):
+        if kind not in known:
+            known[kind] = part.count(names)
+    return [known[kind] for kind in alike]
 
 
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:

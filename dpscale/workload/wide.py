@@ -226,7 +226,9 @@ def _at_larger(values: Array) -> Array:
 
 
 def _summed_gram(family: str, cut: Cut) -> Array:
-    """Of a family without a closed form, from its cells."""
+    """Of a family without a closed form, from its cells; nothing is made of too many."""
+    if is_wide(cut.size):
+        known_wide(family, cut.size)
     starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
     weighed = FAMILIES[family].gram(cut.size) * np.outer(weights, weights)
     return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))

@@ -26,7 +26,6 @@ from dpscale.relational.features import BITS, Features
 from dpscale.relational.measured import degrees_squared
 from dpscale.relational.siblings import Tables
 from dpscale.relational.unbounded import GRID
-from dpscale.tables import Table
 
 PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
@@ -59,7 +58,8 @@ def without(data: dict[str, pd.DataFrame], person: int) -> dict[str, pd.DataFram
     return data | {"persons": data["persons"][data["persons"].id != person], "accounts": accounts} | left
 
 
-def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator) -> DatabaseJob:
+def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
+          where: dict[str, str] | None = None) -> DatabaseJob:  # fmt: skip
     """Rows in any order."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
@@ -68,7 +68,7 @@ def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator)
     keys = {"persons": "id", "accounts": "account", "payments": None, "kinds": "kind"}
     tables = {name: {"path": f"{name}.parquet", "domain": "domain.toml", "public": name == "kinds"} for name in keys}
     for name, key in keys.items():
-        tables[name] |= {"key": key} if key else {}
+        tables[name] |= ({"key": key} if key else {}) | ({"where": where[name]} if name in (where or {}) else {})
     one = {"kind": "one-to-many", "dangling": "drop"}
     links = [
         one | {"name": "bosses", "parent": "persons", "child": "persons", "child_key": "boss", "max_degree": 2},
@@ -76,7 +76,7 @@ def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator)
         one | {"name": "payments", "parent": "accounts", "child": "payments", "child_key": "account", "max_degree": 3},
         one | {"name": "kinds", "parent": "kinds", "child": "payments", "child_key": "kind"},
         {"kind": "many-to-many", "name": "tags", "parent": "accounts", "child": "kinds", "via": "tags.parquet",
-         "child_key": "kind", "max_degree": 2},
+         "child_key": "kind", "max_degree": 2, "dangling": "drop"},
     ]  # fmt: skip
     job = {"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}
     (folder / "job.toml").write_text(tomli_w.dumps(job))
@@ -107,13 +107,15 @@ def kept_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.Dat
     """A table's own rows that count, as its run would count them."""
     run = DatabaseRun.create(job, path / f"run-{name}")
     data = run.tables[name].job.data
-    table = Table.open(data.path, job.domains[name]).split()
-    hops = [(hop.path, hop.key, hop.unit) for hop in data.unit_through or []]
+    table = data.origin.table(data.path, job.domains[name])
+    hops = [(hop.origin.table(hop.path, job.domains[name]), hop.key, hop.unit) for hop in data.unit_through or []]
     gone = rows_beyond(engine, job.domains[name], partition_groups(table.partitions, 1), data.privacy_unit,
                        data.max_rows_per_unit, 1000, 1 << 20, drop=True,
                        through=read_through(engine, hops) if hops else None)  # fmt: skip
-    frame = pd.read_parquet(data.path)
-    return frame.drop(index=np.concatenate([rows.places for rows in gone.values()]) if gone else [])
+    batches = table.partitions[0].batches(["x", "y"])
+    frame = pd.concat([pd.DataFrame({name: one[name].to_pandas() for name in ("x", "y")}) for one in batches])
+    return frame.reset_index(drop=True).drop(index=np.concatenate([rows.places for rows in gone.values()])
+                                             if gone else [])  # fmt: skip
 
 
 def moved(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list[float]:
@@ -128,17 +130,21 @@ def limits(job: DatabaseJob, protects: Whom, name: str) -> tuple[int, int]:
     return protects.moved[name] ** 2, degrees
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int) -> None:
+FILTERS = [{}, {"persons": "y < 2"}, {"accounts": "x = 1"}, {"payments": "y != 1", "kinds": "x = 0"},
+           {"persons": "x = 0", "accounts": "y >= 1", "payments": "x = 1"}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "where"), [*((seed, {}) for seed in range(3)), *((0, one) for one in FILTERS[1:])])
+def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where: dict[str, str]) -> None:
     rng, data, engine = np.random.default_rng(seed), database(seed), resolve(scheduler="synchronous")
-    job = write(tmp_path / "all", data, rng)
+    job = write(tmp_path / "all", data, rng, where)
     protects = whom(job)
     assert protects.root == "persons"
     assert dict(protects.rows) == {"persons": 1, "accounts": 2, "payments": 6}
     before = statistics(engine, job, protects)
     bounds = (Fraction(3, 2) - Fraction(1, 3), -Fraction(1, 2) - Fraction(1, 3))  # of x and y, uniformly centred
     for person in range(PERSONS):
-        other = write(tmp_path / f"without {person}", without(data, person), rng)
+        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
         after = statistics(engine, other, protects)
         for link in job.link[1:3]:
             [far] = moved(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
@@ -158,16 +164,19 @@ def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int) -> Non
                 )
 
 
+@pytest.mark.parametrize("where", FILTERS)
 @pytest.mark.parametrize("name", ["accounts", "payments"])
-def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(tmp_path: Path, name: str) -> None:
+def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(
+    tmp_path: Path, name: str, where: dict[str, str]
+) -> None:
     """The others' rows that count stay the same rows."""
     rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
-    job = write(tmp_path / "all", data, rng)
+    job = write(tmp_path / "all", data, rng, where)
     most = whom(job).rows[name]
     before = kept_rows(engine, job, tmp_path / "all", name)
     worst = 0
     for person in range(PERSONS):
-        other = write(tmp_path / f"without {person}", without(data, person), rng)
+        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
         after = kept_rows(engine, other, tmp_path / f"without {person}", name)
         gone = len(before) - len(after)
         columns = ["x", "y"]  # rows of one unit and the same values are alike
@@ -175,7 +184,41 @@ def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(tmp_path: Path
         assert (merged <= 0).all()
         assert 0 <= gone <= most
         worst = max(worst, gone)
-    assert worst == most
+    assert worst == most or where
+
+
+def test_a_filter_is_as_if_the_rows_were_not_in_the_files(tmp_path: Path) -> None:
+    """The oracle: the rows are taken out of the files."""
+    rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
+    where = FILTERS[-1] | {"kinds": "y > 0"}
+    left = {name: frame.query(where[name].replace(" = ", " == ")) if name in where else frame
+            for name, frame in data.items()}  # fmt: skip
+    job, plain = write(tmp_path / "filtered", data, rng, where), write(tmp_path / "plain", left, rng)
+    assert any(len(left[name]) < len(data[name]) for name in where)
+    found, expected = (statistics(engine, one, whom(one)) for one in (job, plain))
+    for name, values in expected.items():
+        assert moved(values, found[name]) == [0.0] * len(values), name
+    for name in ("persons", "accounts", "payments"):
+        rows, alone = (kept_rows(engine, one, tmp_path / folder, name)
+                       for one, folder in ((job, "filtered"), (plain, "plain")))  # fmt: skip
+        assert sorted(map(tuple, rows[["x", "y"]].to_numpy())) == sorted(map(tuple, alone[["x", "y"]].to_numpy()))
+
+
+def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
+    job = write(tmp_path / "all", database(0), np.random.default_rng(0), {"persons": "y < 2"}).to_dict()
+    links = [{"kind": "many-to-many", "name": "friends", "parent": "persons", "child": "accounts", "protects": "both",
+              "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
+    tables = {name: job["tables"][name] for name in ("persons", "accounts")}
+    with pytest.raises(JobError, match="where: a filter, where one row is replaced"):
+        whom(DatabaseJob.read(job | {"tables": tables, "link": links}))
+
+
+def test_a_wrong_setting_is_told_by_its_tables_name(tmp_path: Path) -> None:
+    for key, value in (("where", "y <"), ("delimiter", "::"), ("encoding", "latin-99")):
+        job = write(tmp_path / key, database(0), np.random.default_rng(0)).to_dict()
+        job["tables"]["payments"][key] = value
+        with pytest.raises(JobError, match=rf"^tables\.payments\.{key}"):
+            DatabaseJob.read(job)
 
 
 def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +235,7 @@ def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(linking, "at_most", first_of_both)
     with pytest.raises(AssertionError):
-        test_nothing_moves_further_than_is_charged(tmp_path, 0)
+        test_nothing_moves_further_than_is_charged(tmp_path, 0, {})
 
 
 def test_a_bound_that_forgets_who_else_gets_a_place_is_caught(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_one_huge_file_is_shared_by_sets(tmp_path):
     check(engine, domain, sets, tmp_path, rows)
     assert len(engine.items) == 3
     assert all(len(partitions) == 1 for _, partitions, *_ in engine.items)
-    mine = [item[4] for item in engine.items]
+    mine = [(asked.first, asked.first + len(asked.shards)) for asked, *_ in engine.items]
     assert [first for first, _ in mine[1:]] == [end for _, end in mine[:-1]]
 
 

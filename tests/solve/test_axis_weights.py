@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpscale import Domain, Workload
+from dpscale import Domain, Workload, plan
 from dpscale.solve.axis_weights import along_curve, search
 from dpscale.solve.demands import demands_of
 from dpscale.solve.merged import merged
@@ -79,3 +79,10 @@ def test_a_search_over_merged_sums_finds_what_one_over_all_finds():
     plain = whole([np.full(size, 1 / size) for size in demands.sizes]).value
     assert whole(found.profiles).value / plain == pytest.approx(found.value / found.plain, rel=1e-4)
     assert whole(found.profiles).value < plain
+
+
+def test_queries_that_are_left_unsplit_leave_nothing_to_weigh():
+    """Random ones over an attribute of many cells: the search has no error of its own to go by."""
+    made = plan(Workload(Domain({"a": 500})).add("random", degree=1))
+    assert made.optimality_gap < 1e-5
+    assert made.stationary == 0

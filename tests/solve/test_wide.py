@@ -82,8 +82,12 @@ def test_what_is_wider_than_a_mechanism_takes_is_refused_in_a_sentence():
     for mechanism in ("hdmm", "eigen-design", "baseline", "residual-planner-plus"):
         with pytest.raises(PlanError, match=r"cells.*at most|at most .* cells"):
             plan(Workload(Domain({"a": 10**5})).add("prefix", degree=1), mechanism)
-    with pytest.raises(PlanError, match="circular on an attribute of 3000 cells"):
-        plan(Workload(Domain({"a": 3000})).add("circular", degree=1))
+    for cells in (3000, 10**6):  # before anything of cells × cells is made
+        with pytest.raises(PlanError, match=f"circular on an attribute of {cells} cells"):
+            plan(Workload(Domain({"a": cells})).add("circular", degree=1))
+    for family, degree, cells in (("random", 1, 20_000), ("random", 2, 10**6), ("affine", 2, 3000), ("abs", 2, 10**6)):
+        with pytest.raises(PlanError, match=f"family {family} on .* cells.*coarsen"):
+            plan(Workload(Domain({"a": cells, "b": cells})).add(family, degree=degree))
 
 
 @pytest.mark.usefixtures("few_cells")
