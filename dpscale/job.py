@@ -115,10 +115,12 @@ class Job(Settings):
             raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
 
     def check_joint(self) -> None:
-        """JobError for intervals that hold at once where errors do not follow from the noise alone."""
-        if self.output.joint and self.reconstruction.form != "least_squares":
-            raise JobError("output.joint", f"true with {self.reconstruction.name} estimates", "least squares",
-                           'leave it out, or set reconstruct.method = "least-squares"')  # fmt: skip
+        """JobError for intervals that hold at once where no errors are told."""
+        told = self.reconstruction.form == "least_squares" or getattr(self.estimating, "errors", None) == "simulated"
+        if self.output.joint and not told:
+            raise JobError("output.joint", f"true with {self.reconstruction.name} estimates",
+                           "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
+                           ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
 
     def question(self, workload: Workload) -> Question:
         """What is asked, at what budget, for units of how many rows."""

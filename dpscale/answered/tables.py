@@ -18,7 +18,7 @@ from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.reconstruct.contract import Estimates
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.joint import MOST_JOINT, half_width, joint_width
+from dpscale.reconstruct.joint import MOST_JOINT, bonferroni, half_width, joint_width
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
 
 Array = NDArray[np.float64]
@@ -82,9 +82,11 @@ class Answered:
         check_level(level)
         if not joint:
             return half_width(level, self.estimates.noise)
+        if getattr(self.estimates, "errors", None) is not None:
+            return bonferroni(level, part.count(names))
         if not isinstance(self.estimates, LeastSquaresEstimates):
-            raise PlanError("joint", "estimates whose errors do not follow from the noise alone", "least squares",
-                            'leave it out, or set reconstruct.method = "least-squares" in the job')  # fmt: skip
+            raise PlanError("joint", "estimates whose errors are not told", "least squares, or simulated errors",
+                            'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
         if part.count(names) > MOST_JOINT:
             raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} that hold at once",
                            "leave it out, or ask for a smaller set")  # fmt: skip

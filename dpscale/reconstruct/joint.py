@@ -3,7 +3,8 @@
 Least squares is linear, so the error of every answer is the answer that the noise alone would give. With all noise of
 the plan drawn anew, max |error_i / std_error_i| over the queries has the distribution that it has in the release; its
 quantile at a level is the width (max-|Z| intervals, Westfall and Young 1993). No covariance is ever built, nothing of
-the data is in it, and the streams here are no part of any privacy argument.
+the data is in it, and the streams here are no part of any privacy argument. Simulated errors have too few draws for
+that: of m queries each holds with probability 1 − (1 − level)/m, so all do, however they hang together (Bonferroni).
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def half_width(level: float, noise: str) -> float:
     """Of one interval, in standard errors; for Laplace noise as wide as a sum of such noise may need."""
     normal = NormalDist().inv_cdf((1 + level) / 2)
     return max(normal, -math.log1p(-level) / math.sqrt(2)) if noise == LAPLACE else normal
+
+
+def bonferroni(level: float, queries: int) -> float:
+    """Of intervals that hold all at once, in standard errors, whatever their errors have to do with each other."""
+    return NormalDist().inv_cdf(1 - (1 - level) / (2 * queries))
 
 
 def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, level: float, seed: str) -> float:

@@ -20,7 +20,7 @@ from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.joint import half_width, joint_width
+from dpscale.reconstruct.joint import bonferroni, half_width, joint_width
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
@@ -150,9 +150,11 @@ def _intervals(output: Output) -> str:
 
 def _width(run: Run, estimates: Estimates, part: Part, names: AttributeSet) -> float:
     """Of a set's intervals, in standard errors."""
-    output = run.job.output
+    output, level = run.job.output, run.job.output.level or LEVEL
     if output.joint and isinstance(estimates, LeastSquaresEstimates):
-        return joint_width(estimates, part, names, output.level or LEVEL, str(run.manifest["release"]))
+        return joint_width(estimates, part, names, level, str(run.manifest["release"]))
+    if output.joint:
+        return bonferroni(level, part.count(names))
     return HALF_WIDTH_95[estimates.noise] if output.level is None else half_width(output.level, estimates.noise)
 
 

@@ -55,9 +55,18 @@ def test_the_schema_says_which_intervals_they_are(releases):
 
 @pytest.mark.parametrize("change", [{"mechanism": {"name": "aim-grem"}}, {"reconstruct": {"method": "maxent"}}])
 def test_joint_intervals_need_errors_that_follow_from_noise(tmp_path, change):
-    with pytest.raises(JobError, match=r"output.joint: .* estimates; it takes least squares"):
+    with pytest.raises(JobError, match=r"output.joint: .* estimates; it takes least squares, or simulated errors"):
         dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_simulated_errors_hold_at_once_by_their_number(tmp_path):
+    change = {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": "simulated"}}
+    write_table(tmp_path / "data", table())
+    release = dp.run(write_job(tmp_path, output={"joint": True, "level": 0.9}, **change), tmp_path / "run")
+    found, told = read(release, ("age", "sex")), release.table(("age", "sex"), joint=True, level=0.9)
+    assert found["low"].to_numpy() == pytest.approx(told["low"].to_numpy())
+    assert ((told["high"] - told["low"]) / told["std_error"]).min() > 2 * 1.645
 
 
 def test_sets_of_too_many_queries_are_refused_before_anything_is_made(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
+from statistics import NormalDist
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -359,15 +360,20 @@ def test_maximum_entropy_from_the_measurements_of_a_plan(tmp_path):
     assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
 
 
-def test_simulated_errors_are_told_of_cells_and_labelled(tmp_path):
-    asked = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]}]
+def test_simulated_errors_are_told_of_all_queries_and_labelled(tmp_path):
+    asked = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]},
+             {"family": "affine", "attributes": [["b", "c"]]}]  # fmt: skip
     job = write(tmp_path, mechanism=OWN["mechanism"], workload=asked, reconstruct={"errors": "simulated"})
     release = dp.run(job, tmp_path / "run")
     for row in index_of(release.path):
         table = answers_to(release.path, row)
-        assert np.isfinite(table["std_error"].to_numpy()).all() == (row["family"] == "marginal")
-        assert (row["rms_error"] is not None) == (row["family"] == "marginal")
+        assert np.isfinite(table["std_error"].to_numpy()).all()
+        assert row["rms_error"] > 0
     assert release.answer(("a", "c"), np.tri(4, 5))[1] > 0
+    one, all_of_them = (release.table(("a", "b"), joint=joint, level=0.9) for joint in (False, True))
+    widths = [(frame["high"] - frame["low"]) / frame["std_error"] / 2 for frame in (one, all_of_them)]
+    assert widths[0].median() == pytest.approx(1.645, abs=1e-3)
+    assert widths[1].median() == pytest.approx(NormalDist().inv_cdf(1 - 0.1 / (2 * len(one))))
     page = (release.path / "report.html").read_text()
     assert "approximate, by simulation" in page
     assert "Every answer is unbiased" not in page
