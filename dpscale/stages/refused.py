@@ -7,19 +7,36 @@ secret. Only folders of this machine are taken back; of what is in a store nobod
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
 
 from dpscale.errors import DpscaleError, TransientError
 from dpscale.privacy.secret import destroy_secret
-from dpscale.runs.run import Run
 from dpscale.stages.ending import entry_of
 from dpscale.storage.files import is_local
 
+SECRET = "secret.key"
+
+
+class Directory(Protocol):
+    """A run of one table or of several."""
+
+    path: Path
+    made: str
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+    def locked(self) -> AbstractContextManager[None]: ...
+
+
+Known = Callable[[Any], Any]
+
 
 @contextmanager
-def leaving_nothing(run: Run) -> Iterator[None]:
-    """Take the directory back where what is done inside is refused."""
+def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]:
+    """Take the directory back where what is done inside is refused. `charged`: what the ledger holds of a run."""
     try:
         yield
     except TransientError:  # the same command goes on in it
@@ -27,16 +44,17 @@ def leaving_nothing(run: Run) -> Iterator[None]:
     except DpscaleError:
         if run.made and is_local(run.path):
             with suppress(DpscaleError, OSError):
-                _take_back(run)
+                _take_back(run, charged)
         raise
 
 
-def _take_back(run: Run) -> None:
+def _take_back(run: Directory, charged: Known) -> None:
     """Nothing of a run that the ledger knows, and nothing while another process works in it."""
     with run.locked():
-        if run.manifest["privacy"] is not None or entry_of(run) is not None:
+        if run.manifest["privacy"] is not None or charged(run) is not None:
             return
-        destroy_secret(run.secret_path)
+        for secret in run.path.rglob(SECRET):
+            destroy_secret(secret)
         for path in run.path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     if run.made == "folder":

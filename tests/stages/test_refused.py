@@ -77,3 +77,20 @@ def test_a_run_that_another_call_made_stays(job, tmp_path):
     with pytest.raises(DataError):
         dp.run(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan" / "plan.json").exists()
+
+
+def test_several_tables_leave_none_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"id": range(40), "a": [9] + [1] * 39}).to_parquet("p.parquet")
+    pd.DataFrame({"id": range(40), "b": 1}).to_parquet("c.parquet")
+    for name, column in (("p", "a"), ("c", "b")):
+        kind = 'kind = "integer", low = 0, high = 3'
+        told = f'attributes.{column} = {{{kind}}}\nattributes.{column}2 = {{{kind}, from = "{column}"}}\n'
+        Path(f"{name}.toml").write_text(told)
+    tables = {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in "pc"}
+    tables["p"]["key"] = "id"
+    link = {"kind": "one-to-many", "parent": "p", "child": "c", "child_key": "id", "max_degree": 3}
+    job = {"tables": tables, "link": [link], "privacy": {"epsilon": 1.0, "delta": 1e-6, "dataset": "x"}}
+    with pytest.raises(DataError, match="outside the domain"):
+        dp.run(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
