@@ -90,8 +90,7 @@ class Run:
             found = is_local(where) and where.is_dir()
             made = new and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
-        vars(run)["workload"] = workload
-        run.made = ("files" if found else "folder") if made else ""
+        vars(run).update(workload=workload, made=("files" if found else "folder") if made else "")
         return run
 
     @classmethod
