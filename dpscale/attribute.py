@@ -9,7 +9,9 @@ from typing import Any
 
 from dpscale.calendar import name_of
 from dpscale.errors import DomainError
+from dpscale.names import nearest, shown
 
+KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix")
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
 EXACT = 1 << 53  # whole numbers below it are told apart as floats, which texts and decimals are read as
 LARGEST = sys.float_info.max
@@ -45,6 +47,13 @@ class Attribute:
     zone: str = ""
     groups: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """DomainError for a kind that is none: a domain file's is checked with the rest of its table."""
+        if self.kind not in KINDS:
+            told = self.kind if isinstance(self.kind, str) else ""
+            field = f"attributes.{self.name}.kind"
+            raise DomainError(field, shown(self.kind), ", ".join(KINDS), nearest(told, KINDS))
 
     @property
     def column(self) -> str:

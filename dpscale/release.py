@@ -24,6 +24,7 @@ from dpscale.plans.planned import Planned
 from dpscale.report.tables import table_figure
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
+from dpscale.stages.refused import leaving_nothing
 from dpscale.stages.repeating import begin, check_repeat
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import read_text
@@ -172,5 +173,6 @@ def run(
     opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
     opened.frame = data
     check_repeat(opened)
-    run_stages(opened, client, scheduler, progress)
+    with leaving_nothing(opened):
+        run_stages(opened, client, scheduler, progress)
     return Release(opened)

@@ -17,6 +17,8 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -28,16 +30,29 @@ TRANSIENT = 75
 
 
 def dpscale(*arguments: str) -> dict[str, Any]:
-    """Run a dpscale command; its JSON, or the failure that Airflow should see."""
-    done = subprocess.run([COMMAND, *arguments, "--json"], capture_output=True, text=True)
-    sentence = done.stderr.strip().rpartition("\n")[2]
-    if killer := signal_of(done.returncode):
+    """Run a dpscale command; its JSON, or the failure that Airflow should see. Its progress is in the task's log."""
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen([COMMAND, *arguments, "--json"], stdout=out, stderr=subprocess.PIPE, text=True)
+        sentence = _followed(process.stderr or ())
+        code = process.wait()
+        out.seek(0)
+        told = out.read()
+    if killer := signal_of(code):
         raise RuntimeError(f"dpscale {arguments[0]} was ended by {killer}")  # retried
-    if done.returncode == TRANSIENT:
+    if code == TRANSIENT:
         raise RuntimeError(sentence)  # retried
-    if done.returncode != 0:
+    if code != 0:
         raise AirflowFailException(sentence)
-    return dict(json.loads(done.stdout.rpartition("{")[1] + done.stdout.partition("{")[2]))
+    return dict(json.loads(told.rpartition("{")[1] + told.partition("{")[2]))
+
+
+def _followed(lines: Iterable[str]) -> str:
+    """The last line that says something; each is printed as it comes."""
+    last = ""
+    for line in lines:
+        print(line.rstrip(), flush=True)
+        last = line.strip() or last
+    return last
 
 
 def signal_of(code: int) -> str | None:

@@ -50,12 +50,14 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
     """The plan; with a run directory it is kept there."""
     from dpscale.runs.run import Run
     from dpscale.stages.plan import make_plan
+    from dpscale.stages.refused import leaving_nothing
     from dpscale.stages.running import run_stages
 
     if run_dir is None:
         return make_plan(read, read.question(read.build_workload(read.read_domain())), engine)
     directory = Run.create(read, run_dir)
-    run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
+    with leaving_nothing(directory):
+        run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
     return directory.planned
 
 

@@ -26,6 +26,7 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
     """Run all stages of a job; a run that was begun goes on where it left."""
     from dpscale.job import Job
     from dpscale.public import read_job
+    from dpscale.stages.refused import leaving_nothing
     from dpscale.stages.repeating import begin, check_repeat
     from dpscale.stages.running import run_stages
 
@@ -35,7 +36,7 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
         return
     directory = begin(read, run_dir, fresh)
     repeated = check_repeat(directory)
-    with Bars(quiet) as progress:
+    with leaving_nothing(directory), Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
     _tell_run(directory.path, directory.manifest, repeated, as_json)
 

@@ -18,14 +18,16 @@ def run_several(
     job: DatabaseJob, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
     """All stages; what was begun goes on where it stopped."""
+    from dpscale.database.ending import charged
     from dpscale.database.run import DatabaseRun
     from dpscale.database.running import run_database
     from dpscale.public import check_not_fresh
+    from dpscale.stages.refused import leaving_nothing
 
     check_not_fresh(fresh)
     directory = DatabaseRun.create(job, run_dir)
     done = directory.done("report")
-    with Bars(quiet) as progress:
+    with leaving_nothing(directory, charged), Bars(quiet) as progress:
         run_database(directory, scheduler=scheduler, progress=progress)
     manifest, report = directory.manifest, directory.path / "report.html"
     summary = {"run_dir": str(directory.path), "report": str(report), "repeated": done,

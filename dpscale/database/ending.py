@@ -45,6 +45,12 @@ def check_open(run: DatabaseRun) -> None:
                        "start a new run, which is a new release, in another directory")  # fmt: skip
 
 
+def charged(run: DatabaseRun) -> dict[str, Any] | None:
+    """What the ledger holds of the run; None where that is nothing."""
+    entry: dict[str, Any] | None = _spent(run)["charged"]
+    return entry
+
+
 def _spent(run: DatabaseRun) -> dict[str, Any]:
     """What the ledger holds of the run: nothing, or the whole charge; what the manifest says where it is not here."""
     if run.manifest.get("ledger") is None:

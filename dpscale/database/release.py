@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpscale.database.ending import charged
 from dpscale.database.job import DatabaseJob
 from dpscale.database.run import DatabaseRun
 from dpscale.database.running import run_database
@@ -15,6 +16,7 @@ from dpscale.database.writing import INDEX
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.errors import JobError
 from dpscale.release import Release
+from dpscale.stages.refused import leaving_nothing
 from dpscale.storage.files import read_text
 
 
@@ -66,5 +68,6 @@ def run(
 ) -> DatabaseRelease:
     """Run all stages of a job of several tables and open its release; one that is done is opened as it is."""
     opened = DatabaseRun.create(job if isinstance(job, DatabaseJob) else DatabaseJob.read(job), run_dir)
-    run_database(opened, client, scheduler, progress)
+    with leaving_nothing(opened, charged):
+        run_database(opened, client, scheduler, progress)
     return DatabaseRelease(opened)

@@ -36,6 +36,8 @@ KIND = "database"
 class DatabaseRun:
     """A run directory of several tables that exists. `create` makes one for a job, or reopens the one that it began."""
 
+    made = ""  # by this call: its "folder", or the "files" in one that was there
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         self._kept = Kept(self.path)
@@ -57,9 +59,10 @@ class DatabaseRun:
         files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
                  MANIFEST: json.dumps(_first(job, digest), indent=2).encode()}  # fmt: skip
         with making(where):
-            if not present(where / MANIFEST):
-                make(where, files)
+            found = where.is_dir()
+            made = not present(where / MANIFEST) and make(where, files)
         opened = cls(where)
+        opened.made = ("files" if found else "folder") if made else ""
         if opened.manifest["job_sha256"] != digest:
             raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
                            "choose another --run-dir")  # fmt: skip

@@ -109,7 +109,7 @@ def shown_below(value: float) -> float:
     return float(Context(prec=6, rounding=ROUND_DOWN).create_decimal(value))
 
 
-SENSIBLE = 1e-3  # of what is asked: with less nothing could be told
+SENSIBLE = 1e-3  # of what is asked, or of the cap: with less nothing could be told
 USED_UP = "too little is left: raise the cap or take another dataset"
 
 
@@ -130,7 +130,7 @@ def refusal(
     at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
     asked = cost.epsilon(at) if epsilon is None else epsilon
     largest = largest_epsilon(cap, history, cost, at, steps)
-    worth = largest and largest >= SENSIBLE * asked
+    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
     fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
     left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
     return BudgetError(
@@ -146,7 +146,7 @@ def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, asked: floa
         return "take another dataset: a release with a seed showed this one's exact counts"
     if cap.currency == PURE and not cost.is_pure:
         return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
-    worth = largest and largest >= SENSIBLE * asked
+    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
     remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
     if cost.is_pure and cap.currency == GDP:
         remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"

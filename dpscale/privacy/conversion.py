@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 from dpscale.errors import JobError
 
@@ -35,21 +35,21 @@ FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMAL
 
 def checked_epsilon(epsilon: float) -> float:
     """A finite epsilon >= 0, or a refusal."""
-    if not (math.isfinite(epsilon) and epsilon >= 0):
+    if not (isinstance(epsilon, SupportsFloat) and math.isfinite(epsilon) and epsilon >= 0):
         raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "give a smaller or a positive epsilon")
     return float(epsilon)
 
 
 def checked_delta(delta: float) -> float:
     """A delta in [0, 1), or a refusal."""
-    if not 0 <= delta < 1:
+    if not (isinstance(delta, SupportsFloat) and 0 <= float(delta) < 1):
         raise JobError("delta", f"got {delta!r}", "a number >= 0 and < 1", "take delta well below 1 / number of people")
     return float(delta)
 
 
 def checked_parameter(name: str, value: float) -> float:
     """A finite mu, rho or epsilon >= 0 of a mechanism, or a refusal."""
-    if not (math.isfinite(value) and value >= 0):
+    if not (isinstance(value, SupportsFloat) and math.isfinite(value) and value >= 0):
         raise JobError(name, f"got {value!r}", "a finite number >= 0", "check the noise scale that it comes from")
     return float(value)
 

@@ -49,6 +49,7 @@ class Run:
     """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
 
     frame: Any = None  # the data, where a call gave them and no path leads to them
+    made = ""  # by this call: its "folder", or the "files" in one that was there
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
         """`known`: what its job and domain files say, where this process wrote them."""
@@ -86,9 +87,10 @@ class Run:
             where, number = _place(base, digest, left if fresh else None, named=path is not None)
             if (new := not present(where / MANIFEST)) and before is not None:
                 before(job, domain, workload)
+            found = is_local(where) and where.is_dir()
             made = new and make(where, _first_files(job, domain, digest, number))
         run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
-        vars(run)["workload"] = workload
+        vars(run).update(workload=workload, made=("files" if found else "folder") if made else "")
         return run
 
     @classmethod

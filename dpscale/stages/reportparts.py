@@ -15,6 +15,7 @@ from dpscale.answered.tables import Answered
 from dpscale.errors import DpscaleError, PlanError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
+from dpscale.ledger.cap import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.report import pair, single, strategy_picture
 from dpscale.report.redacted import redacted
@@ -70,7 +71,9 @@ def remaining(run: Run) -> dict[str, Any]:
         told = next(iter(opened.summary(run.manifest["privacy"]["dataset"])["datasets"].values()))
         if told["remaining"] is None:
             return {"remaining": None, "capless": told["cap"] is None}
-        return {"remaining": {"epsilon": told["remaining_epsilon"], "delta": told["cap"]["delta"]}, "capless": False}
+        cap, left = told["cap"], told["remaining_epsilon"]
+        left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # what rounding left
+        return {"remaining": {"epsilon": left, "delta": cap["delta"]}, "capless": False}
     return none
 
 

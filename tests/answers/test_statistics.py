@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpscale.answered import statistics
 from dpscale.answered.statistics import mean, quantile, total
 from dpscale.answered.tables import Answered
 from dpscale.attribute import Attribute
@@ -86,3 +87,17 @@ def test_what_cannot_be_told_is_refused_in_a_sentence(wrong, says):
         wrong()
     assert isinstance(caught.value, DpscaleError)
     assert says in str(caught.value)
+
+
+def test_of_many_cells_a_few_errors_are_looked_at_and_intervals_are_hardly_wider(monkeypatch):
+    plan = planned(Domain({"x": 300}), [("prefix", ("x",))])
+    counts = np.random.default_rng(8).integers(0, 9, 300).astype(float)
+    noisy = Answered(estimates(plan, counts, np.random.default_rng(1)), "release")
+    for q in (0.02, 0.5, 0.97):
+        monkeypatch.setattr(statistics, "ALL_CELLS", 1 << 12)
+        whole = quantile(noisy, "x", q, 0.95)
+        monkeypatch.setattr(statistics, "ALL_CELLS", 100)
+        few = quantile(noisy, "x", q, 0.95)
+        assert few.estimate == whole.estimate
+        assert whole.low - 2 <= few.low <= whole.low
+        assert whole.high <= few.high <= whole.high + 2
