@@ -59,8 +59,9 @@ def job_file(place: Path, name: str, one: Named) -> Path:
     return path
 
 
-def stages_on(job: Path, client: Any) -> dict[str, tuple[float, float, Stream]]:
-    """Of every stage its seconds, those of this process's cores, and its tasks."""
+def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, int]]:
+    """Of every stage its seconds, those of this process's cores, and its tasks; by workers how many tasks may count."""
+    from dpscale.engine.counting import plan_passes
     from dpscale.job import Job
     from dpscale.runs.run import Run
     from dpscale.stages import STAGES
@@ -74,13 +75,15 @@ def stages_on(job: Path, client: Any) -> dict[str, tuple[float, float, Stream]]:
                 busy = time.process_time()
                 wall, stream = streamed(client, lambda name=stage.name: run_stages(run, client=client, only=name))
                 found[stage.name] = wall, time.process_time() - busy, stream
-    return found
+        asked = run.domain, run.planned.counted, run.job.engine.bytes
+        most = {n: min(one.most for one in plan_passes(*asked, n)) for n in WORKERS}
+    return found, most
 
 
 def measured(name: str, one: Named, place: Path, client: Any, each: float, speed: float) -> Figures:
     """Shares of one job, and its speed-up as the model tells it."""
     made = generated(place, name, one.rows, one.attributes, one.sizes, 32)
-    stages = stages_on(job_file(made, name, one), client)
+    stages, most = stages_on(job_file(made, name, one), client)
     costs = {stage: costs_of(stream, wall, each, speed) for stage, (wall, _, stream) in stages.items()}
     whole = sum(wall for wall, _, _ in stages.values())
     for stage, (wall, busy, stream) in stages.items():
@@ -94,7 +97,7 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
             f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {told}"
         )
     longer = {stage: cost.longer(one.times) for stage, cost in costs.items()}
-    took = {n: sum(simulated(finer(cost, n), n) for cost in longer.values()) for n in (1, *WORKERS)}
+    took = {n: sum(simulated(finer(cost, n, most.get(n, 1)), n) for cost in longer.values()) for n in (1, *WORKERS)}
     faster = {n: took[1] / took[n] for n in WORKERS}
     driver = sum(cost.driver for cost in costs.values())
     print(f"{name:12} driver {driver:.2f} of {whole:.2f} s, {driver / took[1]:.2%} of a table × {one.times}; simulated "
@@ -104,11 +107,11 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
             **{f"{name}, {n}": times for n, times in faster.items()}}  # fmt: skip
 
 
-def finer(costs: Costs, workers: int) -> Costs:
+def finer(costs: Costs, workers: int, most: int) -> Costs:
     """The same work as it is cut for so many workers: a share of the rows each, and a shard or more to measure."""
     if workers == 1:
         return costs
-    dealt = costs.dealt(workers) if sum(costs.counting) else costs
+    dealt = costs.dealt(workers, most) if sum(costs.counting) else costs
     return dealt.cut(max(workers, SHARDS)) if len(costs.measuring) > 1 else dealt
 
 

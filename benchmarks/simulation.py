@@ -30,9 +30,9 @@ class Costs:
         """The same sets on a table so many times as long: as many more tasks that count, and no more that measure."""
         return self if times == 1 else replace(self, counting=self.counting * times)
 
-    def dealt(self, workers: int) -> Costs:
-        """The same counting with a task for every worker at least, as partitions are dealt."""
-        tasks = max(workers, len(self.counting))
+    def dealt(self, workers: int, most: int) -> Costs:
+        """The same counting with a task for every worker at least, as partitions are dealt, and no more than `most`."""
+        tasks = max(workers, min(len(self.counting), most // workers * workers))
         return replace(self, counting=[sum(self.counting) / tasks] * tasks)
 
     def cut(self, tasks: int) -> Costs:

@@ -5,6 +5,7 @@ import pytest
 
 from dpscale.engine import resolve
 from dpscale.engine.parcels import ALONE, MOST_SENT, Alone, Pieces, cut, dumped, joined, large
+from tests.cluster.troubles import die
 from tests.cluster.weighing import weigh_messages
 
 LARGE = 3 * MOST_SENT + 8
@@ -58,6 +59,15 @@ def test_what_is_kept_and_what_many_tasks_share_goes_in_pieces(client, sizes):
     assert engine.map(total, [(whole, sums, 5), (kept[0], array, 1)]) == [18 * array.sum(), 2 * array.sum()]
     assert engine.map(np.sum, kept) == [array.sum(), 4 * array[:5].sum()]
     assert max(sizes) < MOST
+
+
+def test_pieces_that_die_with_their_worker_are_put_together_again(client):
+    engine, array = resolve(client), numbers(LARGE)
+    shared, (kept,) = engine.shared(array), engine.keep(turned, [(array, 1)])
+    holders = {worker for workers in client.who_has([shared, kept]).values() for worker in workers}
+    client.run(die, workers=sorted(holders), on_error="ignore")
+    whole, _ = engine.reduce(times, [(shared, 1), (shared, 2)], 2)
+    assert engine.map(total, [(whole, kept, 1)]) == [4 * array.sum()]
 
 
 @pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")
