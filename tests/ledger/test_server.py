@@ -277,7 +277,7 @@ def test_where_it_cannot_be_asked_again_nothing_is_told_to_be_charged(server: Se
 
 
 def test_a_server_that_stops_between_charge_and_draw(server: Server, path: str) -> None:
-    with Ledger.open(path, timeout=0.2) as ledger, Ledger.open(path) as patient:
+    with Ledger.open(path, timeout=0.2) as ledger, Ledger.open(path, timeout=120) as patient:
         ledger.charge(*CHARGE)
         server.stop()
         with pytest.raises(TransientError, match=r"was lost|cannot be reached"):
