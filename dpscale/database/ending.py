@@ -46,20 +46,18 @@ def check_open(run: DatabaseRun) -> None:
 
 
 def charged(run: DatabaseRun) -> dict[str, Any] | None:
-    """What the ledger holds of the run; None where that is nothing."""
-    entry: dict[str, Any] | None = _spent(run)["charged"]
-    return entry
+    """What the ledger holds of the run; None where that is nothing, BudgetError where nobody can say."""
+    if run.manifest.get("ledger") is None:
+        return None
+    with opened_ledger(run) as ledger:
+        datasets = ledger.summary()["datasets"].values()
+    release = run.manifest["release"]
+    return next((one for dataset in datasets for one in dataset["releases"] if one["release"] == release), None)
 
 
 def _spent(run: DatabaseRun) -> dict[str, Any]:
-    """What the ledger holds of the run: nothing, or the whole charge; what the manifest says where it is not here."""
-    if run.manifest.get("ledger") is None:
-        return {"charged": None}
-    release = run.manifest["release"]
+    """What the ledger holds of the run; what the manifest says where the ledger is not here."""
     try:
-        with opened_ledger(run) as ledger:
-            datasets = ledger.summary()["datasets"].values()
+        return {"charged": charged(run)}
     except BudgetError as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
-    entries = [one for dataset in datasets for one in dataset["releases"] if one["release"] == release]
-    return {"charged": next(iter(entries), None)}

@@ -68,7 +68,8 @@ def _content(run: Run, table: Table, engine: Engine) -> str:
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
     contents = [snapshot(one, footers, each) for one in (table, *_hops(run))]
-    contents += [str(one.matching) for one in (run.job.data, *hops) if one.matching]
+    contents += [str(run.job.data.matching)] if run.job.data.matching else []
+    contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
 
 

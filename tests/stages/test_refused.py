@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.cli.commands import main
-from dpscale.errors import DataError, TransientError
+from dpscale.database.run import DatabaseRun
+from dpscale.errors import DataError, DpscaleError, TransientError
 from dpscale.stages import measure
 from tests.stages.small import table, write_job, write_table
 
@@ -79,9 +80,9 @@ def test_a_run_that_another_call_made_stays(job, tmp_path):
     assert (tmp_path / "run" / "plan" / "plan.json").exists()
 
 
-def test_several_tables_leave_none_either(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pd.DataFrame({"id": range(40), "a": [9] + [1] * 39}).to_parquet("p.parquet")
+def several(first):
+    """A job of two tables in the working directory; `first`: a value of the parent."""
+    pd.DataFrame({"id": range(40), "a": [first] + [1] * 39}).to_parquet("p.parquet")
     pd.DataFrame({"id": range(40), "b": 1}).to_parquet("c.parquet")
     for name, column in (("p", "a"), ("c", "b")):
         kind = 'kind = "integer", low = 0, high = 3'
@@ -90,7 +91,31 @@ def test_several_tables_leave_none_either(tmp_path, monkeypatch):
     tables = {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in "pc"}
     tables["p"]["key"] = "id"
     link = {"kind": "one-to-many", "parent": "p", "child": "c", "child_key": "id", "max_degree": 3}
-    job = {"tables": tables, "link": [link], "privacy": {"epsilon": 1.0, "delta": 1e-6, "dataset": "x"}}
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "dataset": "x", "ledger": "l.sqlite"}
+    return {"tables": tables, "link": [link], "privacy": privacy}
+
+
+def test_several_tables_leave_none_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="outside the domain"):
-        dp.run(job, tmp_path / "run")
+        dp.run(several(9), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_of_several_tables_what_may_have_been_charged_stays(tmp_path, monkeypatch, gone):
+    """Refused after the charge, before the run had a note of it; a ledger that is gone cannot say there is none."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*_):
+        DatabaseRun(tmp_path / "run").update(privacy=None)
+        for path in Path().glob("l.sqlite*" if gone else "none"):
+            path.unlink()
+        raise DataError("data", "a", "b", "c")
+
+    monkeypatch.setattr(measure, "carry_out", refused)
+    with pytest.raises(DpscaleError):
+        dp.run(several(1), tmp_path / "run")
+    secrets = list((tmp_path / "run").rglob("secret.key"))
+    assert secrets
+    assert all(len(path.read_bytes()) == 32 for path in secrets)
