@@ -2,7 +2,7 @@
 
 A job runs on a `distributed` cluster of one worker of one thread. Of every stage the scheduler's record tells the
 seconds of its tasks; the rest of the stage is the driver's, one after the other, and stays whatever the workers.
-`times` is by how much a job's table is made longer in the model: tasks that count grow by it, and nothing else.
+`times` is by how much a job's table is made longer in the model: tasks that read it grow by it, and nothing else.
 
     python benchmarks/shares.py [--only wide|triples|adaptive|adaptive66] [--save]
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import results
 from clocks import Stream, computing, generated, kind, streamed
-from overhead import bandwidth, costs_of, overhead
+from overhead import Pace, costs_of
 from simulation import Costs, simulated
 
 WORKERS = (10, 100, 1000)
@@ -59,9 +59,19 @@ def job_file(place: Path, name: str, one: Named) -> Path:
     return path
 
 
-def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, int]]:
-    """Of every stage its seconds, those of this process's cores, and its tasks; by workers how many tasks may count."""
-    from dpscale.engine.counting import plan_passes
+@dataclass(frozen=True)
+class Cut:
+    """How a job's tasks are cut for some workers: those that count at the most, pieces of their sums, those that
+    measure what the plan asks for, shards of a round."""
+
+    most: int
+    pieces: int
+    measuring: int
+    shards: int
+
+
+def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, Cut]]:
+    """Of every stage its seconds, those of this process's cores, and its tasks; by workers how it is cut."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
     from dpscale.stages import STAGES
@@ -75,16 +85,24 @@ def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Str
                 busy = time.process_time()
                 wall, stream = streamed(client, lambda name=stage.name: run_stages(run, client=client, only=name))
                 found[stage.name] = wall, time.process_time() - busy, stream
-        asked = run.domain, run.planned.counted, run.job.engine.bytes
-        most = {n: min(one.most for one in plan_passes(*asked, n)) for n in WORKERS}
-    return found, most
+        return found, {workers: cut_for(run, workers) for workers in WORKERS}
 
 
-def measured(name: str, one: Named, place: Path, client: Any, each: float, speed: float) -> Figures:
+def cut_for(run: Any, workers: int) -> Cut:
+    """As the engine does it."""
+    from dpscale.engine.counting import plan_passes
+    from dpscale.engine.shards import shards_of
+
+    passes = plan_passes(run.domain, run.planned.counted, run.job.engine.bytes, workers)
+    shards = sum(shards_of(len(one.sets), one.cells, workers) for one in passes)
+    return Cut(min(one.most for one in passes), max(len(one.pieces) for one in passes), max(workers, SHARDS), shards)
+
+
+def measured(name: str, one: Named, place: Path, client: Any, pace: Pace) -> Figures:
     """Shares of one job, and its speed-up as the model tells it."""
     made = generated(place, name, one.rows, one.attributes, one.sizes, 32)
-    stages, most = stages_on(job_file(made, name, one), client)
-    costs = {stage: costs_of(stream, wall, each, speed) for stage, (wall, _, stream) in stages.items()}
+    stages, cuts = stages_on(job_file(made, name, one), client)
+    costs = {stage: costs_of(stream, wall, pace) for stage, (wall, _, stream) in stages.items()}
     whole = sum(wall for wall, _, _ in stages.values())
     for stage, (wall, busy, stream) in stages.items():
         kinds: dict[str, float] = {}
@@ -97,22 +115,21 @@ def measured(name: str, one: Named, place: Path, client: Any, each: float, speed
             f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {told}"
         )
     longer = {stage: cost.longer(one.times) for stage, cost in costs.items()}
-    took = {n: sum(simulated(finer(cost, n, most.get(n, 1)), n) for cost in longer.values()) for n in (1, *WORKERS)}
+    took = {n: sum(simulated(finer(cost, n, cuts.get(n)), n) for cost in longer.values()) for n in (1, *WORKERS)}
     faster = {n: took[1] / took[n] for n in WORKERS}
     driver = sum(cost.driver for cost in costs.values())
     print(f"{name:12} driver {driver:.2f} of {whole:.2f} s, {driver / took[1]:.2%} of a table × {one.times}; simulated "
           + ", ".join(f"{n:,}: {times:.1f}" for n, times in faster.items())
           + f"; {faster[100] / one.aim:.2f} of the aim", flush=True)  # fmt: skip
-    return {f"{name}, seconds": whole, f"{name}, driver": driver,
+    return {f"{name}, seconds": whole, f"{name}, driver": driver, f"{name}, told at 100": took[100],
             **{f"{name}, {n}": times for n, times in faster.items()}}  # fmt: skip
 
 
-def finer(costs: Costs, workers: int, most: int) -> Costs:
-    """The same work as it is cut for so many workers: a share of the rows each, and a shard or more to measure."""
-    if workers == 1:
+def finer(costs: Costs, workers: int, cut: Cut | None) -> Costs:
+    """The same work as it is cut for so many workers."""
+    if cut is None:
         return costs
-    dealt = costs.dealt(workers, most) if sum(costs.counting) else costs
-    return dealt.cut(max(workers, SHARDS)) if len(costs.measuring) > 1 else dealt
+    return costs.dealt(workers, cut.most, cut.pieces).cut(cut.measuring).shared(cut.shards)
 
 
 def main() -> None:
@@ -125,23 +142,21 @@ def main() -> None:
     from distributed import Client, LocalCluster
 
     dask.config.set({"logging.distributed": "critical"})
-    kept: Figures = {}
     with (
         tempfile.TemporaryDirectory(dir=".") as folder,
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as two,
         Client(two, set_as_default=False) as pair,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster, set_as_default=False) as client,
     ):
-        speed = bandwidth(pair)
-        with (
-            LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
-            Client(cluster, set_as_default=False) as client,
-        ):
-            each = min(overhead(client) for _ in range(3))
-            small = Named(20_000, 4, "2", 2, "query-smasher", 1, 1)
-            measured("warm", small, Path(folder).resolve(), client, each, speed)
-            for name, one in JOBS.items():
-                if given.only in (None, name):
-                    kept |= measured(name, one, Path(folder).resolve(), client, each, speed)
+        pace = Pace.of(client, pair)
+        print(f"a task takes {pace.task * 1e3:.2f} ms, {pace.scheduler * 1e3:.2f} of them the scheduler's")
+        kept = {"task, ms": pace.task * 1e3, "scheduler, ms": pace.scheduler * 1e3}
+        small = Named(20_000, 4, "2", 2, "query-smasher", 1, 1)
+        measured("warm", small, Path(folder).resolve(), client, pace)
+        for name, one in JOBS.items():
+            if given.only in (None, name):
+                kept |= measured(name, one, Path(folder).resolve(), client, pace)
     if given.save:
         results.save("shares", kept)
 

@@ -83,10 +83,17 @@ def shares(found: Figures) -> str:
         "adaptive": "`aim-grem`, 20 attributes, 3-way; told for 10⁸ rows",
         "adaptive66": "`aim-grem`, 66 attributes, 2-way; told for 10⁶ rows",
     }
-    columns = ("seconds", "driver", "10", "100", "1000")
-    heads = ("seconds on one worker, as measured", "of them the driver's", "speed-up told at 10", "at 100", "at 1,000")
+    columns = ("seconds", "driver", "10", "100", "1000", "told at 100")
+    heads = ("seconds on one worker, as measured", "of them the driver's", "speed-up told at 10", "at 100", "at 1,000",
+             "seconds told at 100")  # fmt: skip
     lines = ([label, *(significant(found[f"{name}, {one}"], 2) for one in columns)] for name, label in what.items())
-    return table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
+    told = table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
+    return f"""{told}
+
+The model has the engine's own graphs, call by call, with a round's calls one after the other. Of the \
+{significant(found["task, ms"], 2)} ms that a task which
+does nothing takes, at most {significant(found["scheduler, ms"], 2)} are the scheduler's, one task after the other; \
+the rest is the worker's own."""
 
 
 def large_job(found: Figures) -> str:

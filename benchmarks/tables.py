@@ -106,7 +106,8 @@ def wide(found: Figures) -> str:
         return f"{found[f'{family} {size}, seconds']:.2f} s, {'below 10⁻⁶' if gap < 1e-6 else f'{100 * gap:.1f} %'}"
 
     return table(
-        head, *([family, *(cell(family, size) for size in sizes)] for family in ("marginal", "prefix", "range"))
+        head,
+        *([family, *(cell(family, size) for size in sizes)] for family in ("marginal", "prefix", "range", "circular")),
     )
 
 

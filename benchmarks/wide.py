@@ -15,7 +15,7 @@ import time
 
 import results
 
-FAMILIES = ("marginal", "prefix", "range")
+FAMILIES = ("marginal", "prefix", "range", "circular")
 CELLS = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
 MECHANISMS = ("query-smasher", "weighted-residuals")
 

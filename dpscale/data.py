@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -39,6 +40,8 @@ class Filed(Settings):
     header: bool | None = None
     names: list[str] | None = None
     where: str | None = None
+    format: Literal["delta", "iceberg"] | None = None
+    version: Annotated[int, Field(ge=0)] | None = None
 
     @field_validator("delimiter")
     @classmethod
@@ -75,6 +78,8 @@ class Filed(Settings):
             raise ValueError("header = false and names go together")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
             raise ValueError("names takes a name for every column, each once")
+        if self.version is not None and self.format is None:
+            raise ValueError("version goes with format")
         return self
 
     @property
@@ -91,7 +96,7 @@ class Filed(Settings):
     @property
     def origin(self) -> Origin:
         """How they are kept, and which rows of them are there."""
-        return Origin(dialect=self.dialect, where=self.matching)
+        return Origin(False, self.dialect, self.matching, self.format or "", self.version)
 
     @property
     def said(self) -> dict[str, Any]:
@@ -116,8 +121,6 @@ class Data(Filed):
     unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
     unit_through: list[Hop] | None = None
     links: bool | None = None
-    format: Literal["delta", "iceberg"] | None = None
-    version: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Data:
@@ -125,14 +128,12 @@ class Data(Filed):
             raise ValueError("privacy_unit and max_rows_per_unit go together")
         if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
             raise ValueError("unit_nulls and unit_through go with privacy_unit")
-        if self.version is not None and self.format is None:
-            raise ValueError("version goes with format")
         return self
 
     @property
     def origin(self) -> Origin:
-        """How they are kept, and which rows of them are there."""
-        return Origin(bool(self.links), self.dialect, self.matching, self.format or "", self.version)
+        """The same; files of two names may be told to count twice."""
+        return replace(super().origin, links=bool(self.links))
 
     @property
     def protects(self) -> Protection:

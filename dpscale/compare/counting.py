@@ -42,7 +42,7 @@ def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> 
     rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
     program = Program.of(plan_cover(side.domain, one.sets, rows, one.spare))
     items = [(side.domain, program, numbered(side, group), ways, release) for group in groups]
-    return engine.reduce(count_ways, items, ways, "count", ways * one.bytes, whole=True)
+    return engine.reduce(count_ways, items, ways, "count", ways * one.bytes)
 
 
 def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Counts]:

@@ -6,7 +6,9 @@ that no row has. It looks at each row by itself, so a neighbour's files differ b
 
 from __future__ import annotations
 
-from dpscale.database.job import TableSection
+from collections.abc import Mapping
+
+from dpscale.database.job import DatabaseJob, TableSection
 from dpscale.domain import Domain
 from dpscale.tables import Table
 
@@ -17,3 +19,16 @@ NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
 def opened(files: Files, domain: Domain = NO_DOMAIN) -> Table:
     """The table there, large files cut to partitions."""
     return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
+
+
+def latest(job: DatabaseJob) -> dict[str, int]:
+    """The latest version of every table with a log of which none is asked for."""
+    asked = {name: one for name, one in job.tables.items() if one.format and one.version is None}
+    return {name: one.origin.lake(one.path).version for name, one in asked.items()}
+
+
+def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
+    """The job at these versions of some tables."""
+    tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
+              for name, one in job.tables.items()}  # fmt: skip
+    return job.model_copy(update={"tables": tables}) if versions else job

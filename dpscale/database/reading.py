@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from dpscale.database.counted import with_counts
+from dpscale.database.job import TableSection
 from dpscale.database.linking import ExactLinks, keyed, read_links
 from dpscale.database.opened import opened
 from dpscale.database.run import DatabaseRun
@@ -74,7 +75,11 @@ def check_repeat(run: DatabaseRun) -> None:
 
 
 def _layouts(run: DatabaseRun) -> dict[str, Layout | None]:
-    """Of every table and table of pairs size, time and number of its files."""
-    paths = {f"tables.{name}": one.path for name, one in run.job.tables.items()}
-    paths |= {f"link {one.called}": one.via for one in run.job.link if one.via}
-    return {name: layout(path) for name, path in paths.items()}
+    """Of every table and table of pairs size, time and number of its files, or its version."""
+    found = {f"tables.{name}": _layout(one) for name, one in run.job.tables.items()}
+    return found | {f"link {one.called}": layout(one.via) for one in run.job.link if one.via}
+
+
+def _layout(table: TableSection) -> Layout | None:
+    """Of a table with a log the version."""
+    return {"version": table.version} if table.version is not None else layout(table.path)

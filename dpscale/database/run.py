@@ -19,6 +19,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.database.job import DatabaseJob
+from dpscale.database.opened import at_versions, latest
 from dpscale.database.tablejobs import table_job
 from dpscale.database.whom import Whom, whom
 from dpscale.errors import JobError
@@ -45,10 +46,11 @@ class DatabaseRun:
             raise JobError("run directory", f"{self.path} is not one of several tables",
                            "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
         check_version(self.path, self.manifest)
-        self.job = DatabaseJob.read(self.path / "job.toml")
-        if self.manifest["job_sha256"] != digest_of(self.job):
+        job = DatabaseJob.read(self.path / "job.toml")
+        if self.manifest["job_sha256"] != digest_of(job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",
                            "the files as they were", "restore them, or start a new run with your job")  # fmt: skip
+        self.job = at_versions(job, self.manifest.get("at", {}))
 
     @classmethod
     def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
@@ -74,6 +76,12 @@ class DatabaseRun:
 
     def update(self, **changes: Any) -> None:
         self._kept.write(self.manifest | changes)
+
+    def hold_versions(self) -> None:
+        """Of tables with a log the version that is the latest now is this run's, whenever they are read."""
+        if "at" not in self.manifest and (found := latest(self.job)):
+            self.update(at=found)
+            self.job = at_versions(self.job, found)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

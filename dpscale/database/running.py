@@ -30,6 +30,7 @@ def run_database(
     check_ledger_place(standing(run.job.privacy.ledger))
     with disk_errors(run.path), run.locked():
         check_open(run)
+        run.hold_versions()
         check_repeat(run)
         stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
         for name in ("plan", "measure", "synthesize", "report"):

@@ -46,11 +46,13 @@ class Engine(ABC):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
-        whole: bool = False,
+        pieces: Sequence[range] | None = None,
+        apart: bool = False,
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: one handle for each part.
 
-        `whole` sums all parts in the same tasks: fewer, and right where the arrays are small.
+        `pieces`: the parts that the same tasks sum, all unless told; right where the arrays are small. `apart`: each
+        item has one piece, and the others nothing of it.
         """
 
     @abstractmethod

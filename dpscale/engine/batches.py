@@ -1,8 +1,10 @@
 """Batches: how many calls make one task of about a second.
 
 Dask takes about a millisecond for a task, so calls that are shorter than that would cost more than they do. The first
-calls are tasks of their own and are timed; the tasks that follow hold as many as take about TASK_SECONDS. Times depend
-on public sizes and on the machine; where a batch ends changes no result, since every call stands for itself.
+calls are tasks of their own and are timed; the tasks that follow hold as many as take about TASK_SECONDS. Where workers
+are many and the work W is short, k tasks end after about k e + W/k, e the scheduler's seconds for one: they take √(W e)
+at least. Times depend on public sizes and on the machine; where a batch ends changes no result, since every call stands
+for itself.
 
 A call that is given a handle is a task of its own always: its argument may be large, and a worker would have to hold
 those of all calls of a batch.
@@ -10,6 +12,7 @@ those of all calls of a batch.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -23,6 +26,8 @@ TASK_SECONDS = 1.0
 MOST_CALLS = 10_000  # in a task: what a death of its worker repeats, and what one message holds
 MOST_SENT = 1 << 22  # bytes of values in one message
 SHARES = 4  # tasks that every thread should still get at the end, so that all end together
+LEAST_SHARES = 16  # tasks at the least, or a thread's SHARES: calls may differ from those that were timed
+SCHEDULING = 0.001  # seconds that the scheduler is busy with a task
 
 
 class Batch:
@@ -48,6 +53,13 @@ class Batch:
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+def fair(calls: int, threads: int, pace: float) -> int:
+    """How many of so many calls, of about `pace` seconds each, make one task."""
+    shares = SHARES * threads
+    worth = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
+    return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), worth), MOST_CALLS))
 
 
 def message_of(values: Sequence[Any]) -> Sequence[Any]:
@@ -96,8 +108,7 @@ class Batches:
     def _size(self) -> int:
         if self.pace is None or any(map(is_handle, self._items[self._next])):
             return 1
-        fair = -(-self.left // (SHARES * self._threads))
-        size = max(1, min(int(TASK_SECONDS / max(self.pace, 1e-9)), fair, MOST_CALLS))
+        size = fair(self.left, self._threads, max(self.pace, 1e-9))
         within = range(self._next, min(self._next + size, len(self._items)))
         mixed = next((i for i in within if any(map(is_handle, self._items[i]))), None)
         return len(within) if mixed is None else max(mixed - self._next, 1)

@@ -24,7 +24,7 @@ from dpscale.tables.units import buckets, decided, marked, survey, taken
 
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
 LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
-SEGMENT_BYTES = 192  # of a row while a segment is made: what waits, put together, dealt, and sealed
+SEGMENT_BYTES = 128  # of a row while a segment is made: what waits, dealt, and sealed
 MOST_PARTS = 50_000  # that travel, as a task each
 MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
 KEYS_SENT = 1 << 17  # of 32 bytes, in a message

@@ -122,12 +122,15 @@ class ClusterEngine(Engine):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
-        whole: bool = False,
+        pieces: Sequence[range] | None = None,
+        apart: bool = False,
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
-        graph, _, roots = sums(function, items, parts, self._kinds(label), whole)
+        asked = pieces or [range(parts)]
+        graph, _, roots = sums(function, items, asked, self._kinds(label), apart)
         handles = self._kept([(graph, roots)], label, memory)
-        self.map(_nothing, [(handle,) for handle in handles[:1]], "check")  # a refusal is in every part
+        told = [handles[piece.start] for piece in asked] if apart else handles[:1]  # else a refusal is in every part
+        self.map(_nothing, [(handle,) for handle in told], "check")
         return handles
 
     def keep(

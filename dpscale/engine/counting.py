@@ -23,7 +23,8 @@ import numpy as np
 
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.graphs import FAN_IN
+from dpscale.engine.dealing import cut, fewer, worth
+from dpscale.engine.graphs import FAN_IN, pieces_of
 from dpscale.names import AttributeSet
 from dpscale.tables.choice import SPARE_CELLS, guess_rows, plan_cover
 from dpscale.tables.count import Counts, Layout, count_by
@@ -73,9 +74,10 @@ class Pass:
         return COUNTER_BYTES * (self.cells + self.spare)
 
     @property
-    def whole(self) -> bool:
-        """Whether all shards are summed in the same tasks: they are small, and tasks are what sums cost."""
-        return COUNTER_BYTES * self.cells * FAN_IN <= SMALL
+    def pieces(self) -> list[range]:
+        """The shards that are summed in the same tasks: as many as are small together, for tasks are what sums cost."""
+        needed = -(-COUNTER_BYTES * self.cells * FAN_IN // max(SMALL, 1))
+        return pieces_of(len(self.shards), max(min(needed, len(self.shards)), 1))
 
     def cover(self, rows: int) -> Cover:
         """How a task of about so many rows counts the sets."""
@@ -151,8 +153,10 @@ def _wanted(one: Pass, cover: Cover, rows: int) -> int:
 
 
 def _summing(one: Pass, items: int) -> int:
-    """How many tasks sum what so many items count."""
-    return _sums(items) + len(one.shards) if one.whole else len(one.shards) * (items + _sums(items))
+    """How many tasks sum what so many items count, and take shards out of the sums."""
+    pieces = len(one.pieces)
+    cut = items if pieces > 1 and items > 1 else 0
+    return pieces * (cut + _sums(items)) + len(one.shards)
 
 
 def _sums(items: int) -> int:
@@ -199,16 +203,20 @@ def run_pass(
     or handles of them."""
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
-    if _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers):
+    apart = _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
+    if apart:
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
-        items = _by_rows(one, groups, cover, _wanted(one, cover, rows))
+        items = _by_rows(
+            one, fewer(groups, min(one.most, worth(_seconds(cover, rows)))), cover, _wanted(one, cover, rows)
+        )
     told = {asked: engine.shared(asked, "count") for _, asked in items}
     tasks = []
     for group, asked in items:
         own = [part for part in group if part in (dropped or {})]
         tasks.append((told[asked], group, tuple(checked), own, *((dropped or {})[part] for part in own)))
-    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, one.whole)
+    pieces = [asked.range for _, asked in items] if apart else one.pieces
+    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, apart)
 
 
 def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
@@ -223,12 +231,16 @@ def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: floa
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a task counts: of so many shards those from `first` on, by their program."""
+    """What a task counts: of all shards those from `first` on, by their program. `partial`: others count them too."""
 
     first: int
-    of: int
     shards: tuple[Layout, ...]
     program: Program
+    partial: bool = False
+
+    @property
+    def range(self) -> range:
+        return range(self.first, self.first + len(self.shards))
 
 
 Item = tuple[tuple[Partition, ...], Asked]
@@ -236,13 +248,16 @@ Item = tuple[tuple[Partition, ...], Asked]
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
     """Every task counts all sets over some partitions."""
-    if len(groups) > one.most:
-        groups = [tuple(part for group in groups[k :: one.most] for part in group) for k in range(one.most)]
-    finer = [part for group in groups for part in _cut(group, max(wanted // len(groups), 1))]
+    finer = [part for group in groups for part in cut(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    asked = Asked(0, len(one.shards), one.shards, Program.of(cover))
+    asked = Asked(0, one.shards, Program.of(cover), len(finer) > 1)
     return [(group, asked) for group in finer]
+
+
+def _seconds(cover: Cover, rows: int) -> float:
+    """About how long it takes to read and count so many rows."""
+    return (cover.saving.covered / cover.rows + READ * len(Layout(cover.domain, cover.sets).names)) * rows / 1e9
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
@@ -254,14 +269,8 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     for first, end in pairwise([*cuts, len(one.shards)]):
         shards = one.shards[first:end]
         program = Program.of(replace(one, shards=shards).cover(rows))
-        items.append((everything, Asked(first, len(one.shards), shards, program)))
+        items.append((everything, Asked(first, shards, program)))
     return items
-
-
-def _cut(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
-    """A worker's partitions in at most so many pieces of similar length."""
-    step = -(-len(group) // max(pieces, 1))
-    return [group[start : start + step] for start in range(0, len(group), step)]
 
 
 def count_shards(
@@ -270,13 +279,19 @@ def count_shards(
     checked: Sequence[str],
     bounded: Sequence[Partition] = (),
     *dropped: Marked,
-) -> list[Counts | None]:
-    """Count the shards that are asked in one reading; None for the others.
+) -> list[Counts]:
+    """Count the shards that are asked in one reading; in 32 bits where the counts are partial and surely fit.
 
     `dropped`: the rows of the `bounded` partitions that do not count.
     """
     without = dict(zip(bounded, dropped, strict=True))
     flat = count_by(asked.program, asked.shards[0].domain, partitions, checked, without)
+    if asked.partial and _rows(asked.shards[0], flat) < 1 << 31:
+        flat = flat.astype(np.int32)  # half of what is sent to be summed
     ends = np.cumsum([0, *(shard.offsets[-1] for shard in asked.shards)])
-    mine = [flat[start:end] for start, end in pairwise(ends.tolist())]
-    return [None] * asked.first + mine + [None] * (asked.of - asked.first - len(mine))
+    return [flat[start:end] for start, end in pairwise(ends.tolist())]
+
+
+def _rows(shard: Layout, flat: Counts) -> int:
+    """How many rows were counted: every one of them is in one cell of any set."""
+    return int(flat[: shard.offsets[1]].sum())

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.engine.discretion import Discreet
 
@@ -46,35 +49,51 @@ class _Joining:
 
 
 def sums(
-    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], parts: int, named: Named, whole: bool = False
-) -> tuple[Graph, list[Any], list[Any]]:
-    """The graph that sums lists of `parts` arrays; the keys of the calls, and of the sums.
+    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], pieces: Sequence[range], named: Named,
+    apart: bool = False,
+) -> tuple[Graph, list[Any], list[Any]]:  # fmt: skip
+    """The graph that sums lists of arrays; the keys of the calls, and of the sums, a root for each part.
 
-    Each part is summed by tasks of its own, or, with `whole`, all parts by the same: about `parts` times fewer tasks.
+    Parts of one piece are summed by the same tasks: more pieces are more tasks, each of which fetches less. `apart`:
+    each call has one piece, in the order of the calls, and nothing is to be summed.
     """
     graph = calls(function, items, named(""))
     called, roots = list(graph), []
-    if whole:
-        total = _tree(graph, called, (named("sum"),), TOTALS)
-        graph |= {(named("part"), part): (TAKE, total, part) for part in range(parts)}
-        return graph, called, [(named("part"), part) for part in range(parts)]
-    for part in range(parts):
-        level: list[Any] = []
-        for i, key in enumerate(called):
-            graph[named("part"), i, part] = (TAKE, key, part)
-            level.append((named("part"), i, part))
-        roots.append(_tree(graph, level, (named("sum"), part), TOTAL))
+    for number, piece in enumerate(pieces):
+        if apart:
+            total, before = called[number], piece.start
+        elif len(called) == 1:
+            total, before = called[0], 0
+        else:
+            total, before = _summed(graph, called, piece, number, named, len(pieces) > 1)
+        graph |= {(named("part"), part): (TAKE, total, part - before) for part in piece}
+        roots += [(named("part"), part) for part in piece]
     return graph, called, roots
 
 
-def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...], total: Discreet) -> Any:
+def _summed(graph: Graph, called: list[Any], piece: range, number: int, named: Named, cut: bool) -> tuple[Any, int]:
+    """Add the sum of a piece to the graph: its key, and the number of the first part that it has."""
+    if not cut:
+        return _tree(graph, called, (named("sum"), number)), 0
+    taken = [(named("take"), i, number) for i in range(len(called))]
+    graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(taken, called, strict=True)}
+    return _tree(graph, taken, (named("sum"), number)), piece.start
+
+
+def pieces_of(parts: int, pieces: int) -> list[range]:
+    """Parts in so many pieces of similar length, none of them empty."""
+    cuts = [parts * number // pieces for number in range(pieces + 1)]
+    return [range(first, end) for first, end in pairwise(cuts) if end > first]
+
+
+def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
     """Add a tree of sums over the keys to the graph; its root."""
     depth = 0
     while len(level) > 1:
         groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
         level = []
         for i, group in enumerate(groups):
-            graph[(*name, depth, i)] = (total, *group)
+            graph[(*name, depth, i)] = (TOTALS, *group)
             level.append((*name, depth, i))
         depth += 1
     return level[0]
@@ -116,16 +135,23 @@ def _part(results: Sequence[Any], part: int) -> Any:
     return results[part]
 
 
-def _sum(*arrays: Any) -> Any:
-    """None stands for what a call has nothing of: where one call alone has it, the sum is its array and no copy."""
-    total, *others = [array for array in arrays if array is not None] or [None]
-    for array in others:
-        total = total + array
-    return total
+def _slice(results: Sequence[Any], first: int, end: int) -> Sequence[Any]:
+    return results[first:end]
 
 
-def _sums(*lists: Sequence[Any]) -> list[Any]:
-    return [_sum(*arrays) for arrays in zip(*lists, strict=True)]
+def summed(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The sums of lists of arrays; partial counts may be in 32 bits, their sums are in 64."""
+    return [_sum(arrays) for arrays in zip(*lists, strict=True)]
 
 
-TAKE, TOTAL, TOTALS = Discreet(_part), Discreet(_sum), Discreet(_sums)
+def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    first, *others = arrays
+    if not others:
+        return first
+    total = np.add(first, others[0], dtype=np.int64 if first.dtype.kind == "i" else None)
+    for array in others[1:]:
+        total += array
+    return np.asarray(total)
+
+
+TAKE, SLICE, TOTALS = Discreet(_part), Discreet(_slice), Discreet(summed)

@@ -40,10 +40,12 @@ class LocalEngine(Engine):
         parts: int,
         label: str = "reduce",
         memory: int | None = None,
-        whole: bool = False,
+        pieces: Sequence[range] | None = None,
+        apart: bool = False,
     ) -> list[Any]:
         """Sum over items of function(*item), a list of `parts` arrays: the sums."""
-        graph, called, roots = sums(function, items, parts, lambda kind: f"{label}-{kind}", whole)
+        asked = pieces or [range(parts)]
+        graph, called, roots = sums(function, items, asked, lambda kind: f"{label}-{kind}", apart)
         return self._results(graph, roots, label, called)
 
     def keep(

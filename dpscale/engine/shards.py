@@ -29,6 +29,7 @@ Handle = Any
 Count = Callable[[Pass], list[Handle]]
 Asked = tuple[Handle, list[AttributeSet]]
 SHARES = 2  # shards a thread: enough to end together, and few, since every round makes two tasks of each
+A_SHARD, A_SHARD_CELLS = 256, 1 << 20  # sets and cells that are worth a task of some milliseconds in every round
 
 
 @dataclass(eq=False)
@@ -94,9 +95,10 @@ class Shards:
         self._bytes += self._size(wanted.intersection(one.sets))
 
     def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[Asked]:
-        """A pass packed: its counted shards put together to a few a thread."""
+        """A pass packed: its counted shards put together to a few a thread, fewer where there is little in them."""
         wanted, items = set(sets), []
-        many = -(-len(handles) // (SHARES * self.engine.workers))
+        shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
+        many = -(-len(handles) // shards)
         for start in range(0, len(handles), many):
             layouts, flats = one.shards[start : start + many], handles[start : start + many]
             mine = [names for layout in layouts for names in layout.sets if names in wanted]
@@ -116,6 +118,11 @@ class Shards:
             cells = self.domain.cells(names) if names in self.whole else math.prod(grouped)
             total += packed_bytes(cells, self.rows)
         return total
+
+
+def shards_of(sets: int, cells: int, workers: int) -> int:
+    """How many shards a pass of so many candidates is packed to."""
+    return max(min(SHARES * workers, math.ceil(sets / A_SHARD + cells / A_SHARD_CELLS)), 1)
 
 
 def pack(

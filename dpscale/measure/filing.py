@@ -1,9 +1,10 @@
 """Which measurements of a decision lie in which file, and where: a function of the decision alone.
 
 Those of one source lie together, in the order of the sources, so that a worker that has the counts of some sets fills
-whole files. A file ends where a source does, after FILES-th parts of all values or MOST_VALUES. Where counting is cut
-into passes amid a file, each pass leaves a piece of it: so a file's name tells which places it holds, from the first to
-the one behind the last, and nothing else has to be written down to go on after a stop or to find a value again.
+whole files. A file ends where a source does, after FILES-th parts of all values or MOST_VALUES; one of a round that was
+chosen not before LEAST_VALUES, for each file is flushed to the disk. Where counting is cut into passes amid a file,
+each pass leaves a piece of it: so a file's name tells which places it holds, from the first to the one behind the last,
+and nothing else has to be written down to go on after a stop or to find a value again.
 
     measurements/000-00000000-00004095.parquet      round, first place, end
 """
@@ -25,7 +26,7 @@ Places = NDArray[np.int64]
 Span = tuple[int, int]
 
 FILES = 64  # of a decision, about, so that many workers fill them
-MOST_VALUES = 1 << 22  # in a file: 32 MiB
+LEAST_VALUES, MOST_VALUES = 1 << 12, 1 << 22  # in a file: 32 KiB, 32 MiB
 NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
 
 
@@ -40,14 +41,14 @@ class Filing:
     cuts: Places
 
     @classmethod
-    def of(cls, orders: Orders) -> Filing:
-        """Where the measurements of a decision go."""
+    def of(cls, orders: Orders, least: int = 1) -> Filing:
+        """Where the measurements of a decision go; `least`: values in a file, where there are so many."""
         source = orders.source
         sequence = np.argsort(source, kind="stable")
         place = np.empty_like(sequence)
         place[sequence] = np.arange(len(sequence))
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(orders.sizes[sequence])])
-        return cls(sequence, place, starts, _cuts(source[sequence], starts))
+        return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
 
     def unfilled(self, held: Iterable[Span]) -> Iterator[Span]:
         """The spans of files, or what is left of them, that no piece holds yet."""
@@ -56,9 +57,9 @@ class Filing:
             yield from _without(first, end, pieces)
 
 
-def _cuts(source: Places, starts: Places) -> Places:
+def _cuts(source: Places, starts: Places, least: int) -> Places:
     """Files begin where a source does, once enough values lie before it."""
-    limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), 1)
+    limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), least)
     first = np.flatnonzero(np.diff(source, prepend=-1))
     number = (starts[first] // limit).astype(np.int64)
     return np.append(first[np.diff(number, prepend=-1) > 0], len(source))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpscale.errors import JobError, TransientError
 from dpscale.measure.affordable import check_affordable
-from dpscale.measure.filing import Filing, Span, file_name, spans
+from dpscale.measure.filing import LEAST_VALUES, Filing, Span, file_name, spans
 from dpscale.measure.measurement import Measurements
 from dpscale.measure.store import Shelf
 from dpscale.measure.tags import round_tag
@@ -67,7 +67,9 @@ class Released:
 
     def filing(self, decision: Decision) -> Filing:
         """Where a decision's values lie; that of the first, which may have a million, made once."""
-        return self._first if decision is self.planned.first() else Filing.of(in_columns(decision.orders))
+        if decision is self.planned.first():
+            return self._first
+        return Filing.of(in_columns(decision.orders), LEAST_VALUES if decision.choosing else 1)
 
     @cached_property
     def _first(self) -> Filing:

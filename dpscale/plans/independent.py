@@ -21,7 +21,8 @@ from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.residual_estimator import ResidualEstimator
 from dpscale.plans.told import Accuracy, SpannedQuery
 from dpscale.residual import Weights, kron, piece, profile_of, subsets
-from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart
+from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, axis_of
+from dpscale.workload.wide import is_wide
 
 Array = NDArray[np.float64]
 Quadratics = dict[tuple[tuple[str, ...], Factor], Array]
@@ -131,4 +132,6 @@ def _means(family: Family, size: int, weights: Weights | None) -> Array:
 
 @lru_cache(maxsize=4096)
 def _mean_square(family: Family, size: int, weights: Weights | None) -> float:
+    if is_wide(size) and family.count(size) > size:  # more queries than are listed
+        return axis_of(family.name, size, weights).mean_square
     return float((_means(family, size, weights) ** 2).sum())

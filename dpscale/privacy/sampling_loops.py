@@ -25,15 +25,16 @@ SETTINGS: Any = config
 
 
 def compiled(
-    signature: str, inline: str = "never", slp: bool = False
+    signature: str, inline: str = "never", slp: bool = False, checked: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile for one signature, without the GIL; keep the machine code on disk where there is a place to write.
 
-    `slp`: make vectors of sums that are written side by side, none of them in another order.
+    `slp`: make vectors of sums that are written side by side, none of them in another order. `checked`: a division by
+    zero is an error, for which the compiler makes no vectors of a loop that divides.
     """
 
     def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
-        options: dict[str, Any] = {"nogil": True, "inline": inline}
+        options: dict[str, Any] = {"nogil": True, "inline": inline, "error_model": "python" if checked else "numpy"}
         before, SETTINGS.SLP_VECTORIZE = SETTINGS.SLP_VECTORIZE, SETTINGS.SLP_VECTORIZE or int(slp)
         try:
             return njit(signature, cache=True, **options)(function)

@@ -2,93 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.entropy import LowOrder, product_of
+from dpscale.reconstruct.paired import Indices, Paired
 
 Array = NDArray[np.float64]
-MOST_MIDDLES = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """A model's pairs, and how far each is from independence in L1: `strength[a, b]` = `strength[b, a]`, by the order
-    of the model's 1-ways; -1 where there is no such pair."""
+    """Known pairs both ways round: `turned`, that of attributes i and j from place[i, j] on; the same over the 1-way of
+    the second, `shares`; and how far each is from independence in L1, `strength`, -1 where there is no such pair.
 
-    model: LowOrder
+    Of all chains that imply a pair those few are looked at whose weaker link is strongest. Not by BLAS, whose last bits
+    depend on its threads.
+    """
+
+    place: Indices
     strength: Array
+    turned: Array
+    shares: Array
 
     @classmethod
-    def of(cls, model: LowOrder) -> Links:
-        place = {name: index for index, name in enumerate(model.ones)}
-        strength = np.full((len(place), len(place)), -1.0)
-        for names, table in model.tables.items():
-            if len(names) == 2:
-                one, other = (place[name] for name in names)
-                strength[one, other] = strength[other, one] = np.abs(table - independent(model, names)).sum()
-        return cls(model, strength)
+    def of(cls, paired: Paired, tables: Array) -> Links:
+        """Of flat tables that have the 1-ways as margins."""
+        from dpscale.reconstruct import pair_loops
 
-    def nearest(self, names: AttributeSet, noisy: Array) -> Array:
-        """Of the product and all chains, the one nearest to a noisy table in L2."""
-        best = independent(self.model, names)
-        least = float(((noisy - best) ** 2).sum())
-        for table, squared, _ in self._chains(names, noisy):
-            if squared < least:
-                best, least = table, squared
-        return best
+        count = len(paired.ones.at) - 1
+        place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
+        links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
+        pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
+        return links
 
-    def strongest(self, names: AttributeSet) -> Array | None:
-        """The chain farthest from independence in L1; None where there is none."""
-        best, most = None, -1.0
-        for table, _, apart in self._chains(names, independent(self.model, names)):
-            if apart > most:
-                best, most = table, apart
-        return best
+    def nearest(self, paired: Paired, noisy: Array) -> Array:
+        """Of the product and all chains, the one nearest to each noisy table in L2."""
+        return self._followed(paired, noisy, True)[0]
 
-    def _chains(self, names: AttributeSet, other: Array) -> Iterator[tuple[Array, float, float]]:
-        """Chains, each with its distances from a table: squared in L2, and in L1.
+    def strongest(self, paired: Paired) -> dict[AttributeSet, Array]:
+        """Of every pair the chain farthest from independence in L1; of those that have one."""
+        tables, found = self._followed(paired, paired.independent(), False)
+        each = paired.apart(tables).items()
+        return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
 
-        Not by BLAS, whose last bits depend on its threads.
-        """
-        from dpscale.reconstruct import fitting_loops
+    def _followed(self, paired: Paired, others: Array, nearest: bool) -> tuple[Array, NDArray[np.bool_]]:
+        from dpscale.reconstruct import pair_loops
 
-        one, last = names
-        for middle in self._middles(names):
-            yield fitting_loops.chained(self._shares[one, middle], self._tables[middle, last], other)
-
-    def _middles(self, names: AttributeSet) -> list[str]:
-        """The middles of the MOST_MIDDLES chains whose weaker link is strongest."""
-        one, other = (self._place[name] for name in names)
-        weaker = np.minimum(self.strength[one], self.strength[other])
-        best = np.argsort(-weaker, kind="stable")[:MOST_MIDDLES]
-        return [self._names[index] for index in best if weaker[index] >= 0]
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return list(self.model.ones)
-
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.model.ones)}
-
-    @cached_property
-    def _tables(self) -> dict[AttributeSet, Array]:
-        """All pairs, both ways round."""
-        pairs = {names: table for names, table in self.model.tables.items() if len(names) == 2}
-        return pairs | {names[::-1]: np.ascontiguousarray(table.T) for names, table in pairs.items()}
-
-    @cached_property
-    def _shares(self) -> dict[AttributeSet, Array]:
-        """The same over the 1-way of the second attribute."""
-        return {names: table / self.model.coarse[names[1]] for names, table in self._tables.items()}
-
-
-def independent(model: LowOrder, names: AttributeSet) -> Array:
-    """The table over groups that independence gives."""
-    return product_of([model.coarse[name] for name in names], model.total)
+        out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
+        pair_loops.follow(*paired.placed, self.place, self.strength, self.turned, self.shares, others, nearest, out,
+                          found)  # fmt: skip
+        return out, found

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.fit import fit_in_place
+from dpscale.reconstruct.fit import PAIRS, Margin, fit_in_place, proportional_fit
+from dpscale.reconstruct.paired import Ones
+from dpscale.reconstruct.threes import Threes
 from dpscale.residual import subsets
 from dpscale.residual.groups import Groups, coarsened
 
@@ -33,8 +35,8 @@ class LowOrder:
     """Consistent non-negative low-order tables.
 
     `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
-    over; `tables[γ]`: counts over groups, whose margins are those of `ones`. γ in the order of `ones`. `measured`:
-    those that measurements told of; the other tables are implied by them.
+    over; `tables[γ]`, of two attributes and more: counts over groups, whose margins are those of `ones`. γ in the order
+    of `ones`. `measured`: those that measurements told of; the other tables are implied by them.
     """
 
     ones: Mapping[str, Array]
@@ -55,6 +57,27 @@ class LowOrder:
         table = product_of([self.coarse[name] for name in names], self.total)
         fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
         return table
+
+    def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
+        """Those of many sets; of three attributes, which nearly all are, in one go."""
+        few = len(self.tables) > 8  # then a set's pairs are met in its own order
+        threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
+        known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
+        return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
+
+    def fitted(self, tables: Mapping[AttributeSet, Array], rounds: int, tolerance: float) -> dict[AttributeSet, Array]:
+        """Copies of tables, scaled to the 1-ways and to the tables inside each."""
+        if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
+            return self._threes.fitted(tables, rounds, tolerance)
+        return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
+                for names, table in tables.items()}  # fmt: skip
+
+    def _margins(self, names: AttributeSet) -> list[Margin]:
+        return [*(((axis,), self.coarse[name]) for axis, name in enumerate(names)), *self.inside(names)]
+
+    @cached_property
+    def _threes(self) -> Threes:
+        return Threes.of(Ones.of(self.coarse, self.total), self.tables)
 
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
         """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
@@ -79,6 +102,9 @@ class LowOrder:
     def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Array]]:
         """The largest tables inside a set, each with the axes of the set that it is over."""
         few = 2 ** len(names) < len(self.tables)
+        if few and len(names) == 3:  # what nearly all targets are
+            pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
+            return [(axes, table) for axes, table in pairs if table is not None]
         near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
         held = [kept for kept in near if kept in self.tables]
         largest = [kept for kept in held if not any(set(kept) < set(other) for other in held)]

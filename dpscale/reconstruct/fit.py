@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 Margin = tuple[tuple[int, ...], Array]
 LEAST = 1e-9
 PAIRS = ((0, 1), (0, 2), (1, 2))  # of three axes
-NOTHING = np.empty((0, 0))
+NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
 def proportional_fit(table: Array, margins: Sequence[Margin], rounds: int, tolerance: float) -> Array:
@@ -52,15 +52,12 @@ def _fit_triple(
     """Of three attributes to 1-ways and then to pairs."""
     from dpscale.reconstruct import fitting_loops
 
+    ones, told = [NONE] * 3, np.zeros(3, np.bool_)
+    for (axis,), one in singles:
+        ones[axis], told[axis] = one, True
     order = np.array([PAIRS.index(axes) for axes in pairs], np.int64)
     wanted = [pairs.get(axes, NOTHING) for axes in PAIRS]
-    if not singles:
-        fitting_loops.fit_triple(table, order, *wanted, rounds, tolerance)
-        return
-    for _ in range(rounds):
-        moved = max([_scaled(table, axes, one) for axes, one in singles])
-        if max(moved, fitting_loops.fit_triple(table, order, *wanted, 1, tolerance)) <= tolerance:
-            break
+    fitting_loops.fit_triple(table, told, *ones, order, *wanted, rounds, tolerance)
 
 
 def _scaled(table: Array, axes: tuple[int, ...], wanted: Array) -> float:

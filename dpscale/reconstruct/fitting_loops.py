@@ -195,17 +195,43 @@ def scale_back(table: Array, wanted: Array) -> float:
     return moved
 
 
-@compiled("float64(float64[:, :, ::1], int64[::1], float64[:, ::1], float64[:, ::1], float64[:, ::1], int64, float64)")
-def fit_triple(
-    table: Array, order: NDArray[np.int64], front: Array, sides: Array, back: Array, rounds: int, tolerance: float
-) -> float:
-    """Proportional fitting of a triple to pairs inside it, in place; how far the last round was at the most.
+@compiled("float64(float64[:, :, ::1], int64, float64[::1])")
+def scale_axis(table: Array, axis: int, wanted: Array) -> float:
+    """Scale a table (i, j, k) to a margin along one axis."""
+    has, moved = np.zeros(table.shape[axis]), 0.0
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            for k in range(table.shape[2]):
+                has[i if axis == 0 else j if axis == 1 else k] += table[i, j, k]
+    for a in range(len(has)):
+        moved += abs(has[a] - wanted[a])
+        has[a] = wanted[a] / max(has[a], LEAST)
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            for k in range(table.shape[2]):
+                table[i, j, k] *= has[i if axis == 0 else j if axis == 1 else k]
+    return moved
 
-    `order`: which margins, by 0 for (i, j), 1 for (i, k), 2 for (j, k); of the others nothing is looked at.
+
+@compiled(
+    "float64(float64[:, :, ::1], boolean[::1], float64[::1], float64[::1], float64[::1], int64[::1], float64[:, ::1],"
+    " float64[:, ::1], float64[:, ::1], int64, float64)"
+)
+def fit_triple(
+    table: Array, told: NDArray[np.bool_], first: Array, second: Array, third: Array, order: NDArray[np.int64],
+    front: Array, sides: Array, back: Array, rounds: int, tolerance: float,
+) -> float:  # fmt: skip
+    """Proportional fitting of a triple to 1-ways and pairs inside it, in place; how far the last round was at the most.
+
+    `told`: which 1-ways there are; `order`: which pairs, by 0 for (i, j), 1 for (i, k), 2 for (j, k).
     """
     farthest = 0.0
     for _ in range(rounds):
         farthest = 0.0
+        for axis in range(3):
+            if told[axis]:
+                one = first if axis == 0 else second if axis == 1 else third
+                farthest = max(farthest, scale_axis(table, axis, one))
         for margin in order:
             if margin == 0:
                 moved = scale_front(table, front)

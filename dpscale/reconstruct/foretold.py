@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals
 
@@ -38,17 +39,25 @@ def dispersion(model: LowOrder, residuals: Residuals) -> float:
 
 def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
     """D / U of the measured pairs, or of the larger sets."""
-    links = Links.of(replace(of_pairs, tables={n: t for n, t in of_pairs.tables.items() if n in of_pairs.measured}))
-    for names, residual in residuals.values.items():
-        if len(names) < 2 or (len(names) > 2) is not larger:
-            continue
+    sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
+    chains = {} if larger else _chains(of_pairs, sets)
+    for names in sets:
+        residual = residuals.values[names]
         inside = [kept for kept in of_pairs.tables if set(kept) < set(names)] if larger else []
-        expected = of_pairs.coarse_marginal(names) if larger else links.strongest(names)
+        expected = of_pairs.coarse_marginal(names) if larger else chains.get(names)
         if expected is None:
             continue
         noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
         off = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
         yield off / max(float(_by_chance(expected, names, inside).sum()), LEAST)
+
+
+def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
+    """The strongest chain of measured pairs that implies each pair."""
+    ones = Ones.of(of_pairs.coarse, of_pairs.total)
+    known = Paired(ones, [names for names in of_pairs.tables if names in of_pairs.measured])
+    tables = [np.zeros(0), *(of_pairs.tables[names].reshape(-1) for names in known.names)]
+    return Links.of(known, np.concatenate(tables)).strongest(Paired(ones, sets))
 
 
 def _by_chance(expected: Array, names: AttributeSet, inside: Sequence[AttributeSet]) -> Array:

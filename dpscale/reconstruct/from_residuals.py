@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
@@ -28,17 +27,16 @@ def model_of(
     residuals: Residuals,
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
-    each: Each = plainly,
 ) -> LowOrder:
     """Consistent non-negative low-order tables from all that was measured, attributes in the order of `counts`.
 
     `residuals`: centred, over groups, with the precision 1/σ² of the noise on the marginal; also of the total, (), and
-    of 1-ways. `wanted`, `chains`, `each`: as of `low_order`.
+    of 1-ways. `wanted`, `chains`: as of `low_order`.
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
     measured = {names: _noisy(names, groups, residuals) for names in residuals.values if len(names) > 1}
-    return low_order(ones, groups, measured, wanted, chains, each)
+    return low_order(ones, groups, measured, wanted, chains)
 
 
 def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Array:

@@ -7,36 +7,29 @@ the noisy pair says so (`near`); or, where that explains the noisy pair better, 
 misleads where they do not, so a pair is the mean of what either makes of it. A pair that was not measured is its
 strongest chain, the one farthest from independence.
 
-Between few steps that see everything (the law of departures; which tables there are) every table is a piece of work of
-its own. They go by chunks through `each`, which may make tasks of them: no byte depends on it.
+All pairs are one piece of work, in compiled loops over flat arrays: a run believes anew in every round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
-from dpscale.reconstruct.chains import Links, independent
+from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.fit import Margin, proportional_fit
 from dpscale.reconstruct.near import REACHES, near
-from dpscale.reconstruct.shrink import NoisyTable, best_posterior, learn
+from dpscale.reconstruct.paired import Ones, Paired
+from dpscale.reconstruct.shrink import NoisyTable, NoisyTables, best_posterior
 from dpscale.residual import center
 from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
-Margins = list[Margin]
-Expected = tuple[NoisyTable, ...]  # one noisy table under several expectations
-FIT_ROUNDS, FIT_TOLERANCE = 20, 1e-6
-CHUNK_CELLS, CHUNK_TABLES = 1 << 16, 128
+Tables = dict[AttributeSet, Array]
+FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,105 +46,81 @@ def low_order(
     measured: Mapping[AttributeSet, NoisyResidual],
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
-    each: Each = plainly,
 ) -> LowOrder:
     """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
 
     `ones`: non-negative 1-ways of equal sum. `chains`: how often pairs are taken anew with chains as expectations.
-    `each(function, items)`: [function(item) for item in items] by other means, such as tasks. All can be pickled; an
-    item has about CHUNK_CELLS cells, or one table of more; where chains are sought the function holds the model.
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
-    alone = _shrunk(model, pairs, {}, each)
-    model = _with(model, alone)
-    for _ in range(chains if pairs else 0):
-        nearest = _by_chunks(each, partial(_nearest, Links.of(model)), pairs)
-        chained = _shrunk(model, pairs, nearest, each)
-        both = {names: (alone[names] + table) / 2 for names, table in chained.items()}
-        model = LowOrder(ones, groups, both, model.total)
-    if chains and model.tables:
-        left: list[AttributeSet] = [names for names in wanted if len(names) == 2 and names not in pairs]
-        sought = {names: model.cells(names) for names in left}
-        implied = _by_chunks(each, partial(_strongest, Links.of(model)), sought)
-        model = _with(model, {names: table for names, table in implied.items() if table is not None})
+    if pairs:
+        model = replace(model, tables=_pairs(model, pairs, wanted, chains))
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
-        model = _with(model, _shrunk(model, larger, {}, each))
+        model = replace(model, tables={**model.tables, **_larger(model, larger)})
     return replace(model, measured=frozenset(measured))
 
 
-def _with(model: LowOrder, tables: Mapping[AttributeSet, Array]) -> LowOrder:
-    return LowOrder(model.ones, model.groups, {**model.tables, **tables}, model.total)
+def _pairs(
+    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], wanted: Sequence[AttributeSet], chains: int
+) -> Tables:
+    """Pairs that were measured, and of those wanted what chains imply."""
+    ones = Ones.of(model.coarse, model.total)
+    shrunk = _Shrunk.of(Paired(ones, list(measured)), list(measured.values()), FIT_TOLERANCE * model.total)
+    alone = tables = shrunk.alone()
+    for _ in range(chains):
+        tables = (alone + shrunk.chained(Links.of(shrunk.paired, tables))) / 2
+    found = shrunk.paired.apart(tables)
+    if chains:
+        left = Paired(ones, [names for names in wanted if len(names) == 2 and names not in measured])
+        found |= Links.of(shrunk.paired, tables).strongest(left)
+    return found
 
 
-def _noisy(residual: NoisyResidual, reference: Array) -> Array:
+@dataclass(frozen=True, eq=False)
+class _Shrunk:
+    """Noisy residuals of pairs, flat, as tables that are shrunk towards what is expected and fitted to their 1-ways."""
+
+    paired: Paired
+    residuals: Array
+    deviations: Array
+    tolerance: float
+
+    @classmethod
+    def of(cls, paired: Paired, residuals: Sequence[NoisyResidual], tolerance: float) -> _Shrunk:
+        flat = np.concatenate([one.values.reshape(-1) for one in residuals])
+        return cls(paired, flat, np.array([one.deviation for one in residuals]), tolerance)
+
+    def alone(self) -> Array:
+        """Towards independence, or what neighbours expect where nothing better is known."""
+        table = self._expected(self.paired.independent())
+        return self._fitted([table, *(near(self.paired, table, reach) for reach in REACHES)])
+
+    def chained(self, links: Links) -> Array:
+        """Towards the chains that are nearest."""
+        noisy = self.paired.noisy(self.residuals, self.paired.independent())
+        return self._fitted([self._expected(links.nearest(self.paired, noisy))])
+
+    def _expected(self, expectation: Array) -> NoisyTables:
+        reference = np.maximum(expectation, LEAST)
+        values = self.paired.noisy(self.residuals, reference)
+        return NoisyTables(values, reference, self.deviations, self.paired.starts)
+
+    def _fitted(self, ways: Sequence[NoisyTables]) -> Array:
+        return self.paired.fit(best_posterior(ways), FIT_ROUNDS, self.tolerance)
+
+
+def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:
+    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
+    expected = model.coarse_marginals(list(measured))
+    noisy = [_noisy(residual, np.maximum(expected[names], LEAST)) for names, residual in measured.items()]
+    every = NoisyTables.of(noisy)
+    means = zip(measured, noisy, np.split(best_posterior([every]), every.starts[1:-1]), strict=True)
+    shaped = {names: table.reshape(one.values.shape) for names, one, table in means}
+    return model.fitted(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
+
+
+def _noisy(residual: NoisyResidual, reference: Array) -> NoisyTable:
     """The noisy table: its own residual on the margins of what is expected."""
-    return np.asarray(residual.values + reference - center(reference, range(reference.ndim)))
-
-
-def _by_chunks(
-    each: Each, function: Callable[[Any], Any], pieces: Mapping[AttributeSet, Any]
-) -> dict[AttributeSet, Any]:
-    """`function` of every (names, piece), which takes a list of these."""
-    results = each(function, list(_chunks(pieces)))
-    return dict(zip(pieces, chain.from_iterable(results), strict=True))
-
-
-def _chunks(pieces: Mapping[AttributeSet, Any]) -> Iterator[list[tuple[AttributeSet, Any]]]:
-    chunk: list[tuple[AttributeSet, Any]] = []
-    cells = 0
-    for names, piece in pieces.items():
-        chunk.append((names, piece))
-        cells += _size(piece)
-        if cells >= CHUNK_CELLS or len(chunk) == CHUNK_TABLES:
-            yield chunk
-            chunk, cells = [], 0
-    if chunk:
-        yield chunk
-
-
-def _size(piece: Any) -> int:
-    """The cells of a piece: of a number of cells, of a noisy thing, or of a tuple that one leads."""
-    leading = piece
-    while isinstance(leading, tuple):
-        leading = leading[0]
-    return leading if isinstance(leading, int) else int(leading.values.size)
-
-
-def _nearest(links: Links, chunk: list[tuple[AttributeSet, NoisyResidual]]) -> list[Array]:
-    return [links.nearest(names, _noisy(residual, independent(links.model, names))) for names, residual in chunk]
-
-
-def _strongest(links: Links, chunk: list[tuple[AttributeSet, int]]) -> list[Array | None]:
-    return [links.strongest(names) for names, _ in chunk]
-
-
-def _shrunk(
-    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], expected: Mapping[AttributeSet, Array], each: Each
-) -> dict[AttributeSet, Array]:
-    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them.
-
-    Where nothing better is known of pairs, neighbours may expect more of a cell than the product of the 1-ways.
-    """
-    tables: dict[AttributeSet, tuple[Expected, Margins]] = {}
-    for names, residual in measured.items():
-        expectation = expected[names] if names in expected else model.coarse_marginal(names)
-        reference = np.maximum(expectation, 1e-6)
-        table = NoisyTable(_noisy(residual, reference), reference, residual.deviation)
-        others = () if len(names) > 2 or names in expected else tuple(near(table, reach) for reach in REACHES)
-        tables[names] = ((table, *others), _margins(model, names))
-    laws = [learn(ways) for ways in zip(*(ways for ways, _ in tables.values()), strict=True)]
-    return _by_chunks(each, partial(_fitted, laws, FIT_TOLERANCE * model.total), tables)
-
-
-def _margins(model: LowOrder, names: AttributeSet) -> Margins:
-    margins: Margins = [((axis,), model.coarse[name]) for axis, name in enumerate(names)]
-    return [*margins, *model.inside(names)] if len(names) > 2 else margins
-
-
-def _fitted(
-    laws: list[Array], tolerance: float, chunk: list[tuple[AttributeSet, tuple[Expected, Margins]]]
-) -> list[Array]:
-    return [proportional_fit(best_posterior(ways, laws), margins, FIT_ROUNDS, tolerance)
-            for _, (ways, margins) in chunk]  # fmt: skip
+    values = residual.values + reference - center(reference, range(reference.ndim))
+    return NoisyTable(np.asarray(values), reference, residual.deviation)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,12 @@ MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "re
 
 
 def write_model(path: Path, model: LowOrder) -> None:
-    """One file, exact."""
+    """One file, exact: all tables in one flat array, since an array of its own costs more than a table has numbers."""
     groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
     tables = [list(names) for names in model.tables]
     index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
              "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
-    arrays = {f"one{i}": one_way for i, one_way in enumerate(model.ones.values())}
-    _write(path, index, arrays | {f"table{i}": table for i, table in enumerate(model.tables.values())})
+    _write(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
 
 
 def read_model(path: Path) -> LowOrder:
@@ -36,10 +37,26 @@ def read_model(path: Path) -> LowOrder:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
-        ones = {name: arrays[f"one{i}"] for i, name in enumerate(index["ones"])}
-        tables = {tuple(names): arrays[f"table{i}"] for i, names in enumerate(index["tables"])}
+        sets = [tuple(names) for names in index["tables"]]
+        if "cells" in arrays:
+            every = _apart(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
+            cells = _apart(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
+        else:  # of older versions: an array a table
+            every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
+            cells = [arrays[f"table{i}"] for i in range(len(sets))]
+        ones, tables = dict(zip(index["ones"], every, strict=True)), dict(zip(sets, cells, strict=True))
     measured = index.get("measured", index["tables"])  # older files do not tell
     return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured))
+
+
+def _flat(tables: Iterable[Array]) -> Array:
+    return np.concatenate([np.zeros(0), *(np.asarray(table).reshape(-1) for table in tables)])
+
+
+def _apart(cells: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """The tables of a flat array, as views."""
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
+    return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
 
 
 def write_errors(folder: Path, errors: Simulated) -> None:

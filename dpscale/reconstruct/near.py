@@ -9,35 +9,16 @@ cell's own noise is not in it. Whether that expects more of a table than r alone
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
+from dpscale.reconstruct.paired import Paired
+from dpscale.reconstruct.shrink import NoisyTables
 
-from dpscale.reconstruct.shrink import NoisyTable
-
-Array = NDArray[np.float64]
 REACHES = (1, 2)
-LEAST_RATIO, LEAST = 0.02, 1e-9
 
 
-def near(table: NoisyTable, reach: int) -> NoisyTable:
-    """The table, of a pair, with what neighbours up to `reach` cells away, along both axes, expect of each cell."""
-    around, expected = _around(table.values, reach), _around(table.reference, reach)
-    known = expected**2
-    weight = known / (known + _neighbours(table.values.shape, reach) * table.deviation**2 + LEAST)
-    ratio = 1 + weight * (around / np.maximum(expected, LEAST) - 1)
-    return replace(table, reference=table.reference * np.maximum(ratio, LEAST_RATIO))
+def near(paired: Paired, tables: NoisyTables, reach: int) -> NoisyTables:
+    """The tables, of pairs, with what neighbours up to `reach` cells away, along both axes, expect of each cell."""
+    from dpscale.reconstruct import pair_loops
 
-
-def _around(values: Array, reach: int) -> Array:
-    """The sum over the window of every cell, without the cell."""
-    from dpscale.reconstruct import fitting_loops
-
-    return np.asarray(fitting_loops.windows(np.ascontiguousarray(values), reach))
-
-
-@lru_cache(maxsize=4096)
-def _neighbours(shape: tuple[int, ...], reach: int) -> Array:
-    """How many cells are in the window of every cell."""
-    return _around(np.ones(shape), reach)
+    given = tables.values, tables.reference, tables.deviations
+    return replace(tables, reference=pair_loops.near_every(*given, paired.ones.at, paired.pairs, tables.starts, reach))

@@ -3,14 +3,17 @@
 A table's cell has y = reference · g + N(0, s²), where the reference is what coarser knowledge expects (for a pair, the
 product of its 1-ways) and g ≥ 0 says how far the cell departs from it. The law of g is a mixture of narrow Gaussians on
 a fixed grid; its weights are learnt from the noisy table itself by EM, which sees how many cells depart and how far.
-The posterior mean of reference · g then keeps what stands above the noise and forgets the rest: what thresholds and
-simplex projections do crudely. 1-ways have a grid of counts, or their neighbours, for a reference. Post-processing.
+The posterior of x = reference · g then keeps what stands above the noise and forgets the rest: what thresholds and
+simplex projections do crudely. Its mean misses least in squares, its median in L1, and (E √x)², between the two, in
+Hellinger's distance: that is taken of tables. 1-ways are means, with a grid of counts, or their neighbours, for a
+reference. Post-processing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ POOLED_ROUNDS, OWN_ROUNDS, COUNT_ROUNDS = 12, 12, 30
 POOLED_STRENGTH, OWN_STRENGTH = 5.0, 20.0
 MOST_CELLS, BLOCK = 1 << 15, 1 << 16
 COUNT_STEPS, REACHES = 36, (1, 2, 4, 8)
+SLOWNESS, LEAST_SHARE = 2.0, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,43 +77,65 @@ def _cells(values: Array, reference: Array) -> tuple[Array, Array]:
 DEPARTURES = Components(RATIOS, WIDTHS)
 
 
-def learn(tables: Sequence[NoisyTable]) -> Array:
+@dataclass(frozen=True, eq=False)
+class NoisyTables:
+    """Many tables one after another, table t from starts[t] to starts[t + 1]: cells `values`, what is expected of them,
+    `reference` > 0, and of each table its noise, `deviations`."""
+
+    values: Array
+    reference: Array
+    deviations: Array
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
+        flat = [np.concatenate([array.reshape(-1) for array in arrays])
+                for arrays in zip(*((one.values, one.reference) for one in tables), strict=True)]  # fmt: skip
+        starts = np.cumsum([0, *(one.values.size for one in tables)])
+        return cls(flat[0], flat[1], np.array([one.deviation for one in tables]), starts)
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """Of each table how far cells of its sample lie apart."""
+        return np.maximum(-(-np.diff(self.starts) // MOST_CELLS), 1)
+
+    @cached_property
+    def sample(self) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Likelihoods of the first cells of every sample, their tops, and where those of each table begin; of so many
+        tables no more than a law needs."""
+        from dpscale.reconstruct import shrinking_loops
+
+        sizes = -(-np.diff(self.starts) // self.steps)
+        taken = np.cumsum([0, *np.minimum(sizes, -(-MOST_CELLS * 4 // max(len(sizes), 1)))])
+        densities, tops = np.empty((taken[-1], len(RATIOS))), np.empty(taken[-1])
+        shrinking_loops.weigh_sample(self.values, self.reference, self.starts, self.deviations, self.steps, taken,
+                                     RATIOS, WIDTHS, densities, tops)  # fmt: skip
+        return densities, tops, taken
+
+
+def learn(tables: NoisyTables) -> Array:
     """The law of g over all tables together: weights on RATIOS."""
-    each = -(-MOST_CELLS * 4 // max(len(tables), 1))
-    seen = []
-    for table in tables:
-        values, reference = (part[:each] for part in table.sample)
-        seen.append(DEPARTURES.likelihoods(values, reference, table.deviation)[0])
-    return _weights(np.concatenate(seen), START, POOLED_STRENGTH, POOLED_ROUNDS) if seen else START
+    return _weights(tables.sample[0], START, POOLED_STRENGTH, POOLED_ROUNDS) if len(tables.deviations) else START
 
 
-def best_posterior(tables: Sequence[NoisyTable], laws: Sequence[Array]) -> Array:
-    """Posterior means of the counts, ≥ 0, under the expectation that has most evidence.
+def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Array] | None = None) -> Array:
+    """(E √x)² of the counts x, ≥ 0, of each table under the expectation that has most evidence; flat.
 
-    `tables`: the same values with other references; `laws`: of each, the start for its own law.
+    `ways`: the same tables with other references; `laws`: of each, the start for its tables' own laws, which EM finds
+    from there on; that of all its tables unless told.
     """
-    tried = [_Departing(table, law) for table, law in zip(tables, laws, strict=True)]
-    return max(tried, key=lambda one: one.evidence).means
+    from dpscale.reconstruct import shrinking_loops
 
-
-class _Departing:
-    """A table with its own law of departures, which EM finds from `law` on."""
-
-    def __init__(self, table: NoisyTable, law: Array) -> None:
-        self._table = table
-        self._sample, self._tops = DEPARTURES.likelihoods(*table.sample, table.deviation)
-        self._weights = _weights(self._sample, law, OWN_STRENGTH, OWN_ROUNDS)
-
-    @property
-    def evidence(self) -> float:
-        """The logarithm of the noisy values' density; in sixteenths, so that no last bit of a float decides."""
-        return round(16 * float((np.log((self._sample * self._weights).sum(axis=1)) + self._tops).sum())) / 16
-
-    @property
-    def means(self) -> Array:
-        table = self._table
-        means = _means_of(DEPARTURES, table, self._weights, self._sample)
-        return np.maximum(means, 1e-3 * table.reference.reshape(-1)).reshape(table.values.shape)
+    best, found = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
+    for one, law in zip(ways, laws or [learn(one) for one in ways], strict=True):
+        densities, tops, taken = one.sample
+        shrinking_loops.shrink_every(
+            one.values, one.reference, one.starts, one.deviations, one.steps, taken, RATIOS, WIDTHS, densities, tops,
+            law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, found,
+        )  # fmt: skip
+        del densities, tops
+        vars(one).pop("sample")
+    return found
 
 
 def _means_of(components: Components, table: NoisyTable, law: Array, known: Array) -> Array:
@@ -128,7 +154,8 @@ def shrunk_counts(values: Array, deviation: float) -> Array:
     """Posterior means of 1-way counts, (n,), with noise `deviation`.
 
     Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
-    neighbours, a cell itself left out so that its noise is not met twice. The evidence of the noisy counts decides.
+    neighbours, a cell itself left out so that its noise is not met twice. Each counts by the evidence that the noisy
+    counts have under it, slowed to its square root: what tells against a law comes by several cells at once.
     Laws and evidence are those of evenly spread cells, MOST_CELLS at most, so that 10⁶ codes take a second.
     """
     counts = _counts(values, deviation)
@@ -136,7 +163,16 @@ def shrunk_counts(values: Array, deviation: float) -> Array:
     for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
         near = NoisyTable(values, _neighbours(values, reach), deviation)
         tried.append(_Mixture(DEPARTURES, near, START, POOLED_STRENGTH))
-    return max(tried, key=lambda mixture: mixture.evidence).means
+    return _averaged(tried)
+
+
+def _averaged(tried: Sequence[_Mixture]) -> Array:
+    """The means of all laws that have some evidence."""
+    evidence = np.array([one.evidence for one in tried])
+    shares = np.exp((evidence - evidence.max()) / SLOWNESS)
+    shares[shares < LEAST_SHARE] = 0.0
+    shares /= shares.sum()
+    return np.asarray(sum(share * one.means for share, one in zip(shares, tried, strict=True) if share > 0))
 
 
 def _counts(values: Array, deviation: float) -> Components:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,13 +75,12 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     if not trace:
         return ""
     figure, axes = new_figure()
-    spread = {number: [row for row in trace if row["round"] == number] for number in {row["round"] for row in trace}}
-    for number, rows in spread.items():
-        places = [number - 0.3 + 0.6 * (i + 0.5) / len(rows) for i in range(len(rows))]
-        axes.scatter(places, [max(row["moved"], 1e-3) for row in rows], s=12, color=COLOURS[0], linewidths=0)
-        axes.scatter(places, [row["expected_noise"] for row in rows], s=12, color=COLOURS[1], marker="_")
-    axes.scatter([], [], s=12, color=COLOURS[0], label="the estimate of the chosen marginal moved by")
-    axes.scatter([], [], s=12, color=COLOURS[1], marker="_", label="noise of its measurement")
+    many = Counter(row["round"] for row in trace)
+    places = [row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace]
+    axes.scatter(places, [max(row["moved"], 1e-3) for row in trace], s=12, color=COLOURS[0], linewidths=0,
+                 label="the estimate of the chosen marginal moved by")  # fmt: skip
+    axes.scatter(places, [row["expected_noise"] for row in trace], s=12, color=COLOURS[1], marker="_",
+                 label="noise of its measurement")  # fmt: skip
     axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8)

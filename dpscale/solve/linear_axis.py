@@ -6,6 +6,7 @@ G₀⁻¹ is tridiagonal: prefix queries are a walk, range queries one between t
     p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
 without the first cell: so a look at μ (`convex`) is some thirty tridiagonal solves, the nodes being those of Hale,
 Higham and Trefethen (2008). Only the strategy itself takes one decomposition of cells × cells, which certifies it too.
+Circular ranges look the same from every cell: their weights are all the same, and nothing is looked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dpscale.solve.convex import Optimum, mixed
 from dpscale.solve.lattice import centred_on
 from dpscale.solve.solution import Solve
 from dpscale.workload import FAMILIES
+from dpscale.workload.families import arcs_holding
 from dpscale.workload.wide import LONG, weighted_piece
 
 Array = NDArray[np.float64]
@@ -32,7 +34,7 @@ NODES, BELOW, SAME = (
     1e-12,
 )  # of the integral; how far under the least value of D·G₀ eigenvalues of M are looked for; a symmetry
 TOLERANCE = 1e-7
-KNOWN = ("prefix", "range")
+KNOWN, ROUND = ("prefix", "range"), "circular"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,8 @@ class LinearAxis:
     def solved(self, solve: Solve) -> Optimum:
         """Its optimum; `solve` is for problems that are not known by their family."""
         start = np.full(self.size, 1 / self.size)
+        if self.family == ROUND:
+            return self.certified(start)
         weights = mixed(self.look, start, TOLERANCE, math.inf).weights
         return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
 
@@ -111,10 +115,11 @@ class LinearPoint:
         return float(self.leverage.max()) / self.trace
 
 
-def long_family(key: str, shape: tuple[int, ...]) -> str | None:
+def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> str | None:
     """The family of a Gram on one long axis by its key, where it is one of those known; None else."""
     family = key.partition("/")[0]
-    return family if family in KNOWN and len(shape) == 1 and shape[0] > LONG else None
+    known = family in KNOWN or (family == ROUND and weights == (None,))
+    return family if known and len(shape) == 1 and shape[0] > LONG else None
 
 
 def decomposed(form: Array) -> tuple[Array, Array]:
@@ -145,8 +150,11 @@ def _from_both_ends(form: Array) -> bool:
 
 
 def times_gram(family: str, values: Array) -> Array:
-    """G times an array along its leading axis, by running sums."""
+    """G times an array along its leading axis, by running sums; of arcs by Fourier's transform."""
     n = len(values)
+    if family == ROUND:
+        turned = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
+        return np.asarray(np.fft.irfft(turned * np.fft.rfft(values, axis=0), n, axis=0))
     place = np.arange(1, n + 1).reshape(-1, *[1] * (values.ndim - 1))
     if family == "prefix":
         return np.cumsum(np.cumsum(values, axis=0)[::-1], axis=0)[::-1]

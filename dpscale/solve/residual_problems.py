@@ -72,7 +72,7 @@ def _problem_of(
 ) -> AnyProblem:
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
-    elif based and (family := long_family(factor.key, shape)):
+    elif based and (family := long_family(factor.key, shape, weights)):
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
         known[factor.key] = problem_of(factor.key, shape, factor.rows, factor.basis if based else None, weights)

@@ -22,7 +22,8 @@ from dpscale.residual import kron
 from dpscale.solve.convex import Optimum, optimise, roughly
 from dpscale.solve.demands import EVEN, SEARCHED_BLOCKS, Demand, Demands, Joint, Products, Term, Token, is_product
 from dpscale.solve.slope import slope
-from dpscale.workload import FAMILIES, root_of
+from dpscale.workload import root_of
+from dpscale.workload.families import arcs_holding
 from dpscale.workload.wide import weighted_piece
 
 Array = NDArray[np.float64]
@@ -256,7 +257,7 @@ def plain_value(family: str, size: int) -> float:
     """L of an even family at the plain mean: the uniform dual, for its Gram is circulant."""
     if family == "marginal":
         return (size - 1) ** 2 / size
-    values = np.fft.fft(FAMILIES[family].gram(size)[0]).real
+    values = np.fft.fft(arcs_holding(size)).real  # of "circular", the other one
     return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
 
 

@@ -1,4 +1,4 @@
-"""What no strategy for a wide axis can go below, in closed form: the uniform dual of prefix, range and the cells alone.
+"""What no strategy for a wide axis can go below, in closed form: the uniform dual of intervals, arcs and cells alone.
 
 For any Q of norm at most 1, (tr QᵀF)²/n ≤ the optimum of FᵀF, F = W(I − u1ᵀ). With few modes taken whole, Q is the
 polar factor of what F does between them, and the other modes are left as they are at the plain mean:
@@ -6,6 +6,8 @@ polar factor of what F does between them, and the other modes are left as they a
         F = WC + d1ᵀ, d_j = j/n − Σ_{i<j} u_i: so FFᵀ = diag(σ²) + zzᵀ with z_k = √n (d's mode k);
     range: its Gram is n + 1 times the inverse of a path's Laplacian, σ_k = √(n + 1)/(2 sin(kπ/(2n + 2))) for the modes
         e_k = sin(kπ(i + 1)/(n + 1)), and F = G^½(I − u1ᵀ) is σ_k(δ_kl − (e_k·u)(e_l·1)) between them;
+    circular: the Gram is the same seen from every cell, so its root has the plain mean's modes: σ_k = √(n/2)/sin(kπ/n)
+        for k = 1 … n − 1, the same at any u, and √(n(n + 1)(2n + 1)/6) of the mean;
     cells alone: the singular values of I − u1ᵀ are 1, n − 2 times, and √n |u|.
 The optimum is superadditive in the Gram, so bounds of families add.
 """
@@ -57,6 +59,10 @@ def _whole_range(n: int) -> float:
     return float((math.sqrt(n + 1) / (2 * np.sin(np.arange(1, n + 1) * np.pi / (2 * n + 2)))).sum())
 
 
+def _whole_circular(n: int) -> float:
+    return math.sqrt(n * (n + 1) * (2 * n + 1) / 6) + circular_trace(np.full(n, 1 / n))
+
+
 def prefix_trace(profile: Array) -> float:
     """tr QᵀF of centred prefix queries."""
     n = len(profile)
@@ -77,6 +83,12 @@ def range_trace(profile: Array) -> float:
     return float(np.linalg.svd(few, compute_uv=False).sum() + rest.sum())
 
 
+def circular_trace(profile: Array) -> float:
+    """tr QᵀF of centred arcs, with Q that of the plain mean: what u takes away is along the constant, where Q is 0."""
+    n = len(profile)
+    return float((math.sqrt(n / 2) / np.sin(np.arange(1, n) * np.pi / n)).sum())
+
+
 def _sines(values: Array) -> Array:
     """Σ_i v_i sin(kπ(i + 1)/(n + 1)) for k = 1 … n."""
     n = len(values)
@@ -88,9 +100,15 @@ def marginal_trace(profile: Array) -> float:
     return len(profile) - 2 + math.sqrt(len(profile)) * float(np.linalg.norm(profile))
 
 
-_WHOLE: dict[str, Callable[[int], float]] = {"prefix": _whole_prefix, "range": _whole_range, "marginal": float}
+_WHOLE: dict[str, Callable[[int], float]] = {
+    "prefix": _whole_prefix,
+    "range": _whole_range,
+    "circular": _whole_circular,
+    "marginal": float,
+}
 _TRACES: dict[str, Callable[[Array], float]] = {
     "prefix": prefix_trace,
     "range": range_trace,
+    "circular": circular_trace,
     "marginal": marginal_trace,
 }

@@ -22,7 +22,7 @@ from typing import IO, Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 BLOCK = 16
@@ -97,9 +97,8 @@ class Sealed:
 
     def append(self, array: NDArray[Any]) -> int:
         """Where the array begins: at a multiple of BLOCK bytes."""
-        writing, start = _cipher(self._key, self.size // BLOCK), self.size
-        plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._file.write(writing.update(plain.data))
+        start, plain = self.size, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._file.write(_turned(self._key, start // BLOCK, plain.data))
         self._file.write(bytes(-len(plain) % BLOCK))
         self._file.flush()
         self.size += -(-len(plain) // BLOCK) * BLOCK
@@ -110,7 +109,7 @@ class Sealed:
         start, size = called + first * np.dtype(kind).itemsize, count * np.dtype(kind).itemsize
         skipped = start % BLOCK
         sealed = os.pread(self._file.fileno(), skipped + size, start - skipped)
-        return np.frombuffer(_cipher(self._key, start // BLOCK).update(sealed), kind, count, skipped)
+        return np.frombuffer(_turned(self._key, start // BLOCK, sealed), kind, count, skipped)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
@@ -121,9 +120,11 @@ class Sealed:
         return "Sealed(hidden)"
 
 
-def _cipher(key: bytes, block: int) -> CipherContext:
-    """What seals and opens alike, from a block on."""
-    return Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK, "big"))).encryptor()
+def _turned(key: bytes, block: int, content: bytes | memoryview) -> memoryview:
+    """Content sealed or opened, which is the same, from a block on; into memory that nobody fills with zeros before."""
+    turned = np.empty(len(content) + BLOCK - 1, np.uint8)
+    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK, "big"))).encryptor()
+    return turned.data[: cipher.update_into(content, turned.data)]
 
 
 def _named(use: Use, path: str, key: bytes, size: int) -> Sealed:

@@ -122,11 +122,12 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
 
     And which rows are dropped for a value in any of them; None where the domain file drops nothing.
     """
-    width, rows = code_type(max(domain[name].size for name in names)), len(batch[domain[names[0]].column])
+    attributes = [domain[name] for name in names]
+    width, rows = code_type(max(one.size for one in attributes)), len(batch[attributes[0].column])
     codes = np.empty((len(names), rows), dtype=width)
-    gone = np.zeros(rows, dtype=bool) if any(domain[name].drops for name in names) else None
-    for index, name in enumerate(names):
-        codes[index] = encode(domain[name], batch[domain[name].column], gone)
+    gone = np.zeros(rows, dtype=bool) if any(one.drops for one in attributes) else None
+    for index, one in enumerate(attributes):
+        codes[index] = encode(one, batch[one.column], gone)
     return codes, gone
 
 

@@ -12,25 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
-from dpscale.tables import page_bytes
-from dpscale.tables import page_headers as headers
-from dpscale.tables import page_loops as loops
-from dpscale.tables.encode import code_type, entries_of, null_cell
-from dpscale.tables.numbers import is_text
+from dpscale.parquet import blocks, headers
+from dpscale.parquet import values as loops
+from dpscale.tables.encode import code_type, entries_of
+from dpscale.tables.page_columns import columns_of, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the format
+KNOWN = np.array([codec in CODECS for codec in range(8)])
 WINDOW_VALUES = 1 << 24
-MOST_CELLS = 1 << 30  # of an attribute, so that a cell fits 32 bits
 Cells = NDArray[Any]
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -50,17 +48,6 @@ class Decoded:
         return self.columns[name]
 
 
-class Chunk(NamedTuple):
-    """A column of a row group: its name, the type of its values, how it is compressed, whether it may have nulls, and
-    where in the file it begins."""
-
-    name: str
-    kind: pa.DataType
-    codec: str
-    nullable: bool
-    start: int
-
-
 class Group:
     """A row group of a file: those of some columns that are decoded here (`ours`), and their rows.
 
@@ -68,21 +55,21 @@ class Group:
     """
 
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
-        self.domain, self._data, self._bytes = domain, data, np.frombuffer(data, np.uint8)
+        self._data, self._bytes = data, np.frombuffer(data, np.uint8)
         self.rows, about = source.metadata.row_group(number).num_rows, source.chunks(self._bytes)[number]
-        known = domain.alone if self.rows else ()
-        found = [chunk for name in names if name in known and (chunk := _chunk(source, about, name, domain[name].size))]
+        self.columns = columns_of(source.schema, names if self.rows else (), domain)
+        starts, codecs = about[self.columns.places][:, [headers.DICTIONARY_PLACE, headers.CODEC]].T
+        known = (codecs == codecs & 7) & KNOWN[codecs & 7]
+        found = np.flatnonzero((starts > 0) & known)  # a writer need not tell of a dictionary
         odd = np.zeros(len(found), np.int64)
-        starts = np.array([chunk.start for chunk in found], np.int64)
-        widths = np.array([width_of(chunk.kind) for chunk in found], np.int64)
-        pages = headers.page_table(self._bytes, starts, widths, self.rows, odd)
+        pages = headers.page_table(self._bytes, starts[found], self.columns.numbers[found, 0], self.rows, odd)
         if headers.DAMAGED in odd:
             raise damaged()
-        self._chunks = [chunk for chunk, other in zip(found, odd, strict=True) if not other]
-        self.ours = [chunk.name for chunk in self._chunks]
+        self.mine = found[odd == 0]
+        self.codecs, self.ours = codecs[self.mine], [self.columns.names[place] for place in self.mine.tolist()]
         pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[pages[:, headers.COLUMN]]  # without the odd ones
         is_dictionary = pages[:, headers.KIND] == headers.DICTIONARY
-        self._tables = _Tables(self, pages[is_dictionary])
+        self._tables = _Tables(self, pages[is_dictionary], domain)
         self._pages = pages[~is_dictionary]
         ends = np.cumsum(self._pages[:, headers.VALUES])
         self._firsts = ends - self._pages[:, headers.VALUES] - self.rows * self._pages[:, headers.COLUMN]
@@ -145,11 +132,12 @@ class Group:
         """The bytes of some pages, and where those of each begin."""
         ends = np.cumsum(pages[:, headers.LENGTH])
         places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
-        for codec in {chunk.codec for chunk in self._chunks}:
-            mine = np.array([chunk.codec == codec for chunk in self._chunks])[pages[:, headers.COLUMN]]
-            how = {"": page_bytes.AS_IT_IS, "snappy": page_bytes.SNAPPY}.get(codec, page_bytes.GIVEN)
-            values = self._values(pages[mine], codec) if how == page_bytes.GIVEN else np.empty(0, np.uint8)
-            if not page_bytes.unpack(self._bytes, pages[mine], places[mine], how, values, out):
+        codecs = self.codecs[pages[:, headers.COLUMN]]
+        for codec in set(codecs.tolist()):
+            mine = codecs == codec
+            how = {"": blocks.AS_IT_IS, "snappy": blocks.SNAPPY}.get(CODECS[codec], blocks.GIVEN)
+            values = self._values(pages[mine], CODECS[codec]) if how == blocks.GIVEN else np.empty(0, np.uint8)
+            if not blocks.unpack(self._bytes, pages[mine], places[mine], how, values, out):
                 raise damaged()
         return out, places
 
@@ -171,73 +159,30 @@ class Group:
 class _Tables:
     """Cells of the entries of every column's dictionary, one table after another; and of nulls."""
 
-    def __init__(self, group: Group, pages: Integers) -> None:
+    def __init__(self, group: Group, pages: Integers, domain: Domain) -> None:
+        columns, mine = group.columns, group.mine
         self.entries = pages[:, headers.VALUES].copy()
         self.starts = np.cumsum(self.entries) - self.entries
-        chunks = group._chunks
-        attributes = [group.domain[chunk.name] for chunk in chunks]
-        self.nullable = np.array([chunk.nullable for chunk in chunks], bool)
-        self.sizes = np.array([attribute.size for attribute in attributes], np.int64)
-        self.nulls = np.array([null_cell(attribute) for attribute in attributes], np.int64)
+        self.nullable, self.sizes, self.nulls = columns.nullable[mine], columns.sizes[mine], columns.nulls[mine]
         self.cells = np.empty(int(self.entries.sum()), np.int32)
-        self.careful = np.zeros(len(chunks), bool)
-        if not chunks:
+        self.careful = np.zeros(len(mine), bool)
+        if not len(mine):
             return
         raw, places = group.decompressed(pages)
-        lengths, asked, numbers = pages[:, headers.LENGTH], [], []
-        for c, (chunk, attribute) in enumerate(zip(chunks, attributes, strict=True)):
-            how = stored(chunk.kind)
-            if attribute.is_whole and how is not None and how.kind != "f":
-                asked.append((places[c], self.entries[c], how.itemsize, how.kind == "u", attribute.low, attribute.high,
-                              self.starts[c]))  # fmt: skip
-                numbers.append(c)
-        inside = np.zeros(len(asked), bool)
-        loops.whole_cells(raw, np.array(asked, np.int64).reshape(-1, 7), self.cells, inside)
-        done = {c for c, fine in zip(numbers, inside, strict=True) if fine}
-        for c in (c for c in range(len(chunks)) if c not in done):
-            page = raw[places[c] : places[c] + lengths[c]]
-            cells = entries_of(attributes[c], _dictionary(page, chunks[c].kind, int(self.entries[c])))
+        others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
+        for c in others:
+            page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[mine[c]]
+            cells = entries_of(domain[group.ours[c]], _dictionary(page, kind, int(self.entries[c])))
             self.cells[self.starts[c] : self.starts[c] + self.entries[c]] = cells
             self.careful[c] = cells.min(initial=0) < 0
 
-
-def _chunk(source: Any, about: Integers, name: str, size: int) -> Chunk | None:
-    """A column, where it may be one of a dictionary; a writer need not tell that it has one."""
-    place = source.places[name]
-    start, codec = int(about[place, headers.DICTIONARY_PLACE]), CODECS.get(int(about[place, headers.CODEC]))
-    if start <= 0 or codec is None or size > MOST_CELLS:
-        return None
-    kind = source.schema.field(place)
-    plain = plain_type(kind.type)
-    return None if plain is None else Chunk(name, plain, codec, kind.nullable, start)
-
-
-@cache
-def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of values, however they are kept in memory; None for those whose bytes alone do not tell them."""
-    import pyarrow.types as types
-
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    told = is_text(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
-    return kind if told else None
-
-
-@cache
-def width_of(kind: pa.DataType) -> int:
-    """Bytes of a number as it lies in a file; 0 for texts."""
-    how = stored(kind)
-    return 0 if how is None else how.itemsize
-
-
-@cache
-def stored(kind: pa.DataType) -> np.dtype[Any] | None:
-    """How a number lies in a file; None for texts."""
-    import pyarrow.types as types
-
-    if is_text(kind):
-        return None
-    letter = "f" if types.is_floating(kind) else "u" if types.is_unsigned_integer(kind) else "i"
-    return np.dtype(f"<{letter}{max(kind.bit_width // 8, 4)}")
+    def _others(self, raw: Bytes, places: Integers, numbers: Integers, whole: NDArray[np.bool_]) -> list[int]:
+        """Cells of whole numbers, made together; the columns that are of others, or have some outside the domain."""
+        asked = np.column_stack([places, self.entries, numbers, self.starts])[whole]
+        inside, left = np.zeros(len(asked), bool), ~whole
+        loops.whole_cells(raw, asked, self.cells, inside)
+        left[whole] = ~inside
+        return list(map(int, np.flatnonzero(left)))
 
 
 def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:

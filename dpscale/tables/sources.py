@@ -71,7 +71,7 @@ class ParquetSource:
     def chunks(self, data: Any) -> Any:
         """What the footer tells of every column chunk (`chunk_table`). pyarrow would tell too, but a damaged one ends
         its process."""
-        from dpscale.tables.page_headers import chunk_table
+        from dpscale.parquet.headers import chunk_table
 
         if self._chunks is None:
             self._chunks = chunk_table(data, self.metadata.num_row_groups, len(self.names))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Words = NDArray[np.uint64]
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash takes
-CHANGE = np.int64(0x5DEECE66D1CE4E5B)
 ODD = np.uint64(0x9E3779B97F4A7C15)
 SHORT = 10**18
 LONGEST = 400  # digits that a canonical whole number is written in
@@ -130,11 +129,12 @@ def _entries(column: pa.Array) -> Identities:
 def _of_integers(column: pa.Array) -> Identities:
     import pyarrow as pa
 
-    numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
-    words, long = number_words(numbers.astype(np.int64)), (numbers >= SHORT) | (numbers <= -SHORT)
-    if long.any():
+    numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
+    words = number_words(numbers.astype(np.int64, copy=False))
+    if numbers.max(initial=0) >= SHORT or numbers.min(initial=0) <= -SHORT:
+        long = (numbers >= SHORT) | (numbers <= -SHORT)
         words[long] = _text_words(column.filter(pa.array(long)).cast(pa.large_string()))
-    return Identities(words, _flags(column.is_null()))
+    return Identities(words, _nulls(column))
 
 
 def _of_floats(column: pa.Array) -> Identities:
@@ -161,16 +161,16 @@ def _of_times(column: pa.Array) -> Identities:
     per_second = 1 if days else PER_SECOND["ms" if types.is_date64(kind) else kind.unit]
     seconds, rest = np.divmod(ticks * 86400 if days else ticks, per_second)
     words = number_words(seconds) + number_words(rest * (PER_SECOND["ns"] // per_second)) * ODD
-    return Identities(words, _flags(column.is_null()))
+    return Identities(words, _nulls(column))
 
 
 def _of_texts(texts: pa.Array) -> Identities:
     """What is plainly an id or a whole number is so in one look; other texts are spelled out, each once."""
     import pyarrow as pa
 
-    from dpscale.tables.unit_loops import plain_words
+    from dpscale.tables.unit_hashes import plain_words
 
-    texts = texts.fill_null("")
+    texts = texts.fill_null("") if texts.null_count else texts
     words, plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
@@ -287,8 +287,13 @@ def _text_words(texts: pa.Array) -> Words:
 
 
 def number_words(numbers: NDArray[np.int64]) -> Words:
-    """pandas mixes 64 bit numbers one to one, whatever the key; so the second word is that of a changed number."""
-    return np.stack([pd.util.hash_array(numbers), pd.util.hash_array(numbers ^ CHANGE)], axis=1)
+    from dpscale.tables import unit_hashes
+
+    return np.asarray(unit_hashes.number_words(numbers))
+
+
+def _nulls(column: pa.Array) -> Flags:
+    return _flags(column.is_null()) if column.null_count else np.zeros(len(column), bool)
 
 
 def _flags(column: pa.Array) -> Flags:

@@ -71,17 +71,23 @@ class Shard:
         found = [self._rows(one, *one.starts[bucket : bucket + 2].tolist()) for one in self.segments]
         return np.concatenate(found) if found else np.empty((0, ROW_WORDS), np.uint64)
 
-    def places(self, bucket: int) -> NDArray[np.int64]:
-        """Their numbers among the rows of all partitions, ascending."""
-        found = [one.first + self._places(one, *one.starts[bucket : bucket + 2].tolist()) for one in self.segments]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+    def mark(self, bucket: int, bits: NDArray[np.uint8], flags: Flags) -> None:
+        """Flag those that have their bit set, in the order of rows, among the rows of all partitions."""
+        from dpscale.tables.unit_loops import mark
+
+        done = 0
+        for one in self.segments:
+            start, end = one.starts[bucket : bucket + 2].tolist()
+            mark(flags[one.first :], self.file.read(one.places, start, end - start, np.uint32), bits, done)
+            done += end - start
+
+    def count(self, bucket: int) -> int:
+        """How many rows a bucket has."""
+        return sum(int(one.starts[bucket + 1] - one.starts[bucket]) for one in self.segments)
 
     def _rows(self, one: Segment, start: int, end: int) -> Words:
         words = self.file.read(one.rows, start * ROW_WORDS, (end - start) * ROW_WORDS, np.uint64)
         return words.reshape(-1, ROW_WORDS)
-
-    def _places(self, one: Segment, start: int, end: int) -> NDArray[np.int64]:
-        return self.file.read(one.places, start, end - start, np.uint32).astype(np.int64)
 
     def __sizeof__(self) -> int:
         return self.file.size // SHOWN
@@ -107,7 +113,7 @@ class _Batch:
     """Of `rows` rows those that are in a bucket: at which place, whose, of which value; and which are nobody's."""
 
     rows: int
-    places: NDArray[np.int64]
+    places: NDArray[np.uint32]
     units: Words
     values: Words
     nobody: Flags
@@ -119,26 +125,36 @@ class _Writer:
     def __init__(self, dealing: Dealing, file: Store) -> None:
         self.dealing, self.file, self.number, self.first = dealing, file, 0, 0
         self.segments: list[Segment] = []
-        self._waiting: list[tuple[NDArray[np.int64], Words, Words, Flags]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._waiting: list[tuple[_Batch, int, NDArray[np.int32]]] = []
+        self._counts, self.first = np.zeros(self.dealing.buckets + 1, np.int64), self.number
 
     def add(self, batch: _Batch) -> None:
-        places = batch.places + (self.number - self.first)
-        self._waiting.append((places, batch.units, batch.values, batch.nobody))
+        from dpscale.tables.unit_loops import buckets_of
+
+        buckets = buckets_of(batch.units, batch.nobody, np.uint64(self.dealing.salt), self._counts)
+        self._waiting.append((batch, self.number - self.first, buckets))
         self.number += batch.rows
-        held = sum(len(own) for own, *_ in self._waiting)
-        if held >= self.dealing.segment or self.number - self.first >= FARTHEST:
+        if self._counts.sum() >= self.dealing.segment or self.number - self.first >= FARTHEST:
             self.write()
 
     def write(self) -> None:
         """What is held becomes a segment."""
-        from dpscale.tables.unit_loops import dealt
+        from dpscale.tables.unit_loops import deal as deal_rows
 
         if self._waiting:
-            places, units, values, nobody = (np.concatenate(own) for own in zip(*self._waiting, strict=True))
-            salt, count = np.uint64(self.dealing.salt), self.dealing.buckets
-            rows, at, starts = dealt(units, values, places.astype(np.uint32), nobody, salt, count)
+            starts = np.append(0, np.cumsum(self._counts))
+            rows, at, ends = (
+                np.empty((starts[-1], ROW_WORDS), np.uint64),
+                np.empty(starts[-1], np.uint32),
+                starts.copy(),
+            )
+            for batch, first, buckets in self._waiting:
+                deal_rows(batch.units, batch.values, batch.places, first, buckets, ends, rows, at)
             self.segments.append(Segment(self.file.append(rows), self.file.append(at), self.first, starts))
-        self._waiting, self.first = [], self.number
+        self._begin()
 
 
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
@@ -153,10 +169,10 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
                             'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
         values, rows = value_words(codes) ^ owners.words[:, 1], len(owners.missing)
         if gone is None:
-            yield _Batch(rows, np.arange(rows), owners.words, values, owners.missing)
+            yield _Batch(rows, np.arange(rows, dtype=np.uint32), owners.words, values, owners.missing)
             continue
         mine = np.flatnonzero(owners.missing | ~gone)
-        yield _Batch(rows, mine, owners.words[mine], values[mine], owners.missing[mine])
+        yield _Batch(rows, mine.astype(np.uint32), owners.words[mine], values[mine], owners.missing[mine])
 
 
 def _owners(column: Any, unit: str, through: Through | None) -> Identities:
@@ -170,6 +186,6 @@ def _owners(column: Any, unit: str, through: Through | None) -> Identities:
 
 def value_words(codes: Codes) -> Words:
     """A 64 bit mix of each row's codes."""
-    from dpscale.tables.unit_loops import mixed
+    from dpscale.tables.unit_hashes import mixed
 
     return np.asarray(mixed(codes))

@@ -83,9 +83,8 @@ def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, Marked]:
     for bucket, bits in enumerate(found):
         nobody = bucket + 1
         if bits is not None:
-            places = shard.places(bucket)
-            flags[places] = np.unpackbits(bits, count=len(places)).view(bool)
-    flags[shard.places(nobody)] = True
+            shard.mark(bucket, bits, flags)
+    shard.mark(nobody, np.full(shard.count(nobody) // 8 + 1, 255, np.uint8), flags)
     parts = np.split(flags, np.cumsum(shard.lengths)[:-1])
     own = zip(shard.partitions, parts, strict=True)
     return {partition: Marked.of(part) for partition, part in own if part.any()}

@@ -34,8 +34,14 @@ class Family:
     bounds: Callable[[int], dict[str, Cells]]
 
     def intervals(self, size: int) -> tuple[Cells, Cells]:
-        """Of families of intervals: the cells before the first one of each query, and up to its last."""
+        """Of families of intervals: the cells before the first one of each query, and up to its last.
+
+        An arc that goes past the end, or all the way round, is the negative of what it leaves out, where the sum over
+        all cells is 0, as of pieces.
+        """
         bounds = self.bounds(size)
+        if "start" in bounds:
+            return bounds["start"], (bounds["end"] + 1) % size
         if "high" in bounds:
             return bounds.get("low", np.zeros(size, dtype=np.int64)), bounds["high"] + 1
         return bounds[""], bounds[""] + 1
@@ -59,12 +65,16 @@ def _range_gram(size: int) -> Array:
     return ((np.minimum.outer(cell, cell) + 1) * (size - np.maximum.outer(cell, cell))).astype(np.float64)
 
 
+def arcs_holding(size: int) -> Array:
+    """How many arcs hold both of two cells, by their distance d: (l − d)⁺ of length l one way round, (l − n + d)⁺ the
+    other, which is n(n + 1)/2 − d(n − d) of all lengths."""
+    apart = _cells(size)
+    return (size * (size + 1) // 2 - apart * (size - apart)).astype(np.float64)
+
+
 def _circular_gram(size: int) -> Array:
-    """Arcs of length l that hold both of two cells at distance d: (l − d)⁺ one way round, (l − n + d)⁺ the other."""
-    cell, lengths = _cells(size), np.arange(1, size + 1)
-    apart = np.arange(size)[:, None]
-    holding = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (size - apart), 0), 0)
-    return holding.sum(axis=1)[np.abs(np.subtract.outer(cell, cell))].astype(np.float64)
+    cell = _cells(size)
+    return np.asarray(arcs_holding(size)[np.abs(np.subtract.outer(cell, cell))])
 
 
 @lru_cache(maxsize=64)

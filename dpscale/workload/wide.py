@@ -5,7 +5,9 @@ a query on the axis into one on the blocks, q·(I ⊗ u²), and what it is withi
 of the cells before i, every query is P(h) − P(l), and P(i) of block b, cell j, is a mean of the sums before b and
 before b + 1: (1 − f) T(b) + f T(b + 1), f = Σ of u² before j. So the Gram of the blocks has a closed form, and so has
 that within a block, the same in all blocks once it is centred:
-    prefix: that of prefix on m cells;  range: range on m cells + (n − m) · prefix on m cells;  marginal: I.
+    prefix: that of prefix on m cells;  range: range on m cells + (n − m) · prefix on m cells;  marginal: I;
+    circular: 2 · range on m cells + 2 (n − m − 1) · prefix on m cells, as n(n + 1)/2 − d(n − d) arcs hold two cells at
+    distance d.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Integers = NDArray[np.int64]
 LONG, DENSE = 512, 2048  # cells from where an axis is taken by its structure, and up to which it is one
 BLOCKS = 512  # the fewest of a wider one
 WIDEST = DENSE * DENSE
-KNOWN = ("marginal", "prefix", "range")
+KNOWN = ("marginal", "prefix", "range", "circular")
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ def block_gram(family: str, cut: Cut) -> Array:
 
 def inner_asked(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
     """What a family asks within a block of so many cells, up to what centring takes away: families with weights."""
+    if family == "circular":
+        return ("range", 2.0), ("prefix", 2.0 * (size - cells - 1))
     return (("range", 1.0), ("prefix", float(size - cells))) if family == "range" else ((family, 1.0),)
 
 
@@ -209,6 +213,19 @@ def _range_gram(cut: Cut) -> Array:
     return gram
 
 
+def _circular_gram(cut: Cut) -> Array:
+    """n(n + 1)/2 − n d + d² for the distance d of two cells: means of it, and of its square, over two blocks."""
+    lengths, size = cut.lengths, cut.size
+    places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
+    middle = [float(own @ at) for own, at in zip(cut.within, places, strict=True)]
+    spread = [float(own @ (at - m) ** 2) for own, at, m in zip(cut.within, places, middle, strict=True)]
+    middles, spreads = np.cumsum(lengths) - lengths + _by_block(cut, middle), _by_block(cut, spread)
+    apart = np.abs(np.subtract.outer(middles, middles))
+    np.fill_diagonal(apart, 2 * _by_block(cut, [_half_distance(own) for own in cut.within]))
+    square = np.subtract.outer(middles, middles) ** 2 + np.add.outer(spreads, spreads)
+    return np.asarray(size * (size + 1) / 2 - size * apart + square)
+
+
 def _half_distance(own: Array) -> float:
     """Half the mean distance of two cells: the mean position less the mean of the smaller of two."""
     cells = np.arange(len(own), dtype=np.float64)
@@ -234,7 +251,7 @@ def _summed_gram(family: str, cut: Cut) -> Array:
     return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
 
 
-_GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gram}
+_GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gram, "circular": _circular_gram}
 
 
 def known_wide(family: str, size: int) -> None:

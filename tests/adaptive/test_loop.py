@@ -408,7 +408,7 @@ def test_where_there_is_nothing_to_find_the_1_ways_are_measured_again(monkeypatc
     rng, rows = np.random.default_rng(0), 4000
     table = np.stack([rng.integers(size, size=rows) for size in SIZES.values()], axis=1)
     counts, beta = counter(table), Fraction(1, 4000)
-    ours = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(6)])
+    ours = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
     monkeypatch.setattr(schedule, "NOISY_ONES", np.inf)
-    pairs = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(6)])
+    pairs = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
     assert ours < 0.97 * pairs

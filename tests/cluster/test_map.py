@@ -7,6 +7,7 @@ import dask
 import numpy as np
 import pytest
 
+import dpscale as dp
 from dpscale.engine import LocalEngine, resolve
 from dpscale.engine.cluster import LEAST_TASKS
 from tests.cluster.machines import machines
@@ -65,9 +66,23 @@ def test_sums_of_floats_are_the_same_bytes_as_on_threads(client):
     items = [(seed,) for seed in range(19)]
     expected = LocalEngine("synchronous").reduce(arrays, items, 3)
     engine = resolve(client)
-    for whole in (False, True):
-        found = engine.map(np.asarray, engine.reduce(arrays, items, 3, whole=whole))
+    for pieces in (None, [range(3)], [range(1), range(1, 3)]):
+        found = engine.map(np.asarray, engine.reduce(arrays, items, 3, pieces=pieces))
         assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
+
+
+def test_pieces_of_one_item_each_are_not_summed_and_any_refusal_is_told(client):
+    engine, pieces = resolve(client), [range(1), range(1, 3)]
+    found = engine.map(np.asarray, engine.reduce(piece_of, [(0, 1), (1, 2)], 3, pieces=pieces, apart=True))
+    assert [one.tolist() for one in found] == [[0], [1], [1]]
+    with pytest.raises(dp.DataError, match="data column 1"):
+        engine.reduce(piece_of, [(0, 1), (-1, 2)], 3, pieces=pieces, apart=True)
+
+
+def piece_of(number, parts):
+    if number < 0:
+        raise dp.DataError("data column 1", "a value outside the domain")
+    return [np.full(1, number)] * parts
 
 
 def test_handles_are_arguments_among_others(client):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dpscale as dp
 from dpscale.database.checking import check
 from dpscale.database.job import DatabaseJob
+from dpscale.database.run import DatabaseRun
 from dpscale.engine import resolve
 from tests.database.small import frames, job, write
 
@@ -51,3 +54,60 @@ def test_what_is_checked_before_is_what_is_read(tmp_path: Path) -> None:
     women = data["persons"][data["persons"].sex == "F"].id
     there = data["orders"][data["orders"].amount.round(3) < 10].person
     assert orders["dangling"] == (~there.isin(women)).sum()
+
+
+def logged(folder: Path) -> Path:
+    """Persons and products in Delta, the latter public; persons at a version before the last."""
+    deltalake = pytest.importorskip("deltalake")
+    data = frames()
+    deltalake.write_deltalake(str(folder / "persons"), data["persons"].iloc[:200])
+    deltalake.write_deltalake(str(folder / "persons"), data["persons"].iloc[200:], mode="append")
+    deltalake.write_deltalake(str(folder / "products"), data["products"])
+    asked = job()
+    asked["tables"]["persons"] |= {"path": "persons", "format": "delta", "version": 0}
+    asked["tables"]["products"] |= {"path": "products", "format": "delta"}
+    for name in ("persons", "orders"):
+        asked["tables"][name]["mechanism"] = "residual-planner"
+    asked["privacy"] |= {"privacy_cost": 1e5, "careless": True}
+    asked["link"] = [one | {"dangling": "drop"} for one in asked["link"]]
+    return write(folder, asked)
+
+
+def test_tables_with_a_log_are_read_at_their_version(tmp_path: Path) -> None:
+    told = check(DatabaseJob.read(logged(tmp_path)), resolve(scheduler="synchronous"))
+    rows = {one["name"]: one["rows"] for one in told["tables"]}
+    assert (rows["persons"], rows["products"]) == (200, len(frames()["products"]))
+
+
+def test_a_run_keeps_to_the_version_that_it_began_with(tmp_path: Path) -> None:
+    """Also where the table moves on before it is gone on with, and where it is asked for again."""
+    deltalake = pytest.importorskip("deltalake")
+    path, products = logged(tmp_path), frames()["products"]
+    run = DatabaseRun.create(DatabaseJob.read(path), tmp_path / "run")
+    with run.locked():
+        run.hold_versions()
+    assert run.job.tables["products"].version == 0
+    deltalake.write_deltalake(str(tmp_path / "products"), products.assign(code=products.code + 1000), mode="append")
+    for _ in range(2):
+        release = dp.run(path, tmp_path / "run")
+        found = {name: frame.compute() for name, frame in release.synthetic().items()}
+        assert sorted(found["products"].code) == sorted(products.code)
+        assert len(found["persons"]) == pytest.approx(200, abs=3)
+        assert found["ratings"].code.isin(found["products"].code).all()
+    assert DatabaseRun(tmp_path / "run").job.tables["products"].version == 0
+    told = check(DatabaseJob.read(path), resolve(scheduler="synchronous"))
+    assert {one["name"]: one["rows"] for one in told["tables"]}["products"] == 2 * len(products)
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({"format": "parquet"}, "tables.persons.format"),
+    ({"format": None, "version": 3}, "version goes with format"),
+    ({"version": 9}, "data.version"),
+    ({"format": "iceberg", "version": None}, "persons"),
+])  # fmt: skip
+def test_what_is_no_table_of_that_format_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    asked = tomllib.loads(logged(tmp_path).read_text())
+    persons = {key: value for key, value in (asked["tables"]["persons"] | change).items() if value is not None}
+    with pytest.raises((dp.JobError, dp.DataError), match=told) as raised:
+        dp.run(write(tmp_path, {"tables": asked["tables"] | {"persons": persons}}), tmp_path / "run")
+    assert "\n" not in str(raised.value)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpscale.engine.batches import MOST_CALLS, SHARES, TASK_SECONDS, Batch, Batches
+from dpscale.engine.batches import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, fair
 
 
 class Handle:
@@ -41,7 +41,19 @@ def test_the_first_call_is_alone_unless_its_time_is_known():
     items = [()] * 1000
     assert len(Batches(items, 2).take()[1]) == 1
     assert len(Batches(items, 2, seconds=0.1).take()[1]) == 10
-    assert len(Batches(items, 2, seconds=1e-6).take()[1]) == 1000 // (2 * SHARES)
+    assert len(Batches(items, 2, seconds=0.01).take()[1]) == 100
+    assert len(Batches(items, 20, seconds=0.01).take()[1]) == -(-1000 // (20 * SHARES))
+
+
+def test_short_work_is_fewer_tasks_than_many_workers_could_take():
+    """k tasks of W seconds end after about k e + W/k."""
+    for calls, threads, pace in ((3000, 100, 1e-3), (100_000, 1000, 1e-4), (40, 100, 0.01)):
+        size = fair(calls, threads, pace)
+        every = range(1, calls + 1)
+        best = min(SCHEDULING * -(-calls // one) + one * pace for one in every)
+        assert SCHEDULING * -(-calls // size) + size * pace < 1.3 * best
+    assert fair(1000, 2, 1e-6) == 1000 // (2 * SHARES)
+    assert fair(1600, 1000, 1e-6) == 100, "other calls may take longer"
 
 
 def test_what_was_long_ago_counts_less():

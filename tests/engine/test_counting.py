@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.engine import LocalEngine, counting
+from dpscale.engine import LocalEngine, counting, dealing
 from dpscale.engine.counting import FACTOR, TASKS, effort, partition_groups, plan_passes, run_pass
+from dpscale.engine.graphs import sums
 from dpscale.tables import Partition
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
 from tests.tables import naive
@@ -104,9 +106,9 @@ def test_checked_columns_are_held_against_the_domain(tmp_path):
 class Recorder(LocalEngine):
     """An engine that remembers what it was asked to reduce."""
 
-    def reduce(self, function, items, parts, label="reduce", memory=None, whole=False):
+    def reduce(self, function, items, parts, label="reduce", memory=None, pieces=None, apart=False):
         self.items, self.memory = list(items), memory
-        return super().reduce(function, items, parts, label, memory, whole)
+        return super().reduce(function, items, parts, label, memory, pieces, apart)
 
 
 def codes_of(domain, rows, seed=0):
@@ -135,7 +137,7 @@ def test_one_huge_file_is_shared_by_sets(tmp_path):
 
 @pytest.mark.parametrize("workers", [2, 20])
 def test_sets_are_shared_where_counters_outnumber_rows(tmp_path, monkeypatch, workers):
-    """With 20 workers whole groups of a sum's tree have nothing of a shard."""
+    """Every shard is of one worker: nothing is to be summed."""
     monkeypatch.setattr(counting, "OPEN", 0.0)
     domain = dp.Domain({f"a{i}": 50 for i in range(8)})
     rows = codes_of(domain, 40)
@@ -198,17 +200,33 @@ def test_the_effort_tells_tasks_and_saving_and_stays_below_the_limit_of_tasks():
     assert effort(binary, list(combinations(binary.names, 3)), 1 << 30, 2).saving.factor > 10
 
 
+def in_files(folder, domain, files, each):
+    """Rows, which so many files hold."""
+    rows = codes_of(domain, files * each)
+    for number in range(files):
+        own = rows[number * each : (number + 1) * each]
+        pq.write_table(as_table(domain, own), folder / f"{number:03d}.parquet")
+    return rows
+
+
 def test_more_groups_than_tasks_are_put_together(tmp_path):
     domain = dp.Domain({"a": 3, "b": 4})
-    rows = codes_of(domain, 40)
-    for number in range(10):
-        pq.write_table(as_table(domain, rows[number * 4 : number * 4 + 4]), tmp_path / f"{number}.parquet")
+    rows = in_files(tmp_path, domain, 10, 4)
     engine = Recorder("threads", workers=10)
     (one,) = plan_passes(domain, [("a", "b")], 1 << 30, 10)
     groups = partition_groups(dp.Table.open(tmp_path, domain).partitions, 10)
     (counts,) = run_pass(engine, replace(one, most=3), groups)
     assert len(engine.items) == 3
     assert np.array_equal(counts, naive.marginal(domain, rows, ("a", "b")).ravel())
+
+
+def test_a_small_table_is_not_dealt_to_all_of_a_thousand_workers(tmp_path):
+    domain = dp.Domain({"a": 3, "b": 4})
+    rows = in_files(tmp_path, domain, 100, 2)
+    engine = Recorder("threads", workers=1000)
+    check(engine, domain, [("a", "b")], tmp_path, rows)
+    assert len(engine.items) == dealing.LEAST_TASKS
+    assert dealing.worth(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
 
 
 def test_the_tasks_told_are_the_tasks_run(tmp_path):
@@ -269,3 +287,12 @@ def test_shards_summed_apart_or_together_are_the_same(tmp_path, monkeypatch, sma
     shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, 20))
     assert engine.tasks + shards == effort(domain, sets, 1 << 30, 20).tasks
     assert (engine.tasks <= 20 + 4 + shards) == bool(small)
+
+
+def test_partial_counts_in_32_bits_are_summed_in_64():
+    """And where a group of the tree has one alone, it is widened by the next."""
+    most = np.full(2, (1 << 31) - 1, np.int32)
+    graph, _, roots = sums(lambda: [most], [()] * 9, [range(1)], str)
+    [total] = dask.get(graph, roots)
+    assert total.dtype == np.int64
+    assert total.tolist() == [9 * ((1 << 31) - 1)] * 2

@@ -16,7 +16,7 @@ from dpscale.engine import LocalEngine, bounding
 from dpscale.engine.bounding import handed, rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.storage import scratch
-from dpscale.tables import unit_loops, units
+from dpscale.tables import unit_hashes, unit_loops, units
 from dpscale.tables.marked import Marked
 from dpscale.tables.through import Through
 from dpscale.tables.unit_ids import identities
@@ -87,6 +87,20 @@ def test_a_rule_that_forgets_ties_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(unit_loops, "beyond", lambda rows, bound: beyond(rows[::-1].copy(), bound)[::-1])
     now, then = both(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
     assert now != then
+
+
+@pytest.mark.parametrize("bound", [1, 2, 5])
+def test_units_of_few_rows_and_of_many_keep_their_smallest(bound):
+    """Against a sort of each unit's rows, by value and then by place; values that tie too."""
+    random = np.random.default_rng(bound)
+    sizes = np.repeat([1, 2, 5, 15, 16, 17, 40], 20)
+    unit = random.permutation(np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes))
+    rows = np.stack([unit * np.uint64(977), unit, random.choice([3, 5, 1 << 60], len(unit)).astype(np.uint64)], axis=1)
+    right = np.zeros(len(rows), bool)
+    for one in range(len(sizes)):
+        mine = np.flatnonzero(unit == one)
+        right[mine[np.lexsort((mine, rows[mine, 2]))][bound:]] = True
+    np.testing.assert_array_equal(unit_loops.beyond(rows, bound), right)
 
 
 def many_rows(folder, count=60_000, files=6):
@@ -171,4 +185,4 @@ def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
 def test_values_are_mixed_as_once(kind):
     codes = np.random.default_rng(0).integers(0, 200, (7, 1003)).astype(kind)
-    np.testing.assert_array_equal(unit_loops.mixed(codes), old_units.value_words(codes))
+    np.testing.assert_array_equal(unit_hashes.mixed(codes), old_units.value_words(codes))

@@ -17,6 +17,8 @@ from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
+from dpscale.reconstruct.pair_loops import middles
+from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.residual import center
 from dpscale.residual.groups import Groups, coarsened, every_cell
 from dpscale.tables import ExactMarginal
@@ -201,9 +203,13 @@ def test_a_chain_helps_a_pair_measured_too_noisily():
 
 
 def test_links_know_every_middle():
-    links = Links.of(exact(table(), list(combinations(NAMES, 2))))
-    assert len(links._middles(("a", "d"))) == 2
-    assert Links.of(exact(table(), [("a", "b")])).strongest(("c", "d")) is None
+    for pairs, chains in (list(combinations(NAMES, 2)), 1), ([("a", "b")], 0):
+        model = exact(table(), pairs)
+        ones = Ones.of(model.coarse, model.total)
+        links = Links.of(Paired(ones, pairs), np.concatenate([model.tables[names].ravel() for names in pairs]))
+        assert len(links.strongest(Paired(ones, [("c", "d")]))) == chains
+    assert middles(np.array([-1, 3, 2.0, -1]), np.array([9, 2, 2.0, -1]), best := np.zeros(2, int), np.zeros(2)) == 2
+    assert best.tolist() == [1, 2], "the first where equal"
 
 
 def test_triples_are_taken_with_the_pairs_inside():

@@ -1,6 +1,5 @@
-"""What tasks, chunks and size may not change, and what they may not cost."""
+"""What many at once and size may not change, and what they may not cost."""
 
-import pickle
 import tracemalloc
 from itertools import combinations
 
@@ -8,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpscale.reconstruct import low_order as room
 from dpscale.reconstruct import shrink
 from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.near import REACHES, near
-from dpscale.reconstruct.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, best_posterior, learn
+from dpscale.reconstruct.paired import Ones, Paired
+from dpscale.reconstruct.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, NoisyTables, best_posterior
 from dpscale.residual import center
 from dpscale.residual.groups import every_cell
 
@@ -35,21 +34,64 @@ def parts(seed=0):
     return ones, groups, measured, pairs
 
 
-def through_pickles(function, items):
-    """As tasks on other machines would: last item first, each with its own copy of everything."""
-    found = [pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(one)))) for one in items[::-1]]
-    return [pickle.loads(one) for one in found[::-1]]
+def plain_likelihoods(table):
+    """(cells, components) normal densities, by scipy."""
+    y, r = table.values.reshape(-1, 1), np.maximum(table.reference, 1e-6).reshape(-1, 1)
+    return norm.pdf(y, r * RATIOS, np.sqrt(table.deviation**2 + (r * WIDTHS) ** 2))
 
 
-@pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
-def test_the_bytes_depend_neither_on_tasks_nor_on_chunks(monkeypatch, chunk):
-    expected = low_order(*parts())
-    monkeypatch.setattr(room, "CHUNK_CELLS", chunk)
-    found = low_order(*parts(), each=through_pickles)
-    assert len(found.tables) > 40
-    assert list(found.tables) == list(expected.tables)
-    for names, own in expected.tables.items():
-        assert found.tables[names].tobytes() == own.tobytes()
+def plain_weights(likelihood, start, strength, rounds):
+    weights = start
+    for _ in range(rounds):
+        chances = likelihood * weights
+        expected = strength * start + (chances / chances.sum(axis=1, keepdims=True)).sum(axis=0)
+        weights = expected / expected.sum()
+    return weights
+
+
+def plain_posterior(ways):
+    """Of tables, each under some references, what has most evidence: the formulas, table by table."""
+    laws = [
+        plain_weights(np.concatenate([plain_likelihoods(one) for one in tables]), START, shrink.POOLED_STRENGTH,
+                      shrink.POOLED_ROUNDS)
+        for tables in ways
+    ]  # fmt: skip
+    for same in zip(*ways, strict=True):
+        best, found = -np.inf, None
+        for table, law in zip(same, laws, strict=True):
+            likelihood = plain_likelihoods(table)
+            weights = plain_weights(likelihood, law, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
+            y, r = table.values.reshape(-1, 1), table.reference.reshape(-1, 1)
+            left = table.deviation**2 / (table.deviation**2 + (r * WIDTHS) ** 2)
+            inside = np.maximum(r * RATIOS + (1 - left) * (y - r * RATIOS), 0)
+            chances = likelihood * weights
+            posterior = chances / chances.sum(axis=1, keepdims=True)
+            means = np.maximum((posterior * np.sqrt(inside)).sum(axis=1) ** 2, 1e-3 * r[:, 0])
+            evidence = np.log(chances.sum(axis=1)).sum()
+            best, found = max((best, found), (evidence, means), key=lambda one: one[0])
+        yield found
+
+
+def test_many_tables_at_once_are_shrunk_as_each_by_the_formulas():
+    rng = np.random.default_rng(3)
+    ways = [[], []]
+    for size, deviation in ((3, 2.0), (40, 9.0), (17, 30.0), (1, 1.0), (200, 5.0)):
+        first, other = rng.gamma(0.5, 40, size) + 0.1, rng.gamma(0.5, 40, size) + 0.1
+        values = (first if size % 2 else other) * rng.gamma(2, 0.5, size) + rng.normal(0, deviation, size)
+        for tables, reference in zip(ways, (first, other), strict=True):
+            tables.append(NoisyTable(values, reference, deviation))
+    found = best_posterior([NoisyTables.of(tables) for tables in ways])
+    np.testing.assert_allclose(found, np.concatenate(list(plain_posterior(ways))), rtol=1e-9, atol=1e-9)
+
+
+def test_samples_of_tables_with_more_cells_than_a_law_needs_are_weighed_again(monkeypatch):
+    """Where the law of all is learnt from fewer cells than a table's own, its own are all of them."""
+    rng = np.random.default_rng(4)
+    tables = [NoisyTable(rng.gamma(0.5, 40, 50), rng.gamma(0.5, 40, 50), 5.0) for _ in range(9)]
+    whole = best_posterior([NoisyTables.of(tables)], [START])
+    monkeypatch.setattr(shrink, "MOST_CELLS", 50)
+    assert NoisyTables.of(tables).sample[0].shape[0] < 450
+    np.testing.assert_array_equal(best_posterior([NoisyTables.of(tables)], [START]), whole)
 
 
 def fit_by_numpy(table, margins, rounds):
@@ -107,24 +149,49 @@ def test_the_posterior_by_blocks_is_that_at_once():
     table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=70_000) + rng.normal(0, 9, 70_000), reference, 9.0)
     likelihood = DEPARTURES.likelihoods(table.values, reference, 9.0)[0]
     law = shrink._weights(likelihood[::3].copy(), START, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
-    means = DEPARTURES.means(table.values, reference, 9.0, likelihood, law)
-    np.testing.assert_array_equal(best_posterior([table], [START]), np.maximum(means, 1e-3 * reference))
+    y, r = table.values[:, None], np.maximum(reference, 1e-6)[:, None]
+    left = 81 / (81 + (r * WIDTHS) ** 2)
+    posterior = likelihood * law / (likelihood * law).sum(axis=1, keepdims=True)
+    roots = (posterior * np.sqrt(np.maximum(r * RATIOS + (1 - left) * (y - r * RATIOS), 0))).sum(axis=1)
+    found = best_posterior([NoisyTables.of([table])], [START])
+    np.testing.assert_allclose(found, np.maximum(roots**2, 1e-3 * reference), rtol=1e-9)
 
 
-def test_chains_are_products_and_their_distances():
-    ones, groups, *_ = parts()
+def test_many_triples_at_once_are_each_on_its_own():
+    """What pairs expect of them, one pair or more known; and fitted to these and to their 1-ways."""
+    ones, groups, measured, _ = parts()
+    model = low_order(ones, groups, {names: one for names, one in measured.items() if len(names) == 2}, chains=0)
+    sets = list(combinations(SIZES, 3))
+    inside = [len(model.inside(names)) for names in sets]
+    assert {0, 1, 2} <= set(inside)
+    found, rng = model.coarse_marginals(sets), np.random.default_rng(5)
+    for names in sets:
+        np.testing.assert_allclose(found[names], model.coarse_marginal(names), rtol=1e-12)
+    noisy = {names: table * rng.gamma(4, 0.25, table.shape) for names, table in found.items()}
+    fitted, exactly = (model.fitted(noisy, *to) for to in ((20, 1e-3), (100, 0.0)))
+    for number, (names, table) in enumerate(noisy.items()):
+        margins = [((axis,), model.coarse[name]) for axis, name in enumerate(names)] + model.inside(names)
+        np.testing.assert_allclose(fitted[names], proportional_fit(table, margins, 20, 1e-3), rtol=1e-12)
+        if number % 20 == 0:
+            np.testing.assert_allclose(exactly[names], fit_by_numpy(table, margins, 100), rtol=1e-9)
+
+
+def test_the_strongest_chain_and_the_nearest_are_those_of_all_products():
     rng = np.random.default_rng(2)
-    tables = {(a, b): rng.random((SIZES[a], SIZES[b])) for a, b in combinations(SIZES, 2)}
-    links = Links.of(LowOrder(ones, groups, tables, 5000.0))
-    other = rng.random((SIZES["x3"], SIZES["x5"]))
-    for middle, (found, squared, apart) in zip(
-        links._middles(("x3", "x5")), links._chains(("x3", "x5"), other), strict=True
-    ):
-        left, right = (tables[a, middle] if (a, middle) in tables else tables[middle, a].T for a in ("x3", "x5"))
-        product = left / ones[middle] @ right.T
-        np.testing.assert_allclose(found, product)
-        assert squared == pytest.approx(((product - other) ** 2).sum())
-        assert apart == pytest.approx(np.abs(product - other).sum())
+    ones = {name: one_way * 5000 for name, one_way in ((n, rng.dirichlet(np.ones(s))) for n, s in SIZES.items())}
+    laid = Ones.of(ones, 5000.0)
+    known, asked = Paired(laid, list(combinations(SIZES, 2))), Paired(laid, [("x3", "x5"), ("x0", "x9")])
+    tables = {names: rng.random([SIZES[n] for n in names]) for names in known.names}
+    links = Links.of(known, np.concatenate([table.ravel() for table in tables.values()]))
+    others = rng.random(asked.starts[-1])
+    strongest, nearest = links.strongest(asked), asked.apart(links.nearest(asked, others))
+    for names, other in asked.apart(others).items():
+        middles = [name for name in SIZES if name not in names]  # ten, which is fewer than are looked at
+        turned = [[tables[a, m] if (a, m) in tables else tables[m, a].T for a in names] for m in middles]
+        chains = [left / ones[m] @ right.T for m, (left, right) in zip(middles, turned, strict=True)]
+        product = np.outer(ones[names[0]], ones[names[1]]) / 5000
+        np.testing.assert_allclose(strongest[names], max(chains, key=lambda one: np.abs(one - product).sum()))
+        np.testing.assert_allclose(nearest[names], min([product, *chains], key=lambda one: ((one - other) ** 2).sum()))
 
 
 def big(sizes, seed=0):
@@ -162,8 +229,14 @@ def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
     found = model.marginal(("a", "b"))
     product = np.outer(ones["a"], ones["b"]) / 1e6
     assert np.abs(found - product).sum() < 0.05 * np.abs(noise).sum()
-    shrunk = best_posterior([NoisyTable(noise + product, product, 3.0)], [np.full(29, 1 / 29)])
+    shrunk = best_posterior([NoisyTables.of([NoisyTable(noise + product, product, 3.0)])], [np.full(29, 1 / 29)])
     assert (shrunk >= 0).all()
+
+
+def neighbours(table, reach):
+    """`near` of one pair."""
+    ones = Ones.of({"a": np.ones(table.values.shape[0]), "b": np.ones(table.values.shape[1])}, 1.0)
+    return near(Paired(ones, [("a", "b")]), NoisyTables.of([table]), reach)
 
 
 @pytest.mark.parametrize("shape", [(7, 1), (6, 9), (1, 5)])
@@ -172,14 +245,14 @@ def test_neighbours_expect_what_a_window_without_the_cell_says(shape):
     reference, deviation = rng.gamma(2.0, 20.0, size=shape), 15.0
     values = reference + rng.normal(0, deviation, size=shape)
     for reach in REACHES:
-        found = near(NoisyTable(values, reference, deviation), reach)
+        found = neighbours(NoisyTable(values, reference, deviation), reach)
         for cell in np.ndindex(shape):
             window = tuple(slice(max(i - reach, 0), i + reach + 1) for i in cell)
             y, r = values[window].sum() - values[cell], reference[window].sum() - reference[cell]
             weight = r**2 / (r**2 + (values[window].size - 1) * deviation**2) if r else 0.0
             ratio = max(1 + weight * (y / r - 1), 0.02) if r else 1.0
-            assert found.reference[cell] == pytest.approx(reference[cell] * ratio, rel=1e-9)
-        np.testing.assert_array_equal(found.values, values)
+            assert found.reference.reshape(shape)[cell] == pytest.approx(reference[cell] * ratio, rel=1e-9)
+        np.testing.assert_array_equal(found.values, values.ravel())
 
 
 def test_neighbours_count_where_codes_lie_in_order_and_not_where_they_are_shuffled():
@@ -192,9 +265,8 @@ def test_neighbours_count_where_codes_lie_in_order_and_not_where_they_are_shuffl
     for turned, better in ((i, True), (order, False)):
         wanted, reference = true[np.ix_(turned, turned)], product[np.ix_(turned, turned)]
         plain = NoisyTable(wanted + noise, reference, deviation)
-        ways = [plain, *(near(plain, reach) for reach in REACHES)]
-        laws = [learn([way]) for way in ways]
-        chosen, alone = best_posterior(ways, laws), best_posterior(ways[:1], laws[:1])
-        off, before = (np.abs(table - wanted).sum() for table in (chosen, alone))
+        ways = [NoisyTables.of([plain]), *(neighbours(plain, reach) for reach in REACHES)]
+        chosen, alone = best_posterior(ways), best_posterior(ways[:1])
+        off, before = (np.abs(table - wanted.ravel()).sum() for table in (chosen, alone))
         assert bool(off < 0.85 * before) is better
         assert off < 1.05 * before

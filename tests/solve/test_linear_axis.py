@@ -1,5 +1,7 @@
 """Long axes: leverages by tridiagonal solves against a decomposition; the optimum of the solver of all Grams."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from dpscale.plans.factor import Factor
 from dpscale.residual.weights import centred, profile_of, whole_weights
 from dpscale.solve import residual_problems
 from dpscale.solve.convex import optimise
-from dpscale.solve.linear_axis import KNOWN, LinearAxis, decomposed, quadrature, times_gram
+from dpscale.solve.linear_axis import KNOWN, ROUND, LinearAxis, decomposed, quadrature, times_gram
 from dpscale.workload import FAMILIES, root_of
 
 
@@ -30,9 +32,8 @@ def test_a_look_is_that_of_a_decomposition(family, size, weighted):
     assert point.trace == pytest.approx(np.sqrt(values).sum(), rel=1e-10)
 
 
-@pytest.mark.parametrize("family", KNOWN)
+@pytest.mark.parametrize(("family", "weighted"), [*product(KNOWN, [False, True]), (ROUND, False)])
 @pytest.mark.parametrize("size", [24, 25])
-@pytest.mark.parametrize("weighted", [False, True])
 def test_the_optimum_is_that_of_the_other_solver(family, size, weighted):
     own = some_weights(size) if weighted else None
     axis = LinearAxis("", family, size, (own,))
@@ -63,7 +64,7 @@ def test_forms_that_are_the_same_from_both_ends_are_decomposed_by_halves(size):
 
 def test_running_sums_are_the_gram():
     values = np.random.default_rng(3).normal(size=(9, 2))
-    for family in KNOWN:
+    for family in (*KNOWN, ROUND):
         assert np.allclose(times_gram(family, values), FAMILIES[family].gram(9) @ values)
 
 
@@ -84,8 +85,9 @@ def test_the_inverse_of_a_long_axis_is_that_of_a_short_one(weights, monkeypatch)
 
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
-def test_a_plan_is_the_same_by_both_ways(mechanism, monkeypatch):
-    asked = Workload(Domain({"a": 30, "b": 3})).add("prefix", attributes=[("a",), ("a", "b")])
+@pytest.mark.parametrize("family", ["prefix", "circular"])
+def test_a_plan_is_the_same_by_both_ways(mechanism, family, monkeypatch):
+    asked = Workload(Domain({"a": 30, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
     before = plan(asked, mechanism)
     monkeypatch.setattr("dpscale.solve.linear_axis.LONG", 8)
     called = []

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,17 +23,19 @@ from dpscale.engine import LocalEngine
 from dpscale.engine.bounding import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.tables.numbers import bytes_of
+from dpscale.tables.unit_hashes import plain_words
 from dpscale.tables.unit_ids import (
     KEY_WORDS,
+    KEYS,
     LONGEST_NAME,
     NAMED,
     _spelled_out,
     canonical,
     canonical_texts,
     identities,
+    number_words,
     one_family,
 )
-from dpscale.tables.unit_loops import plain_words
 from tests.tables.naive import NULL_WORDS
 
 DAY = datetime.datetime(2020, 1, 1)
@@ -316,6 +319,25 @@ def test_texts_in_one_look_are_what_they_are_spelled_out(texts):
     alike = identities(column.dictionary_encode(), "u")
     np.testing.assert_array_equal(found.missing, alike.missing)
     np.testing.assert_array_equal(found.words[~found.missing], alike.words[~found.missing])
+
+
+def test_ids_of_every_length_have_the_hash_that_pandas_gives():
+    """However many are taken at a time: short ones stand between long ones, and one is alone in the last turn."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("abcdefgXYZ_:/-0123456789"))
+    texts = ["x9" + "".join(random.choice(letters, length)) for length in [*range(90), *random.integers(0, 40, 679)]]
+    words, plain = plain_words(*bytes_of(pa.array(texts, pa.large_string())), LONGEST_NAME, KEY_WORDS)
+    assert plain.all()
+    for place, key in enumerate(KEYS):
+        right = pd.util.hash_array(np.array(texts, object), hash_key=key, categorize=False)
+        np.testing.assert_array_equal(words[:, place], right)
+
+
+def test_whole_numbers_have_the_mix_that_pandas_gives():
+    numbers = np.append(np.random.default_rng(0).integers(-(10**18), 10**18, 1000), [0, -1, 1])
+    words = number_words(numbers)
+    np.testing.assert_array_equal(words[:, 0], pd.util.hash_array(numbers))
+    np.testing.assert_array_equal(words[:, 1], pd.util.hash_array(numbers ^ np.int64(0x5DEECE66D1CE4E5B)))
 
 
 def test_most_ids_are_seen_in_one_look():

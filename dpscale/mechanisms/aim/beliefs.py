@@ -119,7 +119,7 @@ class EntropyBelief:
         return self.model.coarse_marginal(names)
 
     def of(self, sets: Sequence[AttributeSet]) -> Believed:
-        return Tables({names: self.model.coarse_marginal(names) for names in sets})
+        return Tables(self.model.coarse_marginals(sets))
 
     def marginal(self, names: Sequence[str]) -> Array:
         return self.model.marginal(names)

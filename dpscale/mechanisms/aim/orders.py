@@ -28,7 +28,7 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
-VERSION = "aim-grem/3"  # in every record, so another version would draw other noise
+VERSION = "aim-grem/4"  # in every record, so another version would draw other noise
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
 """How an AIM run spends: what is a candidate, what the 1-ways and each step cost, how many sets a round takes.
 
 `Published` is that of AIM+GReM's paper (algorithm 7); `Batched` is our own: pairs in batches, so that about nine rounds
-would take every pair once, each at a budget that would be even if all pairs were measured. Three rules, all of released
-numbers, say when to leave that path:
+would take every pair once, at a budget that would be even if all pairs were measured. What is measured together shares
+its budget by cells: n cells with noise σ miss n σ in L1, and Σ n σ is least at a given Σ 1/σ² where 1/σ² ∝ n^⅔. Three
+rules, all of released numbers, say when to leave that path:
 
 - *Larger sets.* The less noise a pair has, √(2/π) σ · groups over the records, the more can be known of larger sets: a
   step is cheaper then, down to a quarter. One is offered if its own noise would be no more than 15 % of the records,
@@ -24,7 +25,7 @@ from dpscale.names import AttributeSet
 DEGREE = 3
 FEWER = "ask for marginals over fewer attributes"
 OFFERED, EVEN, CHEAPEST = 0.15, 0.025, Fraction(1, 4)
-NOISY_ONES, DOUBT, SIXTEENTHS = 0.05, 2, 16
+NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
@@ -68,14 +69,20 @@ class RoundSchedule(Protocol):
     def batch(self, candidates: Sequence[AttributeSet]) -> int:
         """Measurements a round."""
 
+    def shares(self, cells: Sequence[int]) -> list[Fraction]:
+        """How measurements of so many cells share what they are given together."""
+
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         """The next step's β: more after a round that moved the estimates by no more than its noise."""
 
 
 class Plainly:
-    """All candidates are offered at even steps, and nothing goes back to the 1-ways."""
+    """All candidates are offered at even steps, all is shared evenly, and nothing goes back to the 1-ways."""
 
     largest = 0
+
+    def shares(self, cells: Sequence[int]) -> list[Fraction]:
+        return [Fraction(1, len(cells))] * len(cells)
 
     def cheaper(self, noise: float) -> Fraction:
         return Fraction(1)
@@ -171,6 +178,11 @@ class Batched:
 
     def batch(self, candidates: Sequence[AttributeSet]) -> int:
         return -(-_pairs(candidates) // self.rounds)
+
+    def shares(self, cells: Sequence[int]) -> list[Fraction]:
+        """∝ n^⅔, in 4,096ths of a cell's."""
+        parts = [round(PART * count ** (2 / 3)) for count in cells]
+        return [Fraction(part, sum(parts)) for part in parts]
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)

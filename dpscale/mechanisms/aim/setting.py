@@ -64,9 +64,16 @@ class Setting:
             if len(inside) > MOST_CANDIDATES:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
                                 self.schedule.fewer)  # fmt: skip
-        position = {name: index for index, name in enumerate(self.sizes)}
-        ordered = sorted(inside, key=lambda kept: (len(kept), [position[name] for name in kept]))
+        ordered = sorted(inside, key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.sizes)}
+
+    def place(self, names: AttributeSet) -> tuple[int, list[int]]:
+        """What candidates are sorted by."""
+        return len(names), [self._position[name] for name in names]
 
     def _small(self, ordered: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
         """Of the larger sets those with few cells, in order."""

@@ -92,11 +92,22 @@ def first_decision(setting: Setting) -> Decision:
 
 
 def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> Decision:
-    """A round that measures all 1-ways over their cells, at β `cost` each."""
-    sizes, units = setting.sizes, setting.rows_per_unit
-    orders = tuple(one_way_order((number, rank), name, every_cell(sizes[name]), cost, units)
-                   for rank, name in enumerate(setting.names))  # fmt: skip
+    """A round that measures all 1-ways over their cells, at a mean β of `cost`."""
+    cells = [every_cell(setting.sizes[name]) for name in setting.names]
+    costs = _costs(setting, [one.count for one in cells], cost)
+    orders = tuple(one_way_order((number, rank), name, one, beta, setting.rows_per_unit)
+                   for rank, (name, one, beta) in enumerate(zip(setting.names, cells, costs, strict=True)))  # fmt: skip
     return Decision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
+
+
+def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fraction]:
+    """β of measurements of so many cells."""
+    return [share * len(cells) * mean for share in setting.schedule.shares(cells)]
+
+
+def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> list[Fraction]:
+    """The same of sets over groups."""
+    return _costs(state.setting, [math.prod(state.groups[name].count for name in names) for names in chosen], mean)
 
 
 def begun(
@@ -165,16 +176,19 @@ def _afforded(state: State) -> tuple[int, Fraction]:
 
 def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
     """The measurements of a round, after its selections."""
+    setting = state.setting
     if selection.of_nothing:
-        return _of_ones(state.setting, selection.round, selection.step, state.groups)
-    had = state.setting.beliefs.precisions(state.counts, state.groups, state.residuals)
+        return _of_ones(setting, selection.round, selection.step, state.groups)
+    had = setting.beliefs.precisions(state.counts, state.groups, state.residuals)
     orders: list[ResidualOrder] = []
-    for rank, names in enumerate(chosen):
+    costs = _costs_of(state, chosen, selection.step)
+    for rank, (names, beta) in enumerate(zip(chosen, costs, strict=True)):
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
-        added = residual_orders(names, groups, had, selection.step, state.setting.rows_per_unit, where)
+        added = residual_orders(names, groups, had, beta, setting.rows_per_unit, where)
         orders += added
         for order in added:
             had[order.names] = had.get(order.names, 0.0) + 1 / order.variance
+    orders.sort(key=lambda order: setting.place(order.source))  # so that the worker of a shard fills few files
     return Decision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(orders))
 
 
@@ -194,11 +208,12 @@ def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State
 def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
     after = replace(absorbed(state, decision, values), earlier=state.belief)
-    sigma = deviation(decision.step, state.setting.rows_per_unit)
+    costs = _costs_of(state, decision.chosen, decision.step)
     before = [state.belief.table(names) for names in decision.chosen]
     pairs = zip(before, decision.chosen, strict=True)
     moved = tuple(float(np.abs(after.belief.table(names) - old).sum()) for old, names in pairs)
-    noise = tuple(NOISE_L1 * sigma * old.size for old in before)
+    noise = tuple(NOISE_L1 * deviation(beta, state.setting.rows_per_unit) * old.size
+                  for beta, old in zip(costs, before, strict=True))  # fmt: skip
     note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.of_ones)
     if decision.of_ones:
         return _noted(after, note, state.step)

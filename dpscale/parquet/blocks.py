@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dpscale.tables.page_headers import (
+from dpscale.parquet.headers import (
     COMPRESSED,
     LENGTH,
     LEVELS,
@@ -21,6 +21,7 @@ from dpscale.tables.page_headers import (
     varint,
     word,
 )
+from dpscale.parquet.levels import put
 
 AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # how pages are compressed
 
@@ -46,7 +47,11 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
             count = number + 1 if more else count
             if count > end - at or count > length - done:
                 return False
-            out[start + done : start + done + count] = data[at : at + count]
+            if count <= 16 and at + 16 <= len(data) and done + 16 <= length:
+                put(out, U(start + done), word(data, U(at)))
+                put(out, U(start + done + 8), word(data, U(at + 8)))
+            else:
+                out[start + done : start + done + count] = data[at : at + count]
             at += count
         else:
             back = number
@@ -54,8 +59,13 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
                 count, back = 4 + (tag >> 2 & 7), tag >> 5 << 8 | number
             if back < 1 or back > done or count > length - done:
                 return False
-            for k in range(start + done, start + done + count):
-                out[k] = out[k - back]
+            if back >= 8 and done + count + 8 <= length:
+                for step in range(0, count, 8):
+                    place = U(start + done + step)
+                    put(out, place, word(out, place - U(back)))
+            else:
+                for k in range(start + done, start + done + count):
+                    out[k] = out[k - back]
         done += count
     return done == length
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dpscale.tables.page_headers import (
+from dpscale.parquet.headers import (
     DAMAGED,
     FINE,
     MOST,
@@ -21,6 +21,8 @@ from dpscale.tables.page_headers import (
     varint,
     word,
 )
+from dpscale.parquet.levels import all_there, expand, level_bits, ones_before
+from dpscale.parquet.packs import by_packs, packs_of
 
 NARROW = 8  # bits of values that are looked up by whole groups
 
@@ -56,7 +58,9 @@ def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Arr
 
 
 @njit(cache=True, nogil=True)
-def _unpacked(data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, out: Array) -> bool:
+def _unpacked(
+    data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, packs: Array, out: Array
+) -> bool:
     """Values from `first` on of packed groups, by the table; False where one is beyond its entries."""
     if width > NARROW:
         return _singly(data, at, width, first, count, table, entries, out)
@@ -66,7 +70,11 @@ def _unpacked(data: Array, at: Int, width: Int, first: Int, count: Int, table: A
     begin = at + (first + head) // 8 * width
     return (
         _singly(data, at, width, first, head, table, entries, out)
-        and (not groups or _groups(data, begin, width, groups, table, out[head:done]) < entries)
+        and (
+            by_packs(data, begin, width, groups, packs, out[head:done])
+            if len(packs)
+            else not groups or _groups(data, begin, width, groups, table, out[head:done]) < entries
+        )
         and _singly(data, at, width, first + done, count - done, table, entries, out[done:])
     )
 
@@ -77,7 +85,7 @@ def _runs(
 ) -> bool:
     """`count` values behind the first `skip` of a hybrid of runs, by the table; False where it ends before or one is
     not in the table, which has room for 256 at least."""
-    done, whole = 0, (width + 7) // 8
+    done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
     while done < count:
         head, at = varint(data, at, end)
         if at < 0 or not 0 <= head <= 2 * MOST:
@@ -88,7 +96,7 @@ def _runs(
         if head & 1:
             if (first + take) * width > (end - at) * 8:
                 return False
-            if not _unpacked(data, at, width, first, take, table, entries, out[done:]):
+            if not _unpacked(data, at, width, first, take, table, entries, packs, out[done:]):
                 return False
             at = min(at + (head >> 1) * width, end)
         else:
@@ -102,40 +110,6 @@ def _runs(
         skip -= first
         done += take
     return True
-
-
-@njit(cache=True, nogil=True)
-def _levels(data: Array, at: Int, end: Int, count: Int, out: Array) -> bool:
-    """`count` levels of one bit, which come in many short runs; False where they end before. `out` has 8 more."""
-    done = 0
-    while done < count:
-        head, at = varint(data, at, end)
-        if at < 0 or not 0 <= head <= 2 * MOST or at >= end:
-            return False
-        if head & 1:
-            groups = min(head >> 1, (count - done + 7) >> 3)
-            if groups > end - at:
-                return False
-            for g in range(U(groups)):
-                byte = data[U(at) + g]
-                for j in range(U(8)):
-                    out[U(done) + g * U(8) + j] = (byte >> j) & 1
-            done += 8 * groups
-            at += head >> 1
-        else:
-            length = min(head >> 1, count - done)
-            for k in range(U(done), U(done + length)):
-                out[k] = data[at] & 1
-            done += length
-            at += 1
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _all_there(data: Array, at: Int, end: Int, values: Int) -> bool:
-    """Whether levels are one run of ones: no value of the page is null."""
-    head, at = varint(data, at, end)
-    return 0 <= at < end and head & 1 == 0 and head >> 1 >= values and data[at] == 1
 
 
 @njit(cache=True, nogil=True)
@@ -162,7 +136,7 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
         at = levels + length
         if at > end:
             return DAMAGED
-        nulls = not _all_there(data, levels, at, first + taken)
+        nulls = not all_there(data, levels, at, first + taken)
     if nulls:
         return _spread(data, job, levels, at, end, table, out[start:])
     if at >= end or data[at] > 32:
@@ -175,11 +149,12 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
     """Values of a page of which some are null."""
     first, taken = job[FIRST], job[TAKEN]
-    there = np.empty(first + taken + 8, np.uint8)
-    if not _levels(data, levels, at, first + taken, there):
+    bits = np.zeros((first + taken) // 64 + 3, np.uint64)
+    if not level_bits(data, levels, at, first + taken, bits):
         return DAMAGED
-    before, mine = np.int64(there[:first].sum()), np.int64(there[first : first + taken].sum())
-    values = np.empty(mine + 1, out.dtype)  # the last is looked at behind the last value, and not taken
+    before = ones_before(bits, first)
+    mine = ones_before(bits, first + taken) - before
+    values = np.empty(mine + 8, out.dtype)  # those behind the last are looked at, and not taken
     if mine:
         if at >= end or data[at] > 32:
             return DAMAGED
@@ -187,11 +162,7 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
             return DAMAGED
     if mine < taken and job[NULL_CELL] == NO_CELL:
         return NULLS
-    k, null = U(0), out.dtype.type(job[NULL_CELL])
-    for i in range(U(taken)):  # without a branch, which would be guessed wrong
-        is_there, value = there[U(first) + i], values[k]
-        out[i] = value if is_there else null
-        k += U(is_there)
+    expand(bits, first, taken, values, out.dtype.type(job[NULL_CELL]), out)
     return FINE
 
 
