@@ -109,6 +109,12 @@ class Attribute:
         extra: list[Any] = [OUTSIDE_LABEL] if self.outside_cell >= 0 else []
         return self._listed_labels + extra + ([None] if self.nulls == "category" else [])
 
+    @cached_property
+    def cell_of(self) -> dict[Any, int]:
+        """The cell of each label, and of what it is written as."""
+        written = {str(label): cell for cell, label in reversed(list(enumerate(self.labels))) if label is not None}
+        return written | {label: cell for cell, label in reversed(list(enumerate(self.labels)))}
+
     @property
     def _listed_labels(self) -> list[Any]:
         if self.values:

@@ -70,9 +70,10 @@ def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
                           "a value that is moved has no parent of its own")  # fmt: skip
     read = _read_map(field, groups, child.length)
     listed = child.values or tuple(range(child.low, child.high + 1, child.step))
-    if left := [value for value in listed if value not in set(chain(*read["groups"]))]:
+    known, own = set(chain(*read["groups"])), set(listed)
+    if left := [value for value in listed if value not in known]:
         raise DomainError(field, f"no group has {shown(left[0])}", "every value in one group", "add it to one")
-    if strange := [value for value in chain(*read["groups"]) if value not in set(listed)]:
+    if strange := [value for value in chain(*read["groups"]) if value not in own]:
         raise DomainError(
             field, shown(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
         )

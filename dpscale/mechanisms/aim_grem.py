@@ -15,6 +15,7 @@ from pydantic import model_validator
 
 from dpscale.errors import JobError
 from dpscale.faults import setting
+from dpscale.impossible import Excludes
 from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
@@ -71,16 +72,17 @@ class Options(Shares):
             self.degree,
         )
 
-    def beliefs(self) -> Beliefs:
-        """What it believes."""
-        return Grem() if self.published else MaximumEntropy(self.grain, self.chains)
+    def beliefs(self, rules: tuple[Excludes, ...]) -> Beliefs:
+        """What it believes, in a domain of such rules."""
+        return Grem() if self.published else MaximumEntropy(self.grain, self.chains, rules)
 
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    setting_of = asked(question, options.schedule(), options.beliefs())
+    rules = question.workload.domain.rules
+    setting_of = asked(question, options.schedule(), options.beliefs(rules))
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
-    own = MaximumEntropy()
+    own = MaximumEntropy(rules=rules)
     entropy = replace(setting_of, schedule=Batched(), beliefs=own) if options.published else setting_of
     return Chosen(question.workload, NAME, setting_of, entropy, kind, options.exact())
 

@@ -148,7 +148,7 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Gr
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     schedule = Rounds(options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch)
     own = asked(question, schedule, Graphical(options.grain))
-    estimating = replace(own, beliefs=MaximumEntropy(options.grain))
+    estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
     return Growing(question.workload, NAME, own, estimating, "graphical models", options.exact(),
                    most_cells=options.most_cells)  # fmt: skip
 

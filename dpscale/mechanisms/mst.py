@@ -106,7 +106,7 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Tr
     own = asked(question, schedule, Graphical(options.grain), weighted=False)
     heads = joined(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
-    estimating = replace(own, beliefs=MaximumEntropy(options.grain))
+    estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
     return Tree(question.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
 
 

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from dpscale.answered import statistics
 from dpscale.answered.tables import Answered
-from dpscale.domain import Domain
 from dpscale.errors import JobError, PlanError
-from dpscale.impossible import Rule
+from dpscale.impossible import possible
 from dpscale.names import AttributeSet
 from dpscale.publish.rounding import Whole, settled
 
@@ -52,7 +51,7 @@ def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
             left[names] = "its cells were not asked for"
             continue
         estimate, errors[names] = answered.estimates.part_answers(part, names)
-        found = settled(estimate, names, below(names, whole), possible(domain, names))
+        found = settled(estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names)))
         if found is None:
             left[names] = "no whole numbers of it add up with the other tables"
         else:
@@ -74,21 +73,6 @@ def below(names: AttributeSet, whole: Mapping[AttributeSet, Whole]) -> dict[Attr
     """The largest settled tables over parts of a set."""
     inside = [own for own in whole if set(own) < set(names)]
     return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}
-
-
-def possible(domain: Domain, names: AttributeSet) -> NDArray[np.bool_]:
-    """Which cells of a table may hold anybody, by the rules of the domain that speak of its attributes alone."""
-    held = np.ones(domain.shape(names), np.bool_)
-    for rule in domain.rules:
-        if all(name in names for name, _ in rule.cells):
-            held[np.ix_(*[_of(rule, name, domain[name].size) for name in names])] = False
-    return held
-
-
-def _of(rule: Rule, name: str, size: int) -> NDArray[np.int64]:
-    """The cells of an attribute that a rule speaks of; all of one that it does not."""
-    cells = next((own for other, own in rule.cells if other == name), None)
-    return np.arange(size) if cells is None else np.array(sorted(cells), np.int64)
 
 
 def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None) -> list[AttributeSet]:

@@ -19,8 +19,10 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Excludes, Follows, speaking
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.fit import PAIRS, Margin, fit_in_place, proportional_fit
+from dpscale.reconstruct.held import MOST_CELLS, coarse_possible, following, kept_cells, settled
 from dpscale.reconstruct.paired import Ones
 from dpscale.reconstruct.threes import Threes
 from dpscale.residual import subsets
@@ -28,6 +30,7 @@ from dpscale.residual.groups import Groups, coarsened
 
 Array = NDArray[np.float64]
 ROUNDS, TOLERANCE = 12, 1e-4
+HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class LowOrder:
 
     `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
     over; `tables[γ]`, of two attributes and more: counts over groups, whose margins are those of `ones`. γ in the order
-    of `ones`. `measured`: those that measurements told of; the other tables are implied by them.
+    of `ones`. `measured`: those that measurements told of, or the domain's `rules`; other tables are implied by them.
     """
 
     ones: Mapping[str, Array]
@@ -44,6 +47,7 @@ class LowOrder:
     tables: Mapping[AttributeSet, Array]
     total: float
     measured: frozenset[AttributeSet] = frozenset()
+    rules: tuple[Excludes, ...] = ()
 
     @cached_property
     def coarse(self) -> dict[str, Array]:
@@ -55,12 +59,14 @@ class LowOrder:
         if names in self.tables:
             return self.tables[names]
         table = product_of([self.coarse[name] for name in names], self.total)
+        if speaking(self._wide, names):
+            table *= coarse_possible(self.rules, names, self.groups)
         fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
         return table
 
     def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
         """Those of many sets; of three attributes, which nearly all are, in one go."""
-        few = len(self.tables) > 8  # then a set's pairs are met in its own order
+        few = len(self.tables) > 8 and not self._wide  # then a set's pairs are met in its own order
         threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
         known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
         return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
@@ -72,8 +78,21 @@ class LowOrder:
         return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
                 for names, table in tables.items()}  # fmt: skip
 
+    def kept(self, names: AttributeSet, table: Array) -> Array:
+        """A table over groups without what cannot be, fitted to the 1-ways."""
+        if not speaking(self.rules, names):
+            return table
+        held = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
+        ones = [((axis,), self.coarse[name]) for axis, name in enumerate(names)]
+        return proportional_fit(held, ones, HELD_ROUNDS, HELD_TOLERANCE * self.total)
+
     def _margins(self, names: AttributeSet) -> list[Margin]:
         return [*(((axis,), self.coarse[name]) for axis, name in enumerate(names)), *self.inside(names)]
+
+    @cached_property
+    def _wide(self) -> tuple[Excludes, ...]:
+        """The rules that are in no pair."""
+        return tuple(rule for rule in self.rules if len(rule.names) > 2)
 
     @cached_property
     def _threes(self) -> Threes:
@@ -82,18 +101,41 @@ class LowOrder:
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
         """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
 
-        At no time held: more than this and one like it.
+        At no time held: more than this and one like it, or `held.MOST_CELLS`.
         """
-        ordered = tuple(name for name in self.ones if name in names)
+        ordered = self._ordered(names)
         if not ordered:
             return np.array(self.total)
+        wide = self._with_what_tells(ordered)
+        cells = self._over_cells(wide, rounds)
+        if len(wide) > len(ordered):
+            cells = cells.sum(axis=tuple(axis for axis, name in enumerate(wide) if name not in ordered))
+        return cells.transpose([ordered.index(name) for name in names])
+
+    def _with_what_tells(self, ordered: AttributeSet) -> AttributeSet:
+        """With what follows from the attributes asked, where it tells cells of one group apart, or what cannot be."""
+        found = [
+            rule.what for rule in following(self.rules, self.ones) if rule.by in ordered and self._tells(rule, ordered)
+        ]
+        wide = self._ordered([*ordered, *found]) if found else ordered
+        return wide if math.prod(len(self.ones[name]) for name in wide) <= MOST_CELLS else ordered
+
+    def _tells(self, rule: Follows, ordered: AttributeSet) -> bool:
+        others = speaking(self.rules, [*ordered, rule.what])
+        return any(rule.what in other.names and other is not rule for other in others) or not settled(
+            [rule], rule.names, self.groups
+        )
+
+    def _over_cells(self, ordered: AttributeSet, rounds: int) -> Array:
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
             grouping = self.groups[name]
             if grouping.count < grouping.size:
                 cells, known = cells.take(grouping.labels, axis=axis), False
                 cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
-        return (cells.copy() if known else cells).transpose([ordered.index(name) for name in names])
+        if speaking(self.rules, ordered):
+            return kept_cells(self.rules, ordered, self.groups, self.ones, cells)
+        return cells.copy() if known else cells
 
     def cells(self, names: AttributeSet) -> int:
         """The cells of a set's marginal over groups."""

@@ -21,6 +21,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.reconstruct.held import agreed, edges
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center, profile_of, subsets
@@ -42,11 +43,13 @@ def from_estimates(
     sets, names = told_whole(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
+    rules = plan.domain.rules
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
+    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     larger = [kept for kept in sets if 1 < len(kept) <= degree]
     groups = _groups(estimates, ones, larger, grain, total)
     measured = {kept: _residual(estimates, kept, groups) for kept in larger}
-    return low_order(ones, groups, measured, chains=chains)
+    return low_order(ones, groups, measured, chains=chains, rules=rules)
 
 
 def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
@@ -74,7 +77,8 @@ def _groups(
         return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
     deviation = math.sqrt(float(np.median([_whole_variance(estimates, kept, {}) for kept in sets])))
     least = math.sqrt(grain * deviation * total)
-    return {name: by_mass(one_way, least) for name, one_way in ones.items()}
+    rules = estimates.plan.domain.rules
+    return {name: by_mass(one_way, least, edges(rules, name)) for name, one_way in ones.items()}
 
 
 def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:

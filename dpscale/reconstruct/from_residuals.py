@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Excludes
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.held import agreed
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
 from dpscale.residual.grem import Residuals
@@ -27,16 +29,18 @@ def model_of(
     residuals: Residuals,
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
+    rules: tuple[Excludes, ...] = (),
 ) -> LowOrder:
     """Consistent non-negative low-order tables from all that was measured, attributes in the order of `counts`.
 
     `residuals`: centred, over groups, with the precision 1/σ² of the noise on the marginal; also of the total, (), and
-    of 1-ways. `wanted`, `chains`: as of `low_order`.
+    of 1-ways. `wanted`, `chains`, `rules`: as of `low_order`.
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
+    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     measured = {names: _noisy(names, groups, residuals) for names in residuals.values if len(names) > 1}
-    return low_order(ones, groups, measured, wanted, chains)
+    return low_order(ones, groups, measured, wanted, chains, rules)
 
 
 def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Array:

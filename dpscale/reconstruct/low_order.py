@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Excludes, speaking
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links
-from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.entropy import LowOrder, product_of
+from dpscale.reconstruct.held import following, known_pair, pairs_held
 from dpscale.reconstruct.near import REACHES, near
 from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.reconstruct.shrink import NoisyTable, NoisyTables, best_posterior
@@ -46,34 +48,53 @@ def low_order(
     measured: Mapping[AttributeSet, NoisyResidual],
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
+    rules: tuple[Excludes, ...] = (),
 ) -> LowOrder:
     """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
 
-    `ones`: non-negative 1-ways of equal sum. `chains`: how often pairs are taken anew with chains as expectations.
+    `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`). `chains`: how often pairs are
+    taken anew with chains as expectations.
     """
-    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()))
+    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
+    held = _held(model)
     if pairs:
-        model = replace(model, tables=_pairs(model, pairs, wanted, chains))
+        model = replace(model, tables=_pairs(model, pairs, held, wanted, chains))
+    model = replace(model, tables={**held, **model.tables})
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
         model = replace(model, tables={**model.tables, **_larger(model, larger)})
-    return replace(model, measured=frozenset(measured))
+    known = (names for names in held if following(model.rules, names))
+    return replace(model, measured=frozenset([*measured, *known]))
+
+
+def _held(model: LowOrder) -> Tables:
+    """The pairs that a rule speaks of: as it tells them, or as independence leaves them possible."""
+    return {names: _told(model, names) for names in pairs_held(model.rules, list(model.ones))}
+
+
+def _told(model: LowOrder, names: AttributeSet) -> Array:
+    for rule in following(model.rules, names):
+        return known_pair(rule, names, model.ones, model.groups)
+    return model.kept(names, product_of([model.coarse[name] for name in names], model.total))
 
 
 def _pairs(
-    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], wanted: Sequence[AttributeSet], chains: int
-) -> Tables:
-    """Pairs that were measured, and of those wanted what chains imply."""
-    ones = Ones.of(model.coarse, model.total)
-    shrunk = _Shrunk.of(Paired(ones, list(measured)), list(measured.values()), FIT_TOLERANCE * model.total)
+    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], held: Tables, wanted: Sequence[AttributeSet],
+    chains: int,
+) -> Tables:  # fmt: skip
+    """Pairs that were measured, and of those wanted what chains imply, of which those that are `held` are links."""
+    ones, further = Ones.of(model.coarse, model.total), [names for names in held if names not in measured]
+    shrunk = _Shrunk.of(model, Paired(ones, list(measured)), list(measured.values()), held)
+    linked = Paired(ones, [*measured, *further])
+    beside = [held[names].reshape(-1) for names in further]
     alone = tables = shrunk.alone()
     for _ in range(chains):
-        tables = (alone + shrunk.chained(Links.of(shrunk.paired, tables))) / 2
+        tables = (alone + shrunk.chained(Links.of(linked, np.concatenate([tables, *beside])))) / 2
     found = shrunk.paired.apart(tables)
     if chains:
-        left = Paired(ones, [names for names in wanted if len(names) == 2 and names not in measured])
-        found |= Links.of(shrunk.paired, tables).strongest(left)
+        left = Paired(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in held])
+        found |= Links.of(linked, np.concatenate([tables, *beside])).strongest(left)
     return found
 
 
@@ -81,25 +102,27 @@ def _pairs(
 class _Shrunk:
     """Noisy residuals of pairs, flat, as tables that are shrunk towards what is expected and fitted to their 1-ways."""
 
+    model: LowOrder
     paired: Paired
     residuals: Array
     deviations: Array
-    tolerance: float
+    held: Tables
 
     @classmethod
-    def of(cls, paired: Paired, residuals: Sequence[NoisyResidual], tolerance: float) -> _Shrunk:
+    def of(cls, model: LowOrder, paired: Paired, residuals: Sequence[NoisyResidual], held: Tables) -> _Shrunk:
         flat = np.concatenate([one.values.reshape(-1) for one in residuals])
-        return cls(paired, flat, np.array([one.deviation for one in residuals]), tolerance)
+        own = {names: table for names, table in held.items() if names in set(paired.names)}
+        return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
 
     def alone(self) -> Array:
         """Towards independence, or what neighbours expect where nothing better is known."""
-        table = self._expected(self.paired.independent())
+        table = self._expected(self._put(self.paired.independent(), self.held))
         return self._fitted([table, *(near(self.paired, table, reach) for reach in REACHES)])
 
     def chained(self, links: Links) -> Array:
         """Towards the chains that are nearest."""
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
-        return self._fitted([self._expected(links.nearest(self.paired, noisy))])
+        return self._fitted([self._expected(self._put(links.nearest(self.paired, noisy), self.held))])
 
     def _expected(self, expectation: Array) -> NoisyTables:
         reference = np.maximum(expectation, LEAST)
@@ -107,7 +130,16 @@ class _Shrunk:
         return NoisyTables(values, reference, self.deviations, self.paired.starts)
 
     def _fitted(self, ways: Sequence[NoisyTables]) -> Array:
-        return self.paired.fit(best_posterior(ways), FIT_ROUNDS, self.tolerance)
+        tables = self.paired.fit(best_posterior(ways), FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
+        apart = self.paired.apart(tables)
+        return self._put(tables, {names: self.model.kept(names, apart[names]) for names in self.held})
+
+    def _put(self, tables: Array, own: Tables) -> Array:
+        """Some tables in their places."""
+        apart = self.paired.apart(tables) if own else {}
+        for names, table in own.items():
+            apart[names][:] = table
+        return tables
 
 
 def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import restored
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.simulated import Simulated
@@ -29,6 +30,8 @@ def write_model(path: Path, model: LowOrder) -> None:
     tables = [list(names) for names in model.tables]
     index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
              "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
+    if model.rules:
+        index["rules"] = [rule.to_dict() for rule in model.rules]
     _write(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
 
 
@@ -46,7 +49,8 @@ def read_model(path: Path) -> LowOrder:
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
         ones, tables = dict(zip(index["ones"], every, strict=True)), dict(zip(sets, cells, strict=True))
     measured = index.get("measured", index["tables"])  # older files do not tell
-    return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured))
+    rules = tuple(restored(told) for told in index.get("rules", ()))
+    return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured), rules)
 
 
 def _flat(tables: Iterable[Array]) -> Array:

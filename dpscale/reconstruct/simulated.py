@@ -184,5 +184,5 @@ def _replica(
         for names, residual in residuals.values.items()
     }
     measured = replace(residuals, values=values)
-    built = model_of(redrawn, model.groups, measured, wanted, chains)
+    built = model_of(redrawn, model.groups, measured, wanted, chains, model.rules)
     return built, _departure(built, measured)

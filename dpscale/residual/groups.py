@@ -6,7 +6,7 @@ the sensitivity of any marginal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,11 +43,11 @@ def every_cell(size: int) -> Groups:
     return Groups(size, tuple(range(size)))
 
 
-def by_mass(counts: Array, least: float) -> Groups:
-    """Groups of at least `least` counts; a cell with that many stands alone where the group before has three tenths."""
+def by_mass(counts: Array, least: float, edges: Set[int] = frozenset()) -> Groups:
+    """Groups of at least `least` counts; one with three tenths of it ends at an edge or before such a cell."""
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
-        if cell and (held >= least or (count >= least and held >= 0.3 * least)):
+        if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
             starts.append(cell)
             held = 0.0
         held += count

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.errors import PlanError
-from dpscale.impossible import Rule
+from dpscale.impossible import Column, Excludes, speaking
 from dpscale.reconstruct.pairwise.chance import Chance
 
 Array = NDArray[np.float64]
@@ -23,36 +23,29 @@ ROUNDS = 8
 class Possible:
     """The rules over the attributes that rows have; one that names another attribute says nothing here."""
 
-    def __init__(self, rules: Sequence[Rule], names: Sequence[str], ones: Mapping[str, Array]) -> None:
-        self._rules = [self._masks(rule, names, ones) for rule in rules if all(n in names for n, _ in rule.cells)]
+    def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Array]) -> None:
+        self._names = list(names)
+        self._rules = speaking(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
-
-    @staticmethod
-    def _masks(rule: Rule, names: Sequence[str], ones: Mapping[str, Array]) -> list[tuple[int, NDArray[np.bool_]]]:
-        return [(names.index(name), np.isin(np.arange(len(ones[name])), list(cells))) for name, cells in rule.cells]
 
     def broken(self, rows: Rows) -> NDArray[np.bool_]:
         """(n,): which rows cannot be."""
         wrong = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
-            wrong |= self._has(rule, rows)
+            wrong |= rule.broken(self._columns(rows))
         return wrong
 
-    @staticmethod
-    def _has(rule: list[tuple[int, NDArray[np.bool_]]], rows: Rows) -> NDArray[np.bool_]:
-        held = np.ones(len(rows), np.bool_)
-        for column, mask in rule:
-            held &= mask[rows[:, column]]
-        return held
+    def _columns(self, rows: Rows) -> Column:
+        return lambda name: rows[:, self._names.index(name)]
 
     def mended(self, rows: Rows, chance: Chance) -> Rows:
         """The rows with every impossible one mended. PlanError where none of them is possible."""
         rows = rows.copy()
         for number in range(ROUNDS):
             for rule in self._rules:
-                wrong = np.flatnonzero(self._has(rule, rows))
+                wrong = np.flatnonzero(rule.broken(self._columns(rows)))
                 if len(wrong):
-                    column = rule[-1 - number % len(rule)][0]
+                    column = self._names.index(rule.names[-1 - number % len(rule.names)])
                     rows[wrong, column] = self._drawn(rows[wrong], column, chance)
             if not self.broken(rows).any():
                 return rows
@@ -61,11 +54,10 @@ class Possible:
     def _drawn(self, rows: Rows, column: int, chance: Chance) -> Rows:
         """A possible cell of one attribute for each row, where there is one."""
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
+        name = self._names[column]
         for rule in self._rules:
-            own = [mask for index, mask in rule if index == column]
-            others = [(index, mask) for index, mask in rule if index != column]
-            if own:
-                weights[np.ix_(self._has(others, rows), own[0])] = 0
+            if name in rule.names:
+                weights[rule.forbidden(name, self._columns(rows), weights.shape[1])] = 0
         reach = np.cumsum(weights, axis=1)
         points = chance.uniforms(len(rows)) * reach[:, -1]
         found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)

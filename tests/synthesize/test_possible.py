@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale import Domain, DomainError, PlanError
-from dpscale.impossible import Rule
+from dpscale.impossible import Follows, Rule
+from dpscale.impossible import possible as possible_cells
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.synthesize.possible import Possible
 
@@ -64,9 +65,16 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
     rule = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True).flatmap(
         lambda chosen: st.tuples(*[st.tuples(st.just(name), cells[name]) for name in chosen]).map(Rule)
     )
-    rules = data.draw(st.lists(rule, max_size=4))
+    of = st.permutations(names).flatmap(
+        lambda two: st.tuples(*[st.integers(-1, sizes[two[1]] - 1)] * sizes[two[0]]).map(
+            lambda cells: Follows(two[0], two[1], cells)
+        )
+    )
+    rules = data.draw(st.lists(rule | of, max_size=4))
     rows = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, [3, 2, 4], (30, 3)).astype(np.int32)
     possible = Possible(rules, names, {name: np.ones(size) for name, size in sizes.items()})
+    cells = np.indices((3, 2, 4)).reshape(3, -1).T.astype(np.int32)
+    assert (possible_cells(rules, names, (3, 2, 4)).reshape(-1) == ~possible.broken(cells)).all()
     try:
         mended = possible.mended(rows, Chance("r", "possible"))
     except PlanError:

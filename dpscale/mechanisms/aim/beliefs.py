@@ -15,11 +15,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Excludes
 from dpscale.names import AttributeSet
 from dpscale.plans.believed import Tables
 from dpscale.plans.planned import Believed
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
+from dpscale.reconstruct.held import edges, following, settled
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
@@ -46,6 +48,12 @@ class Belief(Protocol):
 class Beliefs(Protocol):
     """How states come to their estimates."""
 
+    def known(self, names: AttributeSet, /) -> bool:
+        """Whether the 1-ways and the domain tell all of a set, so that it is no candidate."""
+
+    def settled(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
+        """Whether smaller sets over groups do."""
+
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         """The groups of every attribute, chosen once. `deviation`: the noise of a first measurement."""
 
@@ -67,23 +75,32 @@ class Beliefs(Protocol):
 
 @dataclass(frozen=True)
 class MaximumEntropy:
-    """`grain`: groups have √(grain · σ · N) counts at least, and 3.5 σ; `chains`: passes of `low_order`."""
+    """`grain`: groups have √(grain · σ · N) counts at least, and 3.5 σ; `chains`: passes of `low_order`; `rules`: of
+    the domain, what cannot be and what follows."""
 
     grain: float = 0.3
     chains: int = 1
+    rules: tuple[Excludes, ...] = ()
+
+    def known(self, names: AttributeSet) -> bool:
+        return len(names) == 2 and bool(following(self.rules, names))
+
+    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+        return settled(self.rules, names, groups)
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
         total = total_of(counts)
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
-        return {name: by_mass(non_negative_counts(noisy, total), least) for name, noisy in counts.items()}
+        return {name: by_mass(non_negative_counts(noisy, total), least, edges(self.rules, name))
+                for name, noisy in counts.items()}  # fmt: skip
 
     def begun(self, counts: Counts) -> list[Told]:
         return []
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
                candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> EntropyBelief:  # fmt: skip
-        return EntropyBelief(counts, groups, residuals, candidates, self.chains)
+        return EntropyBelief(counts, groups, residuals, candidates, self.chains, self.rules)
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
@@ -109,11 +126,12 @@ class EntropyBelief:
     residuals: Residuals
     candidates: Sequence[AttributeSet]
     chains: int
+    rules: tuple[Excludes, ...]
 
     @cached_property
     def model(self) -> LowOrder:
         """Consistent non-negative low-order tables from all that was measured."""
-        return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains)
+        return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains, self.rules)
 
     def table(self, names: AttributeSet) -> Array:
         return self.model.coarse_marginal(names)
@@ -128,6 +146,12 @@ class EntropyBelief:
 @dataclass(frozen=True)
 class Grem:
     """As published: every cell is a group of its own."""
+
+    def known(self, names: AttributeSet) -> bool:
+        return False
+
+    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+        return False
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}

@@ -34,6 +34,12 @@ class Graphical:
     grain: float = 0.45
     close: float = 20.0
 
+    def known(self, names: AttributeSet) -> bool:
+        return False
+
+    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+        return False
+
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         return MaximumEntropy(self.grain).groups(counts, deviation)
 

@@ -64,7 +64,7 @@ class Setting:
             if len(inside) > MOST_CANDIDATES:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
                                 self.schedule.fewer)  # fmt: skip
-        ordered = sorted(inside, key=self.place)
+        ordered = sorted((names for names in inside if not self.beliefs.known(names)), key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
 
     @cached_property

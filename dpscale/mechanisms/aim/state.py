@@ -124,6 +124,7 @@ def begun(
     share = setting.schedule.cheaper(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(names for names in setting.candidates
                     if len(names) <= 2 or setting.schedule.offers(noise(names), share))  # fmt: skip
+    offered = tuple(names for names in offered if not setting.beliefs.settled(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
     return State(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
 

@@ -63,8 +63,9 @@ def completed(model: LowOrder, learnt: Learnt) -> LowOrder:
     for i, j in layout.pairs:
         pair = {layout.names[i], layout.names[j]}
         if not learnt.wanted.known[i, j] and not any(pair < set(names) for names in model.measured):
-            table = layout.of(learnt.wanted.shares, i, j)
-            tables[layout.names[i], layout.names[j]] = np.ascontiguousarray(table * model.total)
+            table = np.ascontiguousarray(layout.of(learnt.wanted.shares, i, j) * model.total)
+            names = layout.names[i], layout.names[j]
+            tables[names] = model.kept(names, table)
     return replace(model, tables=tables)
 
 

@@ -1,0 +1,141 @@
+"""What the domain says of tables beforehand (`dpscale.impossible`), in estimates of maximum entropy.
+
+It is public, so it costs nothing:
+
+- *1-ways.* Where one attribute follows from another, a region from its town, counts of both tell of the region: it
+  is the average by inverse variance, and its towns are scaled to it. Values that are impossible alone have next to
+  nothing.
+- *Pairs.* How many people of every town are in which region is known from the towns' 1-way, and need not be measured.
+  Of other attributes that a rule speaks of what is expected is what independence leaves possible, fitted to their
+  1-ways.
+- *Cells.* Nobody is in a cell that is impossible; within a group of cells the others share what the group has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.impossible import Excludes, Follows, possible, speaking
+from dpscale.names import AttributeSet
+from dpscale.residual.groups import Groups, coarsened, expanded
+
+Array = NDArray[np.float64]
+Rules = Sequence[Excludes]
+MOST_CELLS, LEAST = 1 << 22, 1e-6
+
+
+def pairs_held(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
+    """The pairs that a rule of two attributes speaks of, in the order of `names`."""
+    spoken = {frozenset(rule.names) for rule in rules}
+    return [pair for pair in combinations(names, 2) if frozenset(pair) in spoken] if spoken else []
+
+
+def following(rules: Rules, names: Iterable[str]) -> list[Follows]:
+    """The rules by which one of the attributes follows from another in every cell."""
+    return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
+
+
+def settled(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+    """Whether an attribute among them follows from another over groups: then a smaller set tells all of it."""
+    return any((_met(rule, groups).sum(axis=1) == 1).all() for rule in following(rules, names))
+
+
+def known_pair(rule: Follows, names: AttributeSet, ones: Mapping[str, Array], groups: Mapping[str, Groups]) -> Array:
+    """The table over groups of what decides and what follows: all of it is in the 1-way over cells of the former."""
+    by, what = groups[rule.by], groups[rule.what]
+    cells = by.labels * what.count + what.labels[np.array(rule.of)]
+    table = np.bincount(cells, ones[rule.by], by.count * what.count).reshape(by.count, what.count)
+    return np.ascontiguousarray(table if names == rule.names else table.T)
+
+
+def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+    """Over groups: whether some cell of a group's may hold anybody. Of large sets only what follows is looked at."""
+    inside = [groups[name] for name in names]
+    shape = [one.size for one in inside]
+    if math.prod(shape) <= MOST_CELLS:
+        return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), inside) > 0)
+    held = np.ones([one.count for one in inside], np.bool_)
+    for rule in speaking(rules, names):
+        if isinstance(rule, Follows):
+            held &= _turned(rule, names, groups)
+    return held
+
+
+def _met(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+    """(groups of what decides, of what follows): which of them meet in some cell."""
+    of, by, what = np.array(rule.of), groups[rule.by], groups[rule.what]
+    held = np.zeros((by.count, what.count), np.bool_)
+    held[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
+    held[by.labels[of < 0]] = True
+    return held
+
+
+def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+    """The same as broadcasts to a table over the groups of `names`."""
+    held = _met(rule, groups)
+    held = held if names.index(rule.by) < names.index(rule.what) else held.T
+    return held.reshape([groups[name].count if name in rule.names else 1 for name in names])
+
+
+def kept_cells(
+    rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Array], cells: Array
+) -> Array:
+    """A table over cells without what cannot be: every group of cells, and the whole, has what it had.
+
+    In a group cells share by their 1-ways, but for what follows from another attribute, whose share is all or nothing.
+    """
+    inside, total = [groups[name] for name in names], cells.sum()
+    before, kept = coarsened(cells, inside), cells * possible(rules, names, cells.shape)
+    for what in {rule.what for rule in following(rules, names)}:
+        kept /= ones[what].reshape([-1 if name == what else 1 for name in names])
+    after = coarsened(kept, inside)
+    kept *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
+    return np.asarray(kept * (total / max(kept.sum(), LEAST)))
+
+
+def agreed(ones: Mapping[str, Array], variances: Mapping[str, float], rules: Rules) -> dict[str, Array]:
+    """1-ways over cells, > 0 and of equal sums, by the rules; `variances`: of the noise of each one's cells."""
+    found = {name: _alone(rules, name, counts) for name, counts in ones.items()}
+    chains = following(rules, ones)
+    for rule in chains:
+        found[rule.by] = _joined(rule, found, variances)
+    for rule in chains:
+        found[rule.what] = np.maximum(_sums(rule, found), LEAST)
+    return found
+
+
+def _alone(rules: Rules, name: str, counts: Array) -> Array:
+    """Without the values that are impossible by themselves."""
+    if not speaking(rules, [name]):
+        return counts
+    kept = np.where(possible(rules, (name,), counts.shape), counts, LEAST)
+    return np.asarray(kept * (counts.sum() / kept.sum()))
+
+
+def _joined(rule: Follows, ones: Mapping[str, Array], variances: Mapping[str, float]) -> Array:
+    """The counts of what decides, scaled to what both say of what follows."""
+    members, sums = np.bincount(rule.of, minlength=len(ones[rule.what])), _sums(rule, ones)
+    mine, theirs = 1 / variances[rule.what], 1 / (np.maximum(members, 1) * variances[rule.by])
+    joint = np.where(members > 0, (ones[rule.what] * mine + sums * theirs) / (mine + theirs), 0.0)
+    ratio = joint * (sums.sum() / joint.sum()) / np.maximum(sums, LEAST)
+    return np.asarray(ones[rule.by] * ratio[np.array(rule.of)])
+
+
+def _sums(rule: Follows, ones: Mapping[str, Array]) -> Array:
+    """What follows, as the counts of what decides have it."""
+    return np.asarray(np.bincount(rule.of, ones[rule.by], len(ones[rule.what])), np.float64)
+
+
+def edges(rules: Rules, name: str) -> frozenset[int]:
+    """The cells of an attribute where what follows from it changes, where it does so in runs of cells."""
+    found: set[int] = set()
+    for rule in rules:
+        if isinstance(rule, Follows) and rule.by == name:
+            changes = (np.flatnonzero(np.diff(rule.of)) + 1).tolist()
+            found.update(changes if len(changes) < len(set(rule.of)) else ())
+    return frozenset(found)
