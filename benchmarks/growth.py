@@ -1,10 +1,10 @@
 """How work grows: CPU seconds, peak memory and the exponent between neighbouring sizes, a fresh process for each size.
 
-rows: counting and answering all 2-way marginals of 10 attributes; attributes: planning all pairs; cells: planning a
-1-way prefix; sets: planning 1-way range + 2-way affine + 3-way prefix ([10]^d). The exponent is that of CPU seconds
-beyond what the smallest size takes to start.
+rows: counting and answering all 2-way marginals of 10 attributes, as a job does it, beside the counting alone by DuckDB
+and by Polars, from the same files; attributes: planning all pairs; cells: planning a 1-way prefix; sets: planning 1-way
+range + 2-way affine + 3-way prefix ([10]^d). The exponent is that of the last step.
 
-    python benchmarks/growth.py [--kinds rows attributes cells sets] [--large] [--save]
+    python benchmarks/growth.py [--kinds rows attributes cells sets] [--most 1000000] [--save]
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import json
 import math
 import resource
 import tempfile
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import results
 
 SIZES = {
-    "rows": (1_000_000, 4_000_000, 16_000_000),
-    "attributes": (50, 200, 800),
-    "cells": (1_000, 30_000, 1_000_000),
-    "sets": (20, 40, 80),
+    "rows": (1_000_000, 10_000_000, 100_000_000),
+    "attributes": (20, 100, 1_000),
+    "cells": (100, 10_000, 1_000_000),
+    "sets": (20, 60, 200),
 }
-LARGE = {"rows": (100_000_000,), "attributes": (1_000,), "sets": (200,)}
+PEERS = ("duckdb", "polars")
 ATTRIBUTES, CELLS, CHUNK = 10, 8, 1_000_000
+NAMES = [f"x{i}" for i in range(ATTRIBUTES)]
 
 
 def cpu() -> float:
@@ -34,27 +36,49 @@ def cpu() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def by_rows(rows: int) -> float:
-    """A whole job over so many rows on threads; seconds of it alone."""
+def write_rows(folder: Path, rows: int) -> None:
+    """A table, its domain and a job of all pairs."""
     import pandas as pd
 
+    rng = np.random.default_rng(1)
+    (folder / "data").mkdir()
+    for part in range(-(-rows // CHUNK)):
+        codes = rng.integers(0, CELLS, (min(CHUNK, rows - part * CHUNK), ATTRIBUTES), dtype=np.int8)
+        pd.DataFrame(codes, columns=NAMES).to_parquet(folder / "data" / f"{part:04d}.parquet", index=False)
+    lines = ["[attributes]", *(f'{name} = {{kind = "coded", size = {CELLS}}}' for name in NAMES)]
+    (folder / "domain.toml").write_text("\n".join(lines))
+    job = ('[data]\npath = "data"\ndomain = "domain.toml"\n[privacy]\nepsilon = 1.0\ndelta = 1e-9\ndataset = "g"\n'
+           'ledger = "ledger.sqlite"\n[[workload]]\nfamily = "marginal"\ndegree = 2\n')  # fmt: skip
+    (folder / "job.toml").write_text(job)
+
+
+def by_rows(folder: Path) -> float:
+    """A whole job on threads; seconds of it alone."""
     import dpscale as dp
 
-    with tempfile.TemporaryDirectory() as place:
-        folder, rng = Path(place), np.random.default_rng(1)
-        (folder / "data").mkdir()
-        names = [f"x{i}" for i in range(ATTRIBUTES)]
-        for part in range(-(-rows // CHUNK)):
-            codes = rng.integers(0, CELLS, (min(CHUNK, rows - part * CHUNK), ATTRIBUTES), dtype=np.int8)
-            pd.DataFrame(codes, columns=names).to_parquet(folder / "data" / f"{part:04d}.parquet", index=False)
-        lines = ["[attributes]", *(f'{name} = {{kind = "coded", size = {CELLS}}}' for name in names)]
-        (folder / "domain.toml").write_text("\n".join(lines))
-        job = ('[data]\npath = "data"\ndomain = "domain.toml"\n[privacy]\nepsilon = 1.0\ndelta = 1e-9\ndataset = "g"\n'
-               'ledger = "ledger.sqlite"\n[[workload]]\nfamily = "marginal"\ndegree = 2\n')  # fmt: skip
-        (folder / "job.toml").write_text(job)
-        before = cpu()
-        dp.run(str(folder / "job.toml"), run_dir=folder / "run")
-        return cpu() - before
+    before = cpu()
+    dp.run(str(folder / "job.toml"), run_dir=folder / "run")
+    return cpu() - before
+
+
+def by_duckdb(folder: Path) -> float:
+    import duckdb
+
+    base, before = duckdb.connect(), cpu()
+    base.execute(f"CREATE TABLE t AS SELECT * FROM '{folder}/data/*.parquet'")
+    for one, other in combinations(NAMES, 2):
+        base.execute(f"SELECT {one}, {other}, count(*) FROM t GROUP BY ALL").fetchall()
+    return cpu() - before
+
+
+def by_polars(folder: Path) -> float:
+    import polars
+
+    before = cpu()
+    frame = polars.read_parquet(folder / "data" / "*.parquet")
+    for pair in combinations(NAMES, 2):
+        frame.group_by(list(pair)).len()
+    return cpu() - before
 
 
 def planned(asked) -> float:  # type: ignore[no-untyped-def]
@@ -67,12 +91,12 @@ def planned(asked) -> float:  # type: ignore[no-untyped-def]
     return cpu() - before
 
 
-def one(kind: str, size: int) -> dict[str, float]:
-    """One size of one kind in this process."""
+def one(kind: str, size: int, folder: str = "") -> dict[str, float]:
+    """One size of one kind in this process; `folder`: where rows lie."""
     import dpscale as dp
 
-    if kind == "rows":
-        seconds = by_rows(size)
+    if folder:
+        seconds = {"rows": by_rows, "duckdb": by_duckdb, "polars": by_polars}[kind](Path(folder))
     elif kind == "attributes":
         seconds = planned(lambda: dp.Workload(_cube(4, size)).add("marginal", degree=2))
     elif kind == "cells":
@@ -102,10 +126,19 @@ def amount(kind: str, size: int) -> float:
     return math.comb(size, 2) if kind == "attributes" else math.comb(size, 3) + math.comb(size, 2) + size
 
 
+def sized(kind: str, size: int) -> dict[str, dict[str, float]]:
+    """What one size takes, and its peers."""
+    if kind != "rows":
+        return {kind: results.apart(__file__, [kind, size])}
+    with tempfile.TemporaryDirectory() as place:
+        write_rows(Path(place), size)
+        return {name: results.apart(__file__, [name, size, place]) for name in (kind, *PEERS)}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--large", action="store_true", help="the largest sizes too")
+    parser.add_argument("--most", type=int, default=10**9, help="leave larger sizes out")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
@@ -115,14 +148,16 @@ def main() -> None:
     figures: dict[str, float] = {}
     print(f"{'kind':12}{'size':>13}{'work':>14}{'CPU s':>9}{'GiB':>7}{'exponent':>10}")
     for kind in given.kinds:
-        last: tuple[float, float] | None = None
-        for size in (*SIZES[kind], *(LARGE.get(kind, ()) if given.large else ())):
-            found, work = results.apart(__file__, [kind, size]), amount(kind, size)
-            exponent = math.log(found["seconds"] / last[1]) / math.log(work / last[0]) if last else math.nan
-            last = (work, found["seconds"])
-            print(f"{kind:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}{exponent:10.2f}")
-            figures |= {f"{kind} {size}, CPU seconds": found["seconds"], f"{kind}, exponent": exponent}
-            figures[f"{kind}, GiB"] = max(found["peak"], figures.get(f"{kind}, GiB", 0.0))
+        last: dict[str, tuple[float, float]] = {}
+        for size in (size for size in SIZES[kind] if size <= given.most):
+            for name, found in sized(kind, size).items():
+                work, before = amount(kind, size), last.get(name)
+                exponent = math.log(found["seconds"] / before[1]) / math.log(work / before[0]) if before else math.nan
+                last[name] = (work, found["seconds"])
+                print(f"{name:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}{exponent:10.2f}",
+                      flush=True)  # fmt: skip
+                figures |= {f"{name} {size}, CPU seconds": found["seconds"], f"{name}, exponent": exponent}
+                figures[f"{name} {size}, GiB"] = found["peak"]
     if given.save:
         results.save("growth", figures)
 

@@ -119,6 +119,8 @@ told in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found[
 def growth(found: Figures) -> str:
     what = {
         "rows": "rows: a whole job, all pairs of 10 attributes",
+        "duckdb": "the same pairs counted by DuckDB",
+        "polars": "by Polars",
         "attributes": "attributes of four values: planning all pairs",
         "cells": "cells of one attribute: planning a 1-way prefix",
         "sets": "attributes of ten cells: planning 1-way range + 2-way affine + 3-way prefix",
@@ -126,9 +128,11 @@ def growth(found: Figures) -> str:
     lines = []
     for kind, label in what.items():
         sizes = sorted(int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} "))
-        told = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s" for size in sizes]
-        lines.append([label, ", ".join(told), f"{found[f'{kind}, exponent']:.2f}", f"{found[f'{kind}, GiB']:.2f}"])
-    return table(("`benchmarks/growth.py`", "CPU time", "exponent of the last step", "peak GiB"), *lines)
+        told = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s,"
+                f" {found[f'{kind} {size}, GiB']:.2f} GiB" for size in dict.fromkeys(sizes)]  # fmt: skip
+        lines.append([label, *told, f"{found[f'{kind}, exponent']:.2f}"])
+    head = ("`benchmarks/growth.py`: CPU time and peak memory", "small", "middle", "large", "exponent of the last step")
+    return table(head, *lines)
 
 
 READERS = ("dpscale", "pyarrow, encoded", "pyarrow", "polars", "duckdb")

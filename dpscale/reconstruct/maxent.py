@@ -123,7 +123,7 @@ def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, rele
     if whole or effort(asked) > LEARNING_STEPS:
         return model
     learnt = learn(asked, release)
-    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
     return with_triples(completed(model, learnt), learnt, threes, release)
 
 

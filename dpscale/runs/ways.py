@@ -63,7 +63,7 @@ def _learn(run: Run, folder: Path) -> None:
         return
     model = low_order_of(run)
     learnt = learn(wanted(model, run.job.engine.bytes // TASKS), run.manifest["release"])
-    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones), model.total)
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
 
 
 def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:

@@ -3,6 +3,8 @@
 Within a group cells share by their 1-way, whatever the other attributes: that is what the estimates say. Systematic
 rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance,
 and (cell of i) × (cell of j) where j has its cells and rows are as many as such pairs. A second round holds all to all.
+What the domain says to follow tells cells of one group apart: a town is of the row's region, and as often beside
+another attribute's group as the region is.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Follows
+from dpscale.reconstruct.fit import proportional_fit
+from dpscale.reconstruct.held import following, known_pair, settled
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
 from dpscale.reconstruct.pairwise.sweeping import LOG_UNIT
-from dpscale.residual.groups import Groups
+from dpscale.residual.groups import Groups, every_cell
 from dpscale.synthesize import loops
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
-ROUNDS = 2
+ROUNDS, THROUGH = 2, 12
 LEAST = 1e-12
 
 
@@ -106,13 +111,45 @@ class _Refined:
         return starts, np.concatenate([*tables, np.zeros(BEHIND)])
 
     def _shares(self, j: int) -> Array:
-        """(values of j, cells of i): of all rows, as pairs of groups and 1-ways have them."""
-        i, layout = self.i, self.wanted.layout
-        table = layout.of(self.wanted.shares, min(i, j), max(i, j))
-        found = (table.T if i < j else table)[:, self.groups.labels] * self._inside
+        """(values of j, cells of i): of all rows, as pairs of groups, 1-ways and what follows have them."""
+        names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
+        for rule in following(self.spread.rules, names):
+            return self._known(rule, j)
+        found = self._over_groups(j)
         if j in self.fine:
-            found = found[self.spread.groups[layout.names[j]].labels] * self._inside_of(j)[:, None]
+            found = found[self.spread.groups[names[1]].labels] * self._inside_of(j)[:, None]
         return np.ascontiguousarray(found)
+
+    def _known(self, rule: Follows, j: int) -> Array:
+        """Where one of i and j follows from the other."""
+        name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
+        cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
+        groups = cells if j in self.fine else {**cells, other: self.spread.groups[other]}
+        return known_pair(rule, (other, name), self.spread.ones, groups) / self.one.sum()
+
+    def _over_groups(self, j: int) -> Array:
+        """(groups of j, cells of i)."""
+        names, used = self.wanted.layout.names, self.wanted.layout.used
+        for rule in self.spread.rules:
+            if isinstance(rule, Follows) and rule.whole and rule.by == names[self.i] and rule.what in names:
+                k = names.index(rule.what)
+                if used[k, j] and used[self.i, k] and not settled([rule], rule.names, self.spread.groups):
+                    return self._through(rule, k, j)
+        return self._pair(j, self.i)[:, self.groups.labels] * self._inside
+
+    def _through(self, rule: Follows, k: int, j: int) -> Array:
+        """By what follows from i: of largest entropy given i, k and j by pairs of groups."""
+        both = known_pair(rule, rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
+        beside = self._pair(k, j)
+        margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), beside)]
+        table = proportional_fit(np.multiply.outer(both, beside.sum(axis=0)), margins, THROUGH, LEAST)
+        at = self.groups.labels, self.spread.groups[rule.what].labels[np.array(rule.of)]
+        return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
+
+    def _pair(self, first: int, second: int) -> Array:
+        """Shares over groups, an axis each."""
+        table = self.wanted.layout.of(self.wanted.shares, min(first, second), max(first, second))
+        return np.asarray(table if first < second else table.T)
 
     def _counts(self, cells: Rows, starts: NDArray[np.int64], size: int) -> Array:
         counts = np.zeros(size)

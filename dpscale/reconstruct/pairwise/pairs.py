@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.impossible import Excludes
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.residual.groups import Groups
 
@@ -94,10 +95,11 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How groups spread over cells: of every attribute its groups and its 1-way over cells."""
+    """How groups spread over cells: of every attribute its groups and its 1-way over cells, and the domain's rules."""
 
     groups: Mapping[str, Groups]
     ones: Mapping[str, Array]
+    rules: tuple[Excludes, ...] = ()
 
 
 def wanted(model: LowOrder, memory: int) -> Wanted:

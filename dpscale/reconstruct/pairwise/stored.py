@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.impossible import restored
 from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.pairs import Layout, Spread, Wanted
 from dpscale.residual.groups import Groups
@@ -19,11 +20,13 @@ LEARNT = "pairwise.npz"
 def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> None:
     """One file, exact; not flushed, since it can be made again for free."""
     wanted, names = learnt.wanted, learnt.wanted.layout.names
-    index = {
+    index: dict[str, Any] = {
         "total": total,
         "names": names,
         "groups": {name: [cells.groups[name].size, *cells.groups[name].starts] for name in names},
     }
+    if cells.rules:
+        index["rules"] = [rule.to_dict() for rule in cells.rules]
     arrays = {"sizes": wanted.layout.sizes, "used": wanted.layout.used, "ones": wanted.ones, "shares": wanted.shares,
               "known": wanted.known, "theta": learnt.theta, "rows": learnt.rows}  # fmt: skip
     arrays |= {f"one{i}": cells.ones[name] for i, name in enumerate(names)}
@@ -41,4 +44,5 @@ def read_learnt(path: Path) -> tuple[Learnt, Spread, float]:
         learnt = Learnt(wanted, arrays["theta"], arrays["rows"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        return learnt, Spread(groups, ones), float(index["total"])
+        rules = tuple(restored(told) for told in index.get("rules", ()))
+        return learnt, Spread(groups, ones, rules), float(index["total"])
