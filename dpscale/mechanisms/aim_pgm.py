@@ -77,7 +77,7 @@ class Rounds(Plainly):
         """Σ_s c_s |r ∩ s|."""
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: Sequence[AttributeSet]) -> int:
+    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         return self.sets
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:

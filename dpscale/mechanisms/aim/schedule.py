@@ -6,8 +6,8 @@ its budget by cells: n cells with noise σ miss n σ in L1, and Σ n σ is least
 rules, all of released numbers, say when to leave that path:
 
 - *Larger sets.* The less noise a pair has, √(2/π) σ · groups over the records, the more can be known of larger sets: a
-  step is cheaper then, down to a quarter. One is offered if its own noise would be no more than 15 % of the records,
-  or, where pairs are that well known, up to 30 %.
+  step is cheaper then, down to a quarter, and a round takes more of them, up to three times as many. One is offered if
+  its own noise would be no more than 15 % of the records, or, where pairs are that well known, up to 30 %.
 - *Vain rounds.* Where most of a round moved the estimates by less than their noise, the next step is twice as much.
 - *Back to the 1-ways.* And where the 1-ways are noisy themselves, of what is left a part goes to them, the larger the
   more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less.
@@ -15,6 +15,7 @@ rules, all of released numbers, say when to leave that path:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,7 +25,7 @@ from dpscale.names import AttributeSet
 
 DEGREE = 3
 FEWER = "ask for marginals over fewer attributes"
-OFFERED, EVEN, CHEAPEST = 0.15, 0.025, Fraction(1, 4)
+OFFERED, EVEN, CHEAPEST, WIDEST = 0.15, 0.025, Fraction(1, 4), 3
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
@@ -66,8 +67,8 @@ class RoundSchedule(Protocol):
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         """The share of what is left that goes back to the 1-ways after a round; `ones`: their noise, as of `offers`."""
 
-    def batch(self, candidates: Sequence[AttributeSet]) -> int:
-        """Measurements a round."""
+    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
+        """Measurements a round, at steps of such a share of an even one."""
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """How measurements of so many cells share what they are given together."""
@@ -115,7 +116,7 @@ class Published(Plainly):
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         return by_overlap(candidates, targets)
 
-    def batch(self, candidates: Sequence[AttributeSet]) -> int:
+    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         return 1
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
@@ -176,8 +177,10 @@ class Batched:
         in_vain = vain(moved, noise, self.patience)
         return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * (ones > NOISY_ONES)
 
-    def batch(self, candidates: Sequence[AttributeSet]) -> int:
-        return -(-_pairs(candidates) // self.rounds)
+    def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
+        """A ninth of the pairs (1 / `rounds`) at even steps, up to WIDEST times as many at cheap ones."""
+        wider = 1 + (WIDEST - 1) * (1 - min(share, Fraction(1))) / (1 - CHEAPEST)
+        return math.ceil(_pairs(candidates) * wider / self.rounds)
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """∝ n^⅔, in 4,096ths of a cell's."""

@@ -127,10 +127,9 @@ class Setting:
         """β of a measurement with its selection in the first round."""
         return self.schedule.first_step(self.beta, len(self.names), self.candidates)
 
-    @property
-    def batch(self) -> int:
-        """Measurements a round."""
-        return min(self.schedule.batch(self.candidates), len(self.candidates))
+    def batch(self, step: Fraction) -> int:
+        """Measurements a round, of which each costs `step` with its selection."""
+        return min(self.schedule.batch(self.candidates, step / self.first_step), len(self.candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.sizes if name in names)

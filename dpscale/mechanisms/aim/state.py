@@ -168,7 +168,7 @@ def _back(state: State) -> Fraction:
 
 def _afforded(state: State) -> tuple[int, Fraction]:
     """How many measurements the round makes and β for each; the last round takes all that is left."""
-    batch, affordable = min(state.setting.batch, len(state.offered)), int(state.left / state.step)
+    batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.left / state.step)
     if affordable > batch:
         return batch, state.step
     count = max(1, min(batch, affordable))

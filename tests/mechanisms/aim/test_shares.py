@@ -50,3 +50,12 @@ def test_a_round_shares_by_the_cells_of_groups():
     assert float(sum(spent.values())) == pytest.approx(float(2 * selection.step), rel=1e-5)
     one, other = chosen
     assert float(spent[one] / spent[other]) == pytest.approx((cells[one] / cells[other]) ** (2 / 3), rel=1e-3)
+
+
+def test_cheap_steps_come_in_larger_rounds():
+    """A ninth of the pairs at even steps, three ninths at the cheapest, never fewer where steps are cheaper."""
+    pairs = [("a", str(i)) for i in range(180)]
+    sizes = [Batched().batch([*pairs, ("a", "b", "c")], Fraction(share, 100)) for share in range(25, 301)]
+    assert (sizes[0], sizes[75], sizes[-1]) == (60, 20, 20)
+    assert sizes == sorted(sizes, reverse=True)
+    assert Published().batch(pairs, Fraction(1, 4)) == 1
