@@ -23,7 +23,7 @@ from dpscale.tables.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, 
 from dpscale.tables.units import buckets, decided, marked, survey, taken, together
 
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
-LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
+LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19
 SEGMENT_BYTES = 128  # of a row while a segment is made: what waits, dealt, and sealed
 MOST_PARTS = 50_000  # that travel, as a task each
 LEAST_ROWS = 16  # of a segment in a bucket, on average, where more parts would travel

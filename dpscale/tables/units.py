@@ -28,7 +28,7 @@ from dpscale.tables.unit_ids import Words, family
 from dpscale.tables.unit_shards import ROW_WORDS, Piece, Shard
 
 ROW_BYTES = 128  # of a batch that is decided: words, table, and both of what came and what is put together
-NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 19  # what the second cache holds a table of; of a batch, of which parts are read
+NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # what the second cache holds a table of; of a batch, of which parts are read
 PLACES = 1 << 12  # that rows can be dealt to, and each is still near
 HEAVY_ROWS = 1 << 20
 Bits = NDArray[np.uint8] | None
