@@ -5,6 +5,7 @@ seconds (wall and of all processes) to count pairs and triples, to find the rows
 counting alone, and peak memory. On a cluster of processes also the largest message that its scheduler or client got.
 
     python benchmarks/units.py [--rows 1e7] [--files 8] [--kind int text] [--memory 4GiB 256MiB] [--cluster 2GiB]
+                               [--degrees 2 3]
 """
 
 from __future__ import annotations
@@ -76,26 +77,31 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def measured(place: Path, rows: int, memory: int, client: Any = None, scheduler: str = "threads") -> None:
-    engine = resolve(client) if client else resolve(scheduler=scheduler)
+def measured(place: Path, rows: int, memory: int, degrees: list[int], client: Any = None) -> None:
+    engine = resolve(client) if client else resolve(scheduler="threads")
     table, clock, found = Table.open(place, DOMAIN).split(), Clock(client), dict[str, tuple[float, float]]()
     groups, names = partition_groups(table.partitions, engine.workers), DOMAIN.names
     for round_ in ("warm", "timed"):
         with clock.timed(found, "units"):
             guess = survey_units(engine, table.partitions, "person")
             dropped = handed(engine, rows_beyond(engine, DOMAIN, groups, "person", 3, guess, memory, names))
-        for degree in (2, 3) if round_ == "timed" else (2,):
+        for degree in degrees if round_ == "timed" else degrees[:1]:
             [one] = plan_passes(DOMAIN, list(combinations(names, degree)), 1 << 30, engine.workers)
             for also, given in (("", None), (" without them", dropped)):
                 with clock.timed(found, f"{degree}-way{also}"):
                     run_pass(engine, one, groups, names, given)
     told = " | ".join(f"{name} {wall:.2f} s ({used:.2f})" for name, (wall, used) in found.items())
-    ratios = [(found["units"][k] + found[f"{degree}-way without them"][k]) / found[f"{degree}-way"][k]
-              for degree in (2, 3) for k in (0, 1)]  # fmt: skip
+    ratios = ", ".join(f"{degree}-way {ratio(found, degree, 0):.2f} (CPU {ratio(found, degree, 1):.2f})"
+                       for degree in degrees)  # fmt: skip
     held = max(client.run(peak).values()) if client else peak()
-    print(f"  {told}\n  with units over without: 2-way {ratios[0]:.2f} (CPU {ratios[1]:.2f}), 3-way {ratios[2]:.2f} "
-          f"(CPU {ratios[3]:.2f}); {found['units'][1] / rows * 1e9:.0f} ns a row; peak {held:.2f} GiB",
-          flush=True)  # fmt: skip
+    print(f"  {told}\n  with units over without: {ratios}; {found['units'][1] / rows * 1e9:.0f} ns a row; "
+          f"peak {held:.2f} GiB", flush=True)  # fmt: skip
+
+
+def ratio(found: dict[str, tuple[float, float]], degree: int, which: int) -> float:
+    """What counting takes with units, over what it takes without: on the wall (0), of processors (1)."""
+    own = found[f"{degree}-way without them"][which]
+    return (found["units"][which] + own) / found[f"{degree}-way"][which]
 
 
 @contextmanager
@@ -116,13 +122,13 @@ def weighed() -> Iterator[list[int]]:
         tcp.from_frames = before
 
 
-def on_cluster(place: Path, rows: int, memory: int, limit: str) -> None:
+def on_cluster(place: Path, rows: int, memory: int, degrees: list[int], limit: str) -> None:
     from distributed import Client, LocalCluster
 
     with (LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address=None) as made,
           Client(made) as client, weighed() as sizes):  # fmt: skip
         before = {worker.pid for worker in made.workers.values()}
-        measured(place, rows, memory, client)
+        measured(place, rows, memory, degrees, client)
         lost = len(before - {worker.pid for worker in made.workers.values()})
     print(f"  largest message {max(sizes) / 1e6:.2f} MB of {len(sizes):,}; workers lost: {lost}", flush=True)
 
@@ -138,6 +144,7 @@ def main() -> None:
     parser.add_argument("--kind", nargs="+", default=["int", "text"])
     parser.add_argument("--memory", nargs="+", default=["4GiB", "256MiB"])
     parser.add_argument("--cluster", default="", help="memory limit of each of two workers; none without")
+    parser.add_argument("--degrees", nargs="+", type=int, default=[2, 3])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "dpscale-units"))
     args = parser.parse_args()
     for kind in args.kind:
@@ -145,9 +152,9 @@ def main() -> None:
         for memory in args.memory:
             print(f"{int(args.rows):,} rows, {args.files} files, ids: {kind}, memory {memory}")
             if args.cluster:
-                on_cluster(place, int(args.rows), size_of(memory), args.cluster)
+                on_cluster(place, int(args.rows), size_of(memory), args.degrees, args.cluster)
             else:
-                measured(place, int(args.rows), size_of(memory))
+                measured(place, int(args.rows), size_of(memory), args.degrees)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ from dpscale.tables.links import link_ends
 from dpscale.tables.table import Partition, Table
 from dpscale.tables.through import Through, composed
 from dpscale.tables.unit_ids import one_family
-from dpscale.tables.unit_shards import ROW_BYTES, Dealing, Shard, deal
-from dpscale.tables.units import buckets, decided, marked, survey, taken
+from dpscale.tables.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, deal
+from dpscale.tables.units import buckets, decided, marked, survey, taken, together
 
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
-LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 20
+LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19
 SEGMENT_BYTES = 128  # of a row while a segment is made: what waits, dealt, and sealed
 MOST_PARTS = 50_000  # that travel, as a task each
+LEAST_ROWS = 16  # of a segment in a bucket, on average, where more parts would travel
+BATCHES_A_WORKER = 8  # at least, where there are so many
 MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
 KEYS_SENT = 1 << 17  # of 32 bytes, in a message
 SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
@@ -58,15 +60,18 @@ def rows_beyond(
     the ids in the unit's column are. Of rows that are alike the first stay, in the order of the groups.
     """
     share = memory // (2 * engine.workers)
-    pieces = _pieces(groups, rows, engine.workers)
-    count = min(buckets(rows, share, engine.shares_memory), max(MOST_PARTS // len(pieces), 1))
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
-    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, secrets.randbits(64), segment)
-    known = engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
-    held = engine.shares_memory and rows * ROW_BYTES <= memory // 4
+    pieces = _pieces(groups, rows, engine.workers)
+    count = min(buckets(rows, share), max(segment // LEAST_ROWS, MOST_PARTS // len(pieces)) or 1, MOST_BUCKETS)
+    each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
+    salt, known = secrets.randbits(64), engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
+    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, each, salt, segment)
+    making = engine.workers * segment * SEGMENT_BYTES
+    held = engine.shares_memory and rows * ROW_BYTES + making <= memory * 3 // 4
     with engine.scratch() as use:
         shards = engine.keep(_dealt, [(dealing, piece, held, use, *known) for piece in pieces], "units")
-        found = engine.exchange(partial(taken, bound=bound), shards, partial(decided, bound=bound), count, "bound")
+        kept = partial(decided, bound=bound)
+        found = engine.exchange(partial(taken, bound=bound), shards, kept, -(-count // each), "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
         parts = []
         for start in range(0, len(shards), MARKED_AT_ONCE):

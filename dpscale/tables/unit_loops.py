@@ -12,38 +12,57 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Numbers = NDArray[np.uint16]  # of buckets
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 FEW = 16  # rows of a unit that are compared each with each
 
 
 @njit(cache=True, nogil=True)
-def buckets_of(units: Words, nobody: Flags, salt: np.uint64, counts: Integers) -> NDArray[np.int32]:
+def buckets_of(units: Words, apart: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
     """The bucket of every row, of its unit's two words; `counts` has a place for each, and these rows are added there.
 
-    A unit's bucket is one of all but the last, by its first word and the salt; rows of nobody are in the last.
+    A unit's bucket is one of all but the last two, by its first word and the salt; rows that are set apart (1, 2) are
+    in those.
     """
-    rows, many = len(units), np.uint64(len(counts) - 1)
-    buckets = np.empty(rows, np.int32)
-    for row in range(rows):
+    many = np.uint64(len(counts) - 2)
+    for row in range(len(units)):
         hashed = ((units[row, 0] ^ salt) * ODD) >> HALF
-        buckets[row] = many if nobody[row] else (hashed * many) >> HALF
-    for bucket in buckets:
+        out[row] = many + np.uint64(apart[row]) - np.uint64(1) if apart[row] else (hashed * many) >> HALF
+    for bucket in out:
         counts[bucket] += 1
-    return buckets
 
 
 @njit(cache=True, nogil=True)
-def deal(
-    units: Words, values: Words, places: NDArray[np.uint32], first: int, buckets: NDArray[np.int32], ends: Integers,
-    out: Words, at: NDArray[np.uint32],
-) -> None:  # fmt: skip
-    """Put rows (unit's two words, value) and their places, which count from `first` on, behind those that their buckets
-    have already, and move the ends."""
+def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Words) -> None:
+    """Put rows (unit's two words, value with its unit's second word in it) behind those that their buckets have
+    already, and move the ends; not rows of the buckets that have no end."""
+    many = len(ends)
     for row in range(len(values)):
-        place = ends[buckets[row]]
-        ends[buckets[row]] = place + 1
-        out[place, 0], out[place, 1], out[place, 2] = units[row, 0], units[row, 1], values[row]
-        at[place] = first + places[row]
+        bucket = buckets[row]
+        if bucket < many:
+            place = ends[bucket]
+            ends[bucket] = place + 1
+            out[place, 0], out[place, 1], out[place, 2] = units[row, 0], units[row, 1], values[row] ^ units[row, 1]
+
+
+@njit(cache=True, nogil=True)
+def gather(rows: Words, starts: Integers, ends: Integers, out: Words) -> None:
+    """Put rows, which are in the order of buckets, behind those that each bucket has already, and move the ends."""
+    for bucket in range(len(ends)):
+        place = ends[bucket]
+        for row in range(starts[bucket], starts[bucket + 1]):
+            out[place, 0], out[place, 1], out[place, 2] = rows[row, 0], rows[row, 1], rows[row, 2]
+            place += 1
+        ends[bucket] = place
+
+
+@njit(cache=True, nogil=True)
+def returned(flags: Flags, starts: Integers, ends: Integers, out: Flags) -> None:
+    """The flags of rows that were gathered, in their own order."""
+    for bucket in range(len(ends)):
+        count = starts[bucket + 1] - starts[bucket]
+        out[starts[bucket] : starts[bucket + 1]] = flags[ends[bucket] : ends[bucket] + count]
+        ends[bucket] += count
 
 
 @njit(cache=True, nogil=True)
@@ -100,11 +119,18 @@ def _ranks(values: Words) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def mark(flags: Flags, places: NDArray[np.uint32], bits: NDArray[np.uint8], first: int) -> None:
-    """Flag the places whose bit is set, among bits (the first is a byte's highest) from `first` on."""
-    for k in range(len(places)):
-        bit = first + k
-        flags[places[k]] |= (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
+def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Flags) -> None:
+    """Flag the rows whose bit is set, the first being a byte's highest; `places` is of each bucket its next row's bit,
+    and is moved on. Behind these buckets is that of rows which all go; others have none that does."""
+    many = len(places)
+    for row in range(len(buckets)):
+        bucket = buckets[row]
+        if bucket < many:
+            bit = places[bucket]
+            places[bucket] = bit + 1
+            flags[row] = (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
+        else:
+            flags[row] = bucket == many
 
 
 @njit(cache=True, nogil=True)

@@ -1,14 +1,15 @@
 """Rows dealt to buckets by a keyed hash of their unit, on the disk of who read them.
 
 Some partitions are read once and leave one sealed file: segments of rows, each in the order of buckets. Of a row it has
-the two words of its unit, the hash of its values, and its place. All rows of a unit are in one bucket, so that a bucket
-can be decided alone. The key of the hash is the run's and the key of the file its own, so what is on disk tells nothing
-of ids, not even to who knows all that there can be.
+the two words of its unit and the hash of its values; and, in the order of rows, the number of its bucket, so that what
+was decided finds back to the rows. All rows of a unit are in one bucket, so that a bucket can be decided alone. Buckets
+are small and read several at a time. The key of the hash is the run's and the key of the file its own, so what is on
+disk tells nothing of ids, not even to who knows all that there can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,17 +26,20 @@ from dpscale.tables.table import Partition
 from dpscale.tables.through import Through
 from dpscale.tables.unit_ids import Identities, Words, identities
 
+Integers = NDArray[np.int64]
+Piece = tuple[Words, Integers]  # rows in the order of buckets; where each bucket starts, and the last ends
 ROW_WORDS = 3
-ROW_BYTES = 28  # in the file
-FARTHEST = 1 << 31  # rows from a segment's first to its last
+ROW_BYTES = 26  # in the file
+NUMBER = np.uint16  # of a bucket; there are two more, of rows of nobody and of those that are not there
+MOST_BUCKETS = (1 << 16) - 2
 SHOWN = 16  # a file counts as so much less than it has where a scheduler asks how large a shard is: it is not in memory
 
 
 @dataclass(frozen=True)
 class Dealing:
     """How rows are dealt: `names` are the attributes that tell rows apart; `drop`: rows without a unit are left out,
-    else DataError; `through`: whose the ids in the unit's column are; `salt`: the key of buckets; `segment`: rows of
-    one."""
+    else DataError; `through`: whose the ids in the unit's column are; `together`: buckets that are read at a time;
+    `salt`: the key of buckets; `segment`: rows of one."""
 
     domain: Domain
     unit: str
@@ -43,51 +47,61 @@ class Dealing:
     drop: bool
     through: Through | None
     buckets: int
+    together: int
     salt: int = field(repr=False)
     segment: int
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What rows and places are called in the file, the first row's number, and where each bucket starts."""
+    """What rows, and the buckets of `length` rows, are called in the file; where each bucket starts, the last ends."""
 
     rows: int
-    places: int
-    first: int
+    buckets: int
+    length: int
     starts: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard:
-    """The rows of some partitions, of `lengths` rows, by bucket; the last bucket is nobody's."""
+    """The rows of some partitions, of `lengths` rows, by bucket; some buckets are a batch, that is read at once."""
 
     partitions: tuple[Partition, ...]
     lengths: tuple[int, ...]
     file: Store
     segments: tuple[Segment, ...]
+    dealing: Dealing
 
-    def rows(self, bucket: int) -> Words:
-        """Unit and value of every row in a bucket, (rows, 3), in the order of rows."""
-        found = [self._rows(one, *one.starts[bucket : bucket + 2].tolist()) for one in self.segments]
-        return np.concatenate(found) if found else np.empty((0, ROW_WORDS), np.uint64)
+    def pieces(self, batch: int) -> list[Piece]:
+        """The rows of a batch, unit and value of each, by bucket and piece in the order of rows."""
+        first, end = batch * self.dealing.together, (batch + 1) * self.dealing.together + 1
+        return [self._piece(one, one.starts[first:end]) for one in self.segments]
 
-    def mark(self, bucket: int, bits: NDArray[np.uint8], flags: Flags) -> None:
-        """Flag those that have their bit set, in the order of rows, among the rows of all partitions."""
+    def _piece(self, one: Segment, starts: Integers) -> Piece:
+        start, count = int(starts[0]), int(starts[-1] - starts[0])
+        words = self.file.read(one.rows, start * ROW_WORDS, count * ROW_WORDS, np.uint64)
+        return words.reshape(-1, ROW_WORDS), starts - start
+
+    def marked(self, found: Iterable[NDArray[np.uint8] | None]) -> Flags:
+        """Of the rows of all partitions those that go. `found`: a bit for each row of a batch, in the order of its
+        pieces, or None where all stay; rows of nobody go."""
         from dpscale.tables.unit_loops import mark
 
-        done = 0
+        sizes = (sum(map(self._counts, self.segments), self._counts(None)) + 7) // 8
+        bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
+        flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0
+        begun, batch = 8 * (np.cumsum(sizes) - sizes), np.arange(self.dealing.buckets) // self.dealing.together
         for one in self.segments:
-            start, end = one.starts[bucket : bucket + 2].tolist()
-            mark(flags[one.first :], self.file.read(one.places, start, end - start, np.uint32), bits, done)
-            done += end - start
+            places = one.starts[:-1] + (begun - one.starts[:-1][:: self.dealing.together])[batch]
+            buckets = self.file.read(one.buckets, 0, one.length, NUMBER)
+            mark(buckets, places, joined, flags[done : done + one.length])
+            begun, done = begun + self._counts(one), done + one.length
+        return flags
 
-    def count(self, bucket: int) -> int:
-        """How many rows a bucket has."""
-        return sum(int(one.starts[bucket + 1] - one.starts[bucket]) for one in self.segments)
-
-    def _rows(self, one: Segment, start: int, end: int) -> Words:
-        words = self.file.read(one.rows, start * ROW_WORDS, (end - start) * ROW_WORDS, np.uint64)
-        return words.reshape(-1, ROW_WORDS)
+    def _counts(self, one: Segment | None) -> Integers:
+        """How many rows of each batch a segment has."""
+        starts = np.zeros(self.dealing.buckets + 1, np.int64) if one is None else one.starts
+        return np.diff(np.append(starts[:-1][:: self.dealing.together], starts[-1]))
 
     def __sizeof__(self) -> int:
         return self.file.size // SHOWN
@@ -105,39 +119,38 @@ def deal(dealing: Dealing, partitions: Sequence[Partition], file: Store) -> Shar
             writer.add(batch)
         lengths.append(writer.number - before)
     writer.write()
-    return Shard(tuple(partitions), tuple(lengths), file, tuple(writer.segments))
+    return Shard(tuple(partitions), tuple(lengths), file, tuple(writer.segments), dealing)
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Of `rows` rows those that are in a bucket: at which place, whose, of which value; and which are nobody's."""
+    """Of every row whose it is, its value, and whether it is nobody's (1) or not there (2)."""
 
-    rows: int
-    places: NDArray[np.uint32]
     units: Words
     values: Words
-    nobody: Flags
+    apart: NDArray[np.uint8]
 
 
 class _Writer:
     """Collects batches to segments."""
 
     def __init__(self, dealing: Dealing, file: Store) -> None:
-        self.dealing, self.file, self.number, self.first = dealing, file, 0, 0
+        self.dealing, self.file, self.number = dealing, file, 0
         self.segments: list[Segment] = []
         self._begin()
 
     def _begin(self) -> None:
-        self._waiting: list[tuple[_Batch, int, NDArray[np.int32]]] = []
-        self._counts, self.first = np.zeros(self.dealing.buckets + 1, np.int64), self.number
+        self._waiting: list[tuple[_Batch, NDArray[Any]]] = []
+        self._counts = np.zeros(self.dealing.buckets + 2, np.int64)
 
     def add(self, batch: _Batch) -> None:
         from dpscale.tables.unit_loops import buckets_of
 
-        buckets = buckets_of(batch.units, batch.nobody, np.uint64(self.dealing.salt), self._counts)
-        self._waiting.append((batch, self.number - self.first, buckets))
-        self.number += batch.rows
-        if self._counts.sum() >= self.dealing.segment or self.number - self.first >= FARTHEST:
+        buckets = np.empty(len(batch.apart), NUMBER)
+        buckets_of(batch.units, batch.apart, np.uint64(self.dealing.salt), self._counts, buckets)
+        self._waiting.append((batch, buckets))
+        self.number += len(buckets)
+        if self._counts.sum() >= self.dealing.segment:
             self.write()
 
     def write(self) -> None:
@@ -145,15 +158,13 @@ class _Writer:
         from dpscale.tables.unit_loops import deal as deal_rows
 
         if self._waiting:
-            starts = np.append(0, np.cumsum(self._counts))
-            rows, at, ends = (
-                np.empty((starts[-1], ROW_WORDS), np.uint64),
-                np.empty(starts[-1], np.uint32),
-                starts.copy(),
-            )
-            for batch, first, buckets in self._waiting:
-                deal_rows(batch.units, batch.values, batch.places, first, buckets, ends, rows, at)
-            self.segments.append(Segment(self.file.append(rows), self.file.append(at), self.first, starts))
+            starts = np.append(0, np.cumsum(self._counts[:-2]))
+            rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
+            for batch, own in self._waiting:
+                deal_rows(batch.units, batch.values, own, ends, rows)
+            buckets = np.concatenate([own for _, own in self._waiting])
+            called = self.file.append(rows), self.file.append(buckets)
+            self.segments.append(Segment(*called, len(buckets), starts))
         self._begin()
 
 
@@ -167,12 +178,10 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         if owners.missing.any() and not dealing.drop:
             raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
-        values, rows = value_words(codes) ^ owners.words[:, 1], len(owners.missing)
-        if gone is None:
-            yield _Batch(rows, np.arange(rows, dtype=np.uint32), owners.words, values, owners.missing)
-            continue
-        mine = np.flatnonzero(owners.missing | ~gone)
-        yield _Batch(rows, mine.astype(np.uint32), owners.words[mine], values[mine], owners.missing[mine])
+        apart = owners.missing.astype(np.uint8)
+        if gone is not None:
+            apart[gone & ~owners.missing] = 2
+        yield _Batch(owners.words, value_words(codes), apart)
 
 
 def _owners(column: Any, unit: str, through: Through | None) -> Identities:

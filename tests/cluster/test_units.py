@@ -68,7 +68,7 @@ def test_the_same_rows_whichever_worker_is_lost_and_nothing_is_left(cluster, cli
 
 
 def test_what_a_worker_holds_is_seen(client, table):
-    dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 1, 1000)
+    dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 2, 1, 1000)
     engine = resolve(client)
     with engine.scratch() as use:
         shards = engine.keep(bounding._dealt, [(dealing, table.partitions, False, use)])

@@ -20,6 +20,7 @@ from dpscale.tables import unit_hashes, unit_loops, units
 from dpscale.tables.marked import Marked
 from dpscale.tables.through import Through
 from dpscale.tables.unit_ids import identities
+from dpscale.tables.unit_shards import MOST_BUCKETS, Dealing
 from tests.engine import old_units
 
 UNITS = st.one_of(st.none(), st.integers(0, 5), st.integers(0, 40))
@@ -56,8 +57,12 @@ def tables(draw):
 
 
 @settings(max_examples=60, deadline=None)
-@given(tables(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([200, 2000, 1 << 14, 1 << 30]), st.booleans())
-def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, bound, workers, memory, heavy):
+@given(
+    tables(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([200, 2000, 1 << 14, 1 << 30]),
+    st.sampled_from([2, 7, 1 << 16]), st.booleans(),
+)  # fmt: skip
+def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, bound, workers, memory, near, heavy):
+    """Few and many buckets, alone and several together, in one segment and in many, in memory and on disk."""
     dropping, pieces = table
     folder = tmp_path_factory.mktemp("units")
     write(folder, pieces)
@@ -65,6 +70,8 @@ def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, 
     engine, partitions = LocalEngine("threads", 2), dp.Table.open(folder, domain).split().partitions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
+        patch.setattr(units, "NEAR_ROWS", near)
+        patch.setattr(bounding, "BATCHES_A_WORKER", 2)
         patch.setattr(bounding, "LEAST_SEGMENT", 5)
         patch.setattr(bounding, "KEYS_SENT", 2)
         now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
@@ -121,6 +128,28 @@ def test_on_disk_and_in_processes_too(tmp_path, scheduler, memory):
     now = rows_beyond(LocalEngine(scheduler, 2), domain, groups, "unit", 3, 60_000, memory)
     then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
     assert {part: rows.places.tolist() for part, rows in now.items()} == {p: rows.tolist() for p, rows in then.items()}
+
+
+def test_there_are_no_more_buckets_than_numbers(tmp_path):
+    """Where the guess of rows is far too high, as of a compressed file, and the memory small."""
+    partitions, asked = many_rows(tmp_path), []
+    groups, domain = partition_groups(partitions, 2), domain_of(False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounding, "Dealing", lambda *own: asked.append(Dealing(*own)) or asked[0])
+        patch.setattr(bounding, "LEAST_ROWS", 1)
+        patch.setattr(bounding, "LEAST_SEGMENT", 1 << 18)
+        now = rows_beyond(LocalEngine("threads", 2), domain, groups, "unit", 3, 200_000, 4 * units.ROW_BYTES)
+    assert asked[0].buckets == MOST_BUCKETS
+    then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
+    assert {part: rows.places.tolist() for part, rows in now.items()} == {p: rows.tolist() for p, rows in then.items()}
+
+
+@pytest.mark.parametrize(("rows", "memory"), [(10, 1 << 30), (10**6, 1 << 20), (10**8, 1 << 30), (10**11, 1 << 34)])
+def test_a_batch_fits_its_memory(rows, memory):
+    count = units.buckets(rows, memory)
+    each = units.together(rows, count, memory, 16)
+    assert each == 1 or (rows / count * each * units.ROW_BYTES <= memory and count >= 16)
+    assert rows / count * units.ROW_BYTES <= memory
 
 
 def test_every_row_is_read_once(tmp_path, monkeypatch):
