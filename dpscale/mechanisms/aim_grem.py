@@ -78,7 +78,7 @@ class Options(Shares):
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    setting_of = asked(question, options.schedule(), options.beliefs())
+    setting_of = asked(question, options.schedule(), options.beliefs(), cumulated=not options.published)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = MaximumEntropy()
     entropy = replace(setting_of, schedule=Batched(), beliefs=own) if options.published else setting_of
