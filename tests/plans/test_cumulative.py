@@ -6,6 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
+from dpscale.audit.strategies import reaches
+from dpscale.plans.block import Block
 from dpscale.plans.cumulative import BITS, MOST, cumulative_factor
 from dpscale.plans.factor import Factor
 from dpscale.solve.convex import optimise
@@ -47,6 +49,13 @@ def test_one_record_moves_it_by_its_sensitivity_and_every_column_has_nearly_that
     assert moved(factor) == factor.squared_l2_sensitivity
     columns = (factor.matrix.astype(object) ** 2).sum(axis=0)
     assert min(columns) > 0.999 * max(columns)
+
+
+@pytest.mark.parametrize("size", [3, 17, 120])
+def test_the_audit_knows_the_same_strategies_by_code_of_its_own(size):
+    for both in (False, True):
+        block = Block(("a",), (cumulative_factor(size, both),), 1.0)
+        assert reaches(size)[block.digest] == block.squared_l2_sensitivity
 
 
 def test_a_strategy_that_is_charged_by_its_first_column_would_be_caught():
