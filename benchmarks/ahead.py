@@ -1,9 +1,10 @@
 """Where an adaptive mechanism is nearer than a plan settled beforehand, and whether that can be told without data.
 
 For marginals, prefixes and ranges over all sets of two and three attributes of every table of ../shared/data: the root
-mean square error of `weighted-residuals` (exact, by its plan) over that of one run of `aim-grem` (on some sets), by how
-large the former is against what a query would hold on average, were records spread evenly. Both are public but for the
-number of records, so `dpscale plan` can say how many records a table must have for which mechanism.
+mean square error of `weighted-residuals` (exact, by its plan) over that of one run of `aim-grem` that is asked the same
+(on some sets), by how large the former is against what a query would hold on average, were records spread evenly: of
+all, of cells (marginals), and of cumulative queries. Both are public but for the number of records, so `dpscale plan`
+can say how many records a table must have for which mechanism.
 
     python benchmarks/ahead.py [--tables adult …] [--epsilons 0.1 1 10] [--seed 100] [--save]
 """
@@ -13,21 +14,27 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import results
-from adaptive import adaptive, cost_of, tables
+from adaptive import cost_of, tables
 from marginal_tables import DATA, KEPT, Table
 
 from dpscale import Domain, Workload, plan
+from dpscale.adaptive import run
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.aim_grem import Options
+from dpscale.mechanisms.aim_grem import plan as plan_adaptively
+from dpscale.mechanisms.contract import Question
+from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.privacy.streams import seeded_secret
 from dpscale.stages.ahead import evenly
 from dpscale.workload import Part
 
 ASKED = (("marginal", 2), ("marginal", 3), ("prefix", 2), ("prefix", 3), ("range", 2))
-EDGES = (0, 0.01, 0.03, 0.1, 0.3, 1, math.inf)
+EDGES = (0, 0.005, 0.01, 0.03, 0.05, 0.1, 0.3, 1, math.inf)
+KINDS = ("cells", "cumulative")
 SETS, MOST_ATTRIBUTES = 60, 30  # all 3-way prefixes of more attributes take minutes to plan
 
 
@@ -39,17 +46,39 @@ def error(table: Table, part: Part, state: State, seed: int) -> float:
     return float(np.sqrt(np.mean(np.concatenate(off) ** 2)))
 
 
-def compared(table: Table, epsilons: list[float], seed: int) -> Iterator[tuple[float, float]]:
-    """For every family and ε: the plan's error against an even answer, and against the adaptive one's error."""
-    states = {epsilon: adaptive(table, epsilon, seed, Options()) for epsilon in epsilons}
+def looped(table: Table, workload: Workload, epsilon: float, seed: int) -> State:
+    """One run of `aim-grem` asked for a workload."""
+    question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
+    state: State = run(plan_adaptively(question, Options()), table.counts, seeded_secret(seed))
+    return state
+
+
+def compared(table: Table, epsilons: list[float], seed: int) -> Iterator[tuple[str, float, float]]:
+    """For every family and ε: its kind, and the plan's error against an even answer, and against the adaptive one's."""
     for family, degree in ASKED:
         workload = Workload(Domain(dict(table.sizes))).add(family, degree=degree)
         made, even = plan(workload, "weighted-residuals"), table.rows * evenly(workload)
-        for epsilon, state in states.items():
-            own, other = made.rmse() / cost_of(epsilon) ** 0.5, error(table, workload.parts[0], state, seed)
+        for epsilon in epsilons:
+            own = made.rmse() / cost_of(epsilon) ** 0.5
+            other = error(table, workload.parts[0], looped(table, workload, epsilon, seed), seed)
             print(f"{table.name:12} {degree}-way {family:8} epsilon {epsilon:4g}: plan {own:.4g}, aim-grem {other:.4g},"
                   f" ratio {own / other:.2f}, of an even answer {own / even:.4g}", flush=True)  # fmt: skip
-            yield own / even, own / other
+            yield "cells" if family == "marginal" else "cumulative", own / even, own / other
+
+
+def summed(found: list[tuple[str, float, float]]) -> dict[str, float]:
+    """By how large the plan's error is, of each kind: cases, mean ratio, and how often the loop is ahead."""
+    kept: dict[str, float] = {}
+    for (low, high), kind in product(pairwise(EDGES), KINDS):
+        ratios = [ratio for own, even, ratio in found if low <= even < high and kind == own]
+        if ratios:
+            mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+            ahead = sum(ratio > 1 for ratio in ratios) / len(ratios)
+            kept |= {f"{kind} {low:g}, {name}": value
+                     for name, value in (("cases", len(ratios)), ("ratio", mean), ("ahead", ahead))}  # fmt: skip
+            print(f"{kind}, from {low:g} to {high:g}: {len(ratios)} cases, geometric mean {mean:.2f}, "
+                  f"aim-grem ahead in {100 * ahead:.0f} %")  # fmt: skip
+    return kept
 
 
 def main() -> None:
@@ -61,15 +90,7 @@ def main() -> None:
     asked = parser.parse_args()
     found = [one for table in tables(asked.tables, DATA) if len(table.names) <= MOST_ATTRIBUTES
              for one in compared(table, asked.epsilons, asked.seed)]  # fmt: skip
-    kept: dict[str, float] = {}
-    for low, high in pairwise(EDGES):
-        ratios = [ratio for even, ratio in found if low <= even < high]
-        if ratios:
-            kept[f"{low:g}, cases"] = len(ratios)
-            kept[f"{low:g}, ratio"] = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-            kept[f"{low:g}, ahead"] = sum(ratio > 1 for ratio in ratios) / len(ratios)
-            print(f"from {low:g} to {high:g}: {len(ratios)} cases, geometric mean {kept[f'{low:g}, ratio']:.2f}, "
-                  f"aim-grem ahead in {100 * kept[f'{low:g}, ahead']:.0f} %")  # fmt: skip
+    kept = summed(found)
     if asked.save:
         results.save("ahead", kept)
 

@@ -8,6 +8,7 @@ from typing import Any
 from rounding import fine, significant, table, times
 
 Figures = dict[str, Any]
+AHEAD = {"cells": "marginals", "cumulative": "prefixes and ranges"}
 
 
 def adaptive(found: Figures) -> str:
@@ -115,11 +116,17 @@ def hierarchy(found: Figures) -> str:
 
 def ahead(found: Figures) -> str:
     """By how large a plan's error is against an even answer: how far a loop is ahead."""
-    edges = list(dict.fromkeys(key.split(", ")[0] for key in found))
+    edges = list(dict.fromkeys(key.split(", ")[0].split()[1] for key in found))
     names = [f"{low} to {high}" for low, high in pairwise(edges)] + [f"above {edges[-1]}"]
     head = ("`benchmarks/ahead.py`: the plan's error, of what a query would hold were records spread evenly", *names)
-    lines = (["cases (families, degrees, tables, ε)", *(f"{found[f'{low}, cases']:.0f}" for low in edges)],
-             ["error of `weighted-residuals` over that of `aim-grem`, geometric mean",
-              *(f"{found[f'{low}, ratio']:.2f}" for low in edges)],
-             ["`aim-grem` ahead", *(f"{100 * found[f'{low}, ahead']:.0f} %" for low in edges)])  # fmt: skip
-    return table(head, *lines)
+    return table(head, *(line for kind, asked in AHEAD.items() for line in _of_kind(found, edges, kind, asked)))
+
+
+def _of_kind(found: Figures, edges: list[str], kind: str, asked: str) -> list[list[str]]:
+    def shown(name: str, form: str, scale: int = 1) -> list[str]:
+        values = [found.get(f"{kind} {low}, {name}") for low in edges]
+        return ["" if value is None else format(scale * value, form) for value in values]
+
+    return [[f"{asked}: cases (families, degrees, tables, ε)", *shown("cases", ".0f")],
+            ["error of `weighted-residuals` over that of `aim-grem`, geometric mean", *shown("ratio", ".2f")],
+            ["`aim-grem` ahead, %", *shown("ahead", ".0f", 100)]]  # fmt: skip

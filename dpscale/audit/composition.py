@@ -2,13 +2,14 @@
 
 This reads measurements, plan, job and ledger with its own few lines and shares no code with the rooms that wrote them:
 Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan. An
-adaptive run's draws have the Δ² of the residual that the record names, and its choices are added.
+adaptive run's draws have the Δ² of the residual or strategy that the record names, and its choices are added.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dpscale.audit.strategies import reaches
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,20 @@ def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Au
         if decision in drawn_already or not (decision in ordered or _is_one_way(record)):
             faults.append(f"{name}: a draw that no round decided, or a second one")
         drawn_already.add(decision)
-        squared = 1
-        for _, *starts in record["groups"]:
-            squared *= 1 if record["whole"] else len(starts) * (len(starts) - 1)
-        drawn += _cost(record, (squared, 0), bound)
+        squared = _reach(record)
+        if squared is None:
+            faults.append(f"{name}: a draw by a strategy that is none of such runs")
+        drawn += _cost(record, (squared or 1, 0), bound)
     return Audit(drawn, paid.get(release, Fraction(0)), tuple(faults))
+
+
+def _reach(record: dict[str, Any]) -> int | None:
+    """The largest squared norm of a column of what a round's draw measured; None for a strategy of nobody."""
+    if "strategy" in record:
+        own = reaches(record["groups"][0][0]) if record["whole"] and len(record["residual"]) == 1 else {}
+        return own.get(record["strategy"])
+    counts = [len(starts) for _, *starts in record["groups"]]
+    return 1 if record["whole"] else math.prod(count * (count - 1) for count in counts)
 
 
 def _is_one_way(record: dict[str, Any]) -> bool:

@@ -80,7 +80,7 @@ class Options(Shares):
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     rules = question.workload.domain.rules
-    setting_of = asked(question, options.schedule(), options.beliefs(rules))
+    setting_of = asked(question, options.schedule(), options.beliefs(rules), cumulated=not options.published)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = MaximumEntropy(rules=rules)
     entropy = replace(setting_of, schedule=Batched(), beliefs=own) if options.published else setting_of

@@ -16,7 +16,7 @@ from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.held import agreed
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
+from dpscale.reconstruct.one_way import NoisyCounts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups
 
@@ -46,7 +46,7 @@ def model_of(
 def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Array:
     residual = np.asarray(residuals.values.get((name,), np.zeros(groups.count)))
     precision = residuals.precision((name,))
-    return with_groups(non_negative_counts(noisy, total), noisy, groups, residual, precision, total)
+    return noisy.refined(groups, residual, precision, total)
 
 
 def _noisy(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,40 @@ class NoisyCounts:
     values: Array
     variance: float
 
-    def averaged(self, other: NoisyCounts) -> NoisyCounts:
+    @property
+    def sum_variance(self) -> float:
+        """Of the noise of their sum."""
+        return self.variance * len(self.values)
+
+    def grouped_variance(self, groups: Groups) -> float:
+        """Of a group's noise, about: groups differ in width."""
+        return self.variance * (groups.size / groups.count)
+
+    def at(self, values: Array) -> Self:
+        """Other counts with such noise."""
+        return replace(self, values=values)
+
+    def noise(self, random: np.random.Generator) -> Array:
+        """Such noise drawn anew."""
+        return random.normal(0, self.variance**0.5, self.values.shape)
+
+    def told(self) -> tuple[Array | None, Array, float]:
+        """Rows applied to the counts (None: each cell by itself), what they say, and the variance of that."""
+        return None, self.values, self.variance
+
+    def non_negative(self, total: float) -> Array:
+        """Counts over cells, each above 0, with sum `total`."""
+        return non_negative_counts(self, total)
+
+    def refined(self, groups: Groups, residual: Array, precision: float, total: float) -> Array:
+        """The same by a measurement of the grouped 1-way too, as of `with_groups`."""
+        return with_groups(non_negative_counts(self, total), self, groups, residual, precision, total)
+
+    def averaged(self, other: Self) -> Self:
         """With another measurement, by inverse variance."""
         mine, theirs = 1 / self.variance, 1 / other.variance
-        return NoisyCounts((self.values * mine + other.values * theirs) / (mine + theirs), 1 / (mine + theirs))
+        values = (self.values * mine + other.values * theirs) / (mine + theirs)
+        return replace(self, values=values, variance=1 / (mine + theirs))
 
     @cached_property
     def shrunk(self) -> Array:
@@ -39,7 +70,7 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
     value, precision = further
     said, weights = [value * precision], [precision]
     for noisy in measured.values():
-        weights.append(1 / (noisy.variance * len(noisy.values)))
+        weights.append(1 / noisy.sum_variance)
         said.append(float(noisy.values.sum()) * weights[-1])
     return max(sum(said) / sum(weights), 1.0)
 

@@ -156,7 +156,7 @@ def _noiseless(
     model: LowOrder, counts: Mapping[str, NoisyCounts], residuals: Residuals
 ) -> tuple[dict[str, NoisyCounts], Residuals]:
     """What would have been measured without noise, if the model were the truth."""
-    exact = {name: NoisyCounts(model.ones[name], noisy.variance) for name, noisy in counts.items()}
+    exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
     return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
 
 
@@ -174,10 +174,7 @@ def _replica(
 ) -> tuple[LowOrder, float]:
     """A model from noise drawn anew, and how far its measurements depart from it."""
     random = np.random.default_rng(stream)
-    redrawn = {
-        name: NoisyCounts(noisy.values + random.normal(0, noisy.variance**0.5, noisy.values.shape), noisy.variance)
-        for name, noisy in counts.items()
-    }
+    redrawn = {name: noisy.at(noisy.values + noisy.noise(random)) for name, noisy in counts.items()}
     values = {
         names: residual
         + center(random.normal(0, residuals.precisions[names] ** -0.5, residual.shape), range(residual.ndim))

@@ -67,6 +67,23 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
+def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path):
+    """Planted: the noise of cells by themselves under a strategy that moves further, and a strategy of nobody."""
+    privacy = {"epsilon": 1.0, "delta": 1e-9, "dataset": "adaptive"}
+    run = dp.run(write(tmp_path, mechanism={"name": "aim-grem"}, privacy=privacy,
+                       workload=[{"family": "prefix", "degree": 2}]), tmp_path / "run").path  # fmt: skip
+    assert audit_run(run, tmp_path / "ledger.sqlite").sound
+    path = next(path for path in run.glob("measurements/*.parquet") if "strategy" in next(records_of(path)))
+    record = next(records_of(path))
+    large = record | {"round": 7, "variance": str(int(record["variance"]) // 4**12)}
+    plant(path.with_name(STRAY), large, np.zeros(3))
+    found = audit_run(run, tmp_path / "ledger.sqlite")
+    assert found.drawn > 1000 * found.paid
+    path.with_name(STRAY).unlink()
+    plant(path.with_name(STRAY), record | {"round": 7, "strategy": "0" * 64}, np.zeros(3))
+    assert any("a strategy that is none" in fault for fault in audit_run(run, tmp_path / "ledger.sqlite").faults)
+
+
 def first_drawn(run):
     """The record of a run's first measurement, and its value."""
     released = Run(run).released

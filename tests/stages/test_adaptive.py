@@ -31,6 +31,7 @@ TRIPLES = {"workload": [{"family": "marginal", "degree": 3}]}
 BY_CHAINS = {"reconstruct": {"method": "maxent", "implied": "chains"}}  # as the loop itself believes
 OWN = TRIPLES | BY_CHAINS | {"mechanism": {"name": "aim-grem"}}
 PUBLISHED = TRIPLES | {"mechanism": {"name": "aim-grem", "published": True}}
+CUMULATED = OWN | {"workload": [{"family": "prefix", "degree": 2}, {"family": "range", "attributes": [["c"]]}]}
 SEEDED = {"scheduler": "synchronous", "seed": 5}
 either = pytest.mark.parametrize("changes", [OWN, PUBLISHED], ids=["own", "published"])
 
@@ -54,7 +55,7 @@ def exact(names):
     return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
 
 
-@pytest.fixture(scope="module", params=[OWN, PUBLISHED], ids=["own", "published"])
+@pytest.fixture(scope="module", params=[OWN, PUBLISHED, CUMULATED], ids=["own", "published", "cumulated"])
 def reference(request, tmp_path_factory):
     """A run of two rounds or more, synchronously, that nobody disturbed."""
     place = tmp_path_factory.mktemp("adaptive")
@@ -151,10 +152,11 @@ def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkey
     assert row["state"] == "released"
 
 
-def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch):
+@pytest.mark.parametrize("own", [OWN, CUMULATED], ids=["own", "cumulated"])
+def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
     """At a budget that pairs are lost in: charged once, the bytes of the plain loop, in little memory, after a kill."""
     vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
-    changes = OWN | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
+    changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
     expected, planned = everything(whole.path), Run(whole.path).planned
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.stages.ahead import AHEAD, BEHIND, evenly, told
+from dpscale.stages.ahead import AHEAD, AHEAD_OF_SUMS, BEHIND, BEHIND_OF_SUMS, evenly, limits, told
 
 SIZES = {"a": 4, "b": 3, "c": 2}
 
@@ -31,15 +31,23 @@ def test_of_many_sets_some_are_enough():
     assert evenly(workload) == pytest.approx(np.mean(every), rel=0.1)
 
 
-def test_how_many_records_decide_it():
-    workload = Workload(Domain(SIZES)).add("prefix", degree=2)
-    even = evenly(workload)
-    error = 900 * BEHIND * even
+@pytest.mark.parametrize("family", ["marginal", "prefix"])
+def test_how_many_records_decide_it(family):
+    workload = Workload(Domain(SIZES)).add(family, degree=2)
+    even, (behind, ahead) = evenly(workload), limits(workload)
+    error = 900 * behind * even
     assert told(workload, error, None)[0].startswith("With fewer than about 900 records `aim-grem` is nearer")
-    assert f"{900 * BEHIND / AHEAD:,.0f}" in told(workload, error, None)[0]
+    assert f"{900 * behind / ahead:,.0f}" in told(workload, error, None)[0]
     assert "is nearer as a rule" in told(workload, error, 890)[0]
     assert "may be nearer" in told(workload, error, 910)[0]
-    assert told(workload, error, round(900 * BEHIND / AHEAD) + 10) == []
+    assert told(workload, error, round(900 * behind / ahead) + 10) == []
+
+
+def test_limits_are_those_of_sums_where_nothing_else_is_asked_of_attributes_that_are_measured_so():
+    prefixes = Workload(Domain(SIZES)).add("prefix", degree=2).add("range", degree=1)
+    assert limits(prefixes) == (BEHIND_OF_SUMS, AHEAD_OF_SUMS)
+    assert limits(prefixes.add("marginal", degree=1)) == limits(mixed()) == (BEHIND, AHEAD)
+    assert limits(Workload(Domain({"a": 4, "b": 600})).add("prefix", degree=2)) == (BEHIND, AHEAD)
 
 
 def test_of_single_attributes_there_is_nothing_to_choose():

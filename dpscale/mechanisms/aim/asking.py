@@ -11,6 +11,7 @@ from dpscale.errors import JobError
 from dpscale.faults import Settings, setting
 from dpscale.mechanisms.aim.beliefs import Beliefs
 from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.cumulated import strategies
 from dpscale.mechanisms.aim.schedule import RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Question
@@ -50,8 +51,11 @@ def _share(value: float) -> Fraction:
     return Fraction(str(value)).limit_denominator(FINEST)
 
 
-def asked(question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighted: bool = True) -> Setting:
-    """The question as a setting; `weighted`: by the workload's weights. JobError for pure privacy."""
+def asked(
+    question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighted: bool = True, cumulated: bool = False
+) -> Setting:
+    """The question as a setting; `weighted`: by the workload's weights; `cumulated`: 1-ways of which cumulative
+    queries are asked are measured for these. JobError for pure privacy."""
     if question.noise == LAPLACE:
         raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism",
                        "epsilon with delta, rho or privacy_cost", "add delta")  # fmt: skip
@@ -60,7 +64,7 @@ def asked(question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighte
     weights: Iterable[int] = whole_weights(targets) if weighted else ()
     named: tuple[AttributeSet, ...] = tuple(targets)
     return Setting(sizes, named, Fraction(question.budget.amount), question.rows_per_unit, schedule, beliefs,
-                   tuple(weights))  # fmt: skip
+                   tuple(weights), strategies(question.workload) if cumulated else {})  # fmt: skip
 
 
 def same_as_kept(planned: AnyChosen, folder: Path) -> AnyChosen:

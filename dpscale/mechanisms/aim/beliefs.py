@@ -22,7 +22,7 @@ from dpscale.plans.planned import Believed
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.held import edges, following, settled
-from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
+from dpscale.reconstruct.one_way import NoisyCounts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
 
@@ -92,7 +92,7 @@ class MaximumEntropy:
         """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
         total = total_of(counts)
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
-        return {name: by_mass(non_negative_counts(noisy, total), least, edges(self.rules, name))
+        return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name))
                 for name, noisy in counts.items()}  # fmt: skip
 
     def begun(self, counts: Counts) -> list[Told]:
@@ -108,9 +108,8 @@ class MaximumEntropy:
         """The 1-ways over cells counted in (about: groups differ in width)."""
         had = dict(residuals.precisions)
         for name, noisy in counts.items():
-            wide = groups[name].size / groups[name].count
-            had[(name,)] = had.get((name,), 0.0) + 1 / (noisy.variance * wide)
-            had[()] = had.get((), 0.0) + 1 / (noisy.variance * len(noisy.values))
+            had[(name,)] = had.get((name,), 0.0) + 1 / noisy.grouped_variance(groups[name])
+            had[()] = had.get((), 0.0) + 1 / noisy.sum_variance
         return had
 
     def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:

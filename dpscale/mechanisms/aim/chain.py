@@ -15,7 +15,7 @@ from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.evidence import Adaptive
-from dpscale.mechanisms.aim.orders import VERSION
+from dpscale.mechanisms.aim.orders import BY_STRATEGY, VERSION
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
@@ -110,7 +110,8 @@ class Chosen:
 
     def to_dict(self) -> dict[str, Any]:
         """For plan.json. `version`: other code would read other numbers out of the measurements of an older run."""
-        return {"mechanism": self.mechanism, "version": VERSION, "workload": self.workload.digest,
+        version = BY_STRATEGY if self.setting.strategies else VERSION
+        return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
                 "options": dict(self.options)}  # fmt: skip
 

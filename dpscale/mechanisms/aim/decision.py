@@ -103,9 +103,10 @@ def _order(
         raise ValueError("an order outside what was chosen")
     by_cell = cells is not None
     inside = tuple((groups if cells is None else cells)[name] for name in names)
-    block = strategy_of(tuple(names), inside, by_cell)
+    own = setting.strategies.get(names[0]) if by_cell else None
+    block = strategy_of(tuple(names), inside, by_cell, own)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
-    return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell)
+    return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, own)
 
 
 def _check(decision: Decision, setting: Setting) -> None:

@@ -101,10 +101,14 @@ def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> 
     return np.asarray(table)
 
 
+def _of_cells(name: str, rows: Array | None, values: Array, variance: float) -> Observed:
+    cells = len(values) if rows is None else rows.shape[1]
+    return Observed((name,), (every_cell(cells),), (rows,), values, variance)
+
+
 def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
     """1-ways over cells, and residuals over groups: centred marginals."""
-    found = [Observed((name,), (every_cell(len(noisy.values)),), (None,), noisy.values, noisy.variance)
-             for name, noisy in counts.items()]  # fmt: skip
+    found = [_of_cells(name, *noisy.told()) for name, noisy in counts.items()]
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)
         centring = tuple(np.eye(one.count) - 1 / one.count for one in inside)

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
-from dpscale.plans.factor import center_factor, identity_factor
+from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.reconstruct.by_strategy import StrategyCounts, least_squares
+from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center, subsets
 from dpscale.residual.conditional import shares
 from dpscale.residual.groups import Groups
@@ -29,11 +31,13 @@ from dpscale.residual.groups import Groups
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/4"  # in every record, so another version would draw other noise
+BY_STRATEGY = "aim-grem/5"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualOrder:
-    """One measurement: the residual on `names` over `groups`, or, if `by_cell`, the 1-way's cells themselves.
+    """One measurement: the residual on `names` over `groups`, or, if `by_cell`, the 1-way's cells themselves, each by
+    itself or by a `strategy`.
 
     `round` and `rank`: which round it belongs to and the how many-th set of the round, `source`, it serves. `draw.cost`
     is its β.
@@ -46,10 +50,11 @@ class ResidualOrder:
     groups: tuple[Groups, ...]
     draw: GaussianDraw
     by_cell: bool = False
+    strategy: Factor | None = None
 
     @cached_property
     def block(self) -> Block:
-        return strategy_of(self.names, self.groups, self.by_cell)
+        return strategy_of(self.names, self.groups, self.by_cell, self.strategy)
 
     @property
     def cells(self) -> int:
@@ -57,38 +62,57 @@ class ResidualOrder:
 
     @property
     def variance(self) -> float:
-        """Of the noise on the τ-marginal that the estimate amounts to: σ²."""
+        """Of the noise on the τ-marginal that the estimate amounts to: σ²; by a strategy that of a cell on average."""
         scale = 1 if self.by_cell else self.cells
-        return self.draw.variance / (self.draw.multiplier * scale) ** 2
+        each = 1.0 if self.strategy is None else self.strategy.mean_variance
+        return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
+
+    def counts(self, estimate: Array) -> NoisyCounts:
+        """The estimate of a 1-way by cells, with its noise."""
+        if self.strategy is None:
+            return NoisyCounts(estimate, self.variance)
+        return StrategyCounts(estimate, self.variance, self.strategy)
 
     @property
     def label(self) -> dict[str, Any]:
         """What names the measurement, besides release and snapshot, and so fixes its noise."""
         cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
         law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
-        return {"mechanism": VERSION, "round": self.round, "rank": self.rank, "residual": list(self.names),
+        version = VERSION
+        if self.strategy is not None:
+            version, law = BY_STRATEGY, {**law, "strategy": self.block.digest}
+        return {"mechanism": version, "round": self.round, "rank": self.rank, "residual": list(self.names),
                 "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
 
     def estimate(self, measured: Array) -> Array:
         """Lattice numbers as noisy counts, or as a noisy centred residual."""
+        if self.strategy is not None:
+            return least_squares(self.strategy, measured / self.draw.multiplier)
         if self.by_cell:
             return measured / self.draw.multiplier
         return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
 
 
-def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool) -> Block:
-    """The integer strategy of an order: the cells themselves, or the centred marginal made whole."""
+def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, own: Factor | None = None) -> Block:
+    """The integer strategy of an order: its own, the cells themselves, or the centred marginal made whole."""
+    if own is not None:
+        return Block(names, (own,), 1.0)
     make = identity_factor if by_cell else center_factor
     return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 
 
 def one_way_order(
-    round_and_rank: tuple[int, int], name: str, groups: Groups, beta: Fraction, rows_per_unit: int
+    round_and_rank: tuple[int, int],
+    name: str,
+    groups: Groups,
+    beta: Fraction,
+    rows_per_unit: int,
+    strategy: Factor | None = None,
 ) -> ResidualOrder:
     """A 1-way over its cells at a cost of β."""
-    block = strategy_of((name,), (groups,), by_cell=True)
+    block = strategy_of((name,), (groups,), True, strategy)
     draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
-    return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, by_cell=True)
+    return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, True, strategy)
 
 
 def residual_orders(

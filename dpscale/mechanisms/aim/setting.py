@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, combinations, islice
@@ -13,6 +13,7 @@ from dpscale.errors import PlanError
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
 from dpscale.names import AttributeSet
+from dpscale.plans.factor import Factor
 
 MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are held against the estimates in every round
@@ -25,7 +26,7 @@ class Setting:
     """Attributes with their sizes, the marginals wanted, β (squared μ), how it is spent and what is believed.
 
     rows_per_unit: how many records one protected unit may hold: sensitivities grow by it. target_weights: whole numbers
-    above 0, one for each target; () for 1 each.
+    above 0, one for each target; () for 1 each. strategies: of the 1-ways that are not measured cell by cell.
     """
 
     sizes: Mapping[str, int]
@@ -35,6 +36,7 @@ class Setting:
     schedule: RoundSchedule = OWN_SCHEDULE
     beliefs: Beliefs = OWN_BELIEFS
     target_weights: tuple[int, ...] = ()
+    strategies: Mapping[str, Factor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)

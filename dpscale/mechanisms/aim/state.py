@@ -95,7 +95,7 @@ def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str,
     """A round that measures all 1-ways over their cells, at a mean β of `cost`."""
     cells = [every_cell(setting.sizes[name]) for name in setting.names]
     costs = _costs(setting, [one.count for one in cells], cost)
-    orders = tuple(one_way_order((number, rank), name, one, beta, setting.rows_per_unit)
+    orders = tuple(one_way_order((number, rank), name, one, beta, setting.rows_per_unit, setting.strategies.get(name))
                    for rank, (name, one, beta) in enumerate(zip(setting.names, cells, costs, strict=True)))  # fmt: skip
     return Decision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
 
@@ -114,7 +114,7 @@ def begun(
     setting: Setting, decision: Decision, values: Sequence[Array], groups: Mapping[str, Groups] | None = None
 ) -> State:
     """The state after the 1-ways. Groups are chosen here, once; `groups`: as they were chosen before."""
-    counts = {o.names[0]: NoisyCounts(v, o.variance) for o, v in zip(decision.orders, values, strict=True)}
+    counts = {order.names[0]: order.counts(value) for order, value in zip(decision.orders, values, strict=True)}
     if groups is None:
         groups = _grouped(setting, counts) if setting.candidates else decision.groups
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
@@ -200,7 +200,7 @@ def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State
     if not decision.of_ones:
         measured = [(order.names, value, 1 / order.variance) for order, value in taken]
         return replace(after, residuals=state.residuals.updated(measured))
-    again = {order.names[0]: NoisyCounts(value, order.variance) for order, value in taken}
+    again = {order.names[0]: order.counts(value) for order, value in taken}
     told = state.setting.beliefs.begun(again)
     counts = {name: noisy.averaged(again[name]) for name, noisy in state.counts.items()}
     return replace(after, counts=counts, residuals=state.residuals.updated(told))
