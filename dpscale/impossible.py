@@ -166,6 +166,20 @@ def _impossible(table: Mapping[str, Any], attribute: Find) -> Rule:
     return Rule(tuple((name, _cells(attribute(name), values, f"impossible.{name}")) for name, values in table.items()))
 
 
+def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
+    """An [[impossible]] table that comes back from TOML in its order: a range that a list follows, which TOML would
+    write the other way round, as a list."""
+    last = max((place for place, values in enumerate(table.values()) if not isinstance(values, Mapping)), default=-1)
+    return {name: _told(attribute(name), values) if place < last else values
+            for place, (name, values) in enumerate(table.items())}  # fmt: skip
+
+
+def _told(attribute: Attribute, values: Any) -> Any:
+    if not isinstance(values, Mapping):
+        return values
+    return [attribute.labels[cell] for cell in sorted(_between(attribute, values, "impossible"))]
+
+
 def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
@@ -200,6 +214,14 @@ def _grouped(parent: Attribute, child: Attribute) -> Follows:
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
     return Follows(child.name, parent.name, tuple(of))
+
+
+def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
+    """DomainError where an attribute is left no value."""
+    for name in {rule.names[0] for rule in rules if len(rule.names) == 1}:
+        if not possible(rules, (name,), (sizes[name],)).any():
+            raise DomainError("impossible", f"all values of {name}", "rules that leave every attribute one",
+                              "take some values out")  # fmt: skip
 
 
 def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:

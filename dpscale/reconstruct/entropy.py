@@ -101,7 +101,7 @@ class LowOrder:
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
         """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
 
-        At no time held: more than this and one like it, or `held.MOST_CELLS`.
+        At no time held: more than this and one like it, or two of `held.MOST_CELLS`.
         """
         ordered = self._ordered(names)
         if not ordered:
@@ -134,7 +134,7 @@ class LowOrder:
                 cells, known = cells.take(grouping.labels, axis=axis), False
                 cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
         if speaking(self.rules, ordered):
-            return kept_cells(self.rules, ordered, self.groups, self.ones, cells)
+            return kept_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
         return cells.copy() if known else cells
 
     def cells(self, names: AttributeSet) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,26 @@ from dpscale.residual.groups import Groups, coarsened, expanded
 
 Array = NDArray[np.float64]
 Rules = Sequence[Excludes]
-MOST_CELLS, LEAST = 1 << 22, 1e-6
+MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
+
+
+def closed(rules: Rules) -> tuple[Excludes, ...]:
+    """With what follows by way of another: a country from a town, where it follows from the region."""
+    follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
+    for _ in range(len(follows)):
+        for one, other in product(list(follows.values()), repeat=2):
+            if one.what == other.by and one.by != other.what and (one.by, other.what) not in follows:
+                of = tuple(other.of[cell] for cell in one.of)
+                follows[one.by, other.what] = Follows(one.by, other.what, of)
+    return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 
 def pairs_held(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
-    """The pairs that a rule of two attributes speaks of, in the order of `names`."""
+    """The pairs that a rule of two attributes speaks of, or that follow from a third, in the order of `names`."""
     spoken = {frozenset(rule.names) for rule in rules}
+    for one, other in combinations(following(rules, names), 2):
+        if one.by == other.by:
+            spoken.add(frozenset((one.what, other.what)))
     return [pair for pair in combinations(names, 2) if frozenset(pair) in spoken] if spoken else []
 
 
@@ -40,17 +54,31 @@ def following(rules: Rules, names: Iterable[str]) -> list[Follows]:
     return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
 
 
+def told_alone(rules: Rules, names: AttributeSet) -> bool:
+    """Whether all attributes but one follow from others of the set: that one's 1-way tells everything."""
+    found = following(rules, names)
+    return len(names) > 1 and len(set(names) - {rule.what for rule in found}) <= 1
+
+
 def settled(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
     """Whether an attribute among them follows from another over groups: then a smaller set tells all of it."""
     return any((_met(rule, groups).sum(axis=1) == 1).all() for rule in following(rules, names))
 
 
-def known_pair(rule: Follows, names: AttributeSet, ones: Mapping[str, Array], groups: Mapping[str, Groups]) -> Array:
-    """The table over groups of what decides and what follows: all of it is in the 1-way over cells of the former."""
-    by, what = groups[rule.by], groups[rule.what]
-    cells = by.labels * what.count + what.labels[np.array(rule.of)]
-    table = np.bincount(cells, ones[rule.by], by.count * what.count).reshape(by.count, what.count)
-    return np.ascontiguousarray(table if names == rule.names else table.T)
+def known_pair(
+    rules: Rules, names: AttributeSet, ones: Mapping[str, Array], groups: Mapping[str, Groups]
+) -> Array | None:
+    """The table over groups of two attributes where either, or a third, decides both: its 1-way has all of it."""
+    found = following(rules, ones)
+    for decides in [*names, *(rule.by for rule in found)] if found else []:
+        of = {rule.what: np.array(rule.of) for rule in found if rule.by == decides}
+        of[decides] = np.arange(len(ones[decides]))
+        if set(names) <= of.keys():
+            first, second = (groups[name].labels[of[name]] for name in names)
+            shape = groups[names[0]].count, groups[names[1]].count
+            table = np.bincount(first * shape[1] + second, ones[decides], shape[0] * shape[1])
+            return np.asarray(table.reshape(shape), np.float64)
+    return None
 
 
 def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
@@ -85,27 +113,38 @@ def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) ->
 def kept_cells(
     rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Array], cells: Array
 ) -> Array:
-    """A table over cells without what cannot be: every group of cells, and the whole, has what it had.
+    """A table over cells, in place, without what cannot be: every group of cells has what it had, the whole its sum.
 
     In a group cells share by their 1-ways, but for what follows from another attribute, whose share is all or nothing.
     """
-    inside, total = [groups[name] for name in names], cells.sum()
-    before, kept = coarsened(cells, inside), cells * possible(rules, names, cells.shape)
+    inside = [groups[name] for name in names]
+    before = coarsened(cells, inside).copy()
+    cells *= possible(rules, names, cells.shape)
     for what in {rule.what for rule in following(rules, names)}:
-        kept /= ones[what].reshape([-1 if name == what else 1 for name in names])
-    after = coarsened(kept, inside)
-    kept *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
-    return np.asarray(kept * (total / max(kept.sum(), LEAST)))
+        cells /= ones[what].reshape([-1 if name == what else 1 for name in names])
+    after = coarsened(cells, inside)
+    cells *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
+    cells *= ones[names[0]].sum() / max(cells.sum(), LEAST)
+    return cells
 
 
 def agreed(ones: Mapping[str, Array], variances: Mapping[str, float], rules: Rules) -> dict[str, Array]:
-    """1-ways over cells, > 0 and of equal sums, by the rules; `variances`: of the noise of each one's cells."""
+    """1-ways over cells, > 0 and of equal sums, by the rules (`closed`); `variances`: of the noise of each one's cells.
+
+    First what follows is what all say of it; then what its finest decider says, to which the others are scaled.
+    """
     found = {name: _alone(rules, name, counts) for name, counts in ones.items()}
-    chains = following(rules, ones)
-    for rule in chains:
-        found[rule.by] = _joined(rule, found, variances)
-    for rule in chains:
-        found[rule.what] = np.maximum(_sums(rule, found), LEAST)
+    decided: dict[str, list[Follows]] = {}
+    for rule in sorted(following(rules, ones), key=lambda rule: (-len(rule.of), rule.by)):
+        decided.setdefault(rule.what, []).append(rule)
+    for what, by in decided.items():
+        joint = _joint(found[what], by, found, variances)
+        for rule in by:
+            found[rule.by] = _scaled(rule, found, joint)
+    for what, by in [*decided.items()] * SCALED:
+        found[what] = np.maximum(_sums(by[0], found), LEAST)
+        for rule in by[1:]:
+            found[rule.by] = _scaled(rule, found, found[what])
     return found
 
 
@@ -117,13 +156,23 @@ def _alone(rules: Rules, name: str, counts: Array) -> Array:
     return np.asarray(kept * (counts.sum() / kept.sum()))
 
 
-def _joined(rule: Follows, ones: Mapping[str, Array], variances: Mapping[str, float]) -> Array:
-    """The counts of what decides, scaled to what both say of what follows."""
-    members, sums = np.bincount(rule.of, minlength=len(ones[rule.what])), _sums(rule, ones)
-    mine, theirs = 1 / variances[rule.what], 1 / (np.maximum(members, 1) * variances[rule.by])
-    joint = np.where(members > 0, (ones[rule.what] * mine + sums * theirs) / (mine + theirs), 0.0)
-    ratio = joint * (sums.sum() / joint.sum()) / np.maximum(sums, LEAST)
-    return np.asarray(ones[rule.by] * ratio[np.array(rule.of)])
+def _joint(own: Array, by: Sequence[Follows], ones: Mapping[str, Array], variances: Mapping[str, float]) -> Array:
+    """What follows, as its own counts and those of all that decide it have it, by inverse variance."""
+    weight = np.full(len(own), 1 / variances[by[0].what])
+    joint, some = own * weight, np.ones(len(own), np.bool_)
+    for rule in by:
+        members = np.bincount(rule.of, minlength=len(own))
+        theirs = 1 / (np.maximum(members, 1) * variances[rule.by])
+        joint, weight, some = joint + theirs * _sums(rule, ones), weight + theirs, some & (members > 0)
+    joint = np.where(some, joint / weight, 0.0)
+    return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
+
+
+def _scaled(rule: Follows, ones: Mapping[str, Array], wanted: Array) -> Array:
+    """The counts of what decides, scaled to what is wanted of what follows."""
+    ratio = wanted / np.maximum(_sums(rule, ones), LEAST)
+    scaled = np.maximum(ones[rule.by] * ratio[np.array(rule.of)], LEAST)
+    return np.asarray(scaled * (ones[rule.by].sum() / scaled.sum()))
 
 
 def _sums(rule: Follows, ones: Mapping[str, Array]) -> Array:

@@ -22,7 +22,7 @@ from dpscale.impossible import Excludes, speaking
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder, product_of
-from dpscale.reconstruct.held import following, known_pair, pairs_held
+from dpscale.reconstruct.held import closed, known_pair, pairs_held
 from dpscale.reconstruct.near import REACHES, near
 from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.reconstruct.shrink import NoisyTable, NoisyTables, best_posterior
@@ -55,7 +55,7 @@ def low_order(
     `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`). `chains`: how often pairs are
     taken anew with chains as expectations.
     """
-    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
+    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(closed(rules), ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
     held = _held(model)
     if pairs:
@@ -64,7 +64,7 @@ def low_order(
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
         model = replace(model, tables={**model.tables, **_larger(model, larger)})
-    known = (names for names in held if following(model.rules, names))
+    known = (names for names in held if known_pair(model.rules, names, ones, groups) is not None)
     return replace(model, measured=frozenset([*measured, *known]))
 
 
@@ -74,9 +74,12 @@ def _held(model: LowOrder) -> Tables:
 
 
 def _told(model: LowOrder, names: AttributeSet) -> Array:
-    for rule in following(model.rules, names):
-        return known_pair(rule, names, model.ones, model.groups)
-    return model.kept(names, product_of([model.coarse[name] for name in names], model.total))
+    known = known_pair(model.rules, names, model.ones, model.groups)
+    return (
+        known
+        if known is not None
+        else model.kept(names, product_of([model.coarse[name] for name in names], model.total))
+    )
 
 
 def _pairs(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.impossible import Follows
 from dpscale.reconstruct.fit import proportional_fit
-from dpscale.reconstruct.held import following, known_pair, settled
+from dpscale.reconstruct.held import known_pair, settled
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import Spread, Wanted
@@ -113,19 +113,20 @@ class _Refined:
     def _shares(self, j: int) -> Array:
         """(values of j, cells of i): of all rows, as pairs of groups, 1-ways and what follows have them."""
         names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
-        for rule in following(self.spread.rules, names):
-            return self._known(rule, j)
+        if (known := self._known(j)) is not None:
+            return known
         found = self._over_groups(j)
         if j in self.fine:
             found = found[self.spread.groups[names[1]].labels] * self._inside_of(j)[:, None]
         return np.ascontiguousarray(found)
 
-    def _known(self, rule: Follows, j: int) -> Array:
-        """Where one of i and j follows from the other."""
+    def _known(self, j: int) -> Array | None:
+        """Where i and j follow from one of them or from a third."""
         name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
         cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
-        groups = cells if j in self.fine else {**cells, other: self.spread.groups[other]}
-        return known_pair(rule, (other, name), self.spread.ones, groups) / self.one.sum()
+        groups = {**self.spread.groups, **(cells if j in self.fine else {name: cells[name]})}
+        known = known_pair(self.spread.rules, (other, name), self.spread.ones, groups)
+        return None if known is None else known / self.one.sum()
 
     def _over_groups(self, j: int) -> Array:
         """(groups of j, cells of i)."""
@@ -139,7 +140,7 @@ class _Refined:
 
     def _through(self, rule: Follows, k: int, j: int) -> Array:
         """By what follows from i: of largest entropy given i, k and j by pairs of groups."""
-        both = known_pair(rule, rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
+        both = known_pair([rule], rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
         beside = self._pair(k, j)
         margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), beside)]
         table = proportional_fit(np.multiply.outer(both, beside.sum(axis=0)), margins, THROUGH, LEAST)

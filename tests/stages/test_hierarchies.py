@@ -9,6 +9,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
+from dpscale.errors import DomainError
 from dpscale.impossible import Follows, possible
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import Question
@@ -85,3 +86,36 @@ def test_a_workload_of_nothing_else_is_the_1_ways(people, tmp_path):
     cells = release.marginal(("town", "region"))
     assert not cells[~possible(dp.Domain.from_dict(DOMAIN).rules, ("town", "region"), cells.shape)].any()
     assert cells.sum(axis=1) == pytest.approx(people.town.value_counts(dropna=False).sort_index().to_numpy(), abs=60)
+
+
+def test_sets_of_which_every_pair_follows_cost_nothing_more(people, tmp_path):
+    """A town, its region, and the region's coast: no pair is left to choose, nor a triple."""
+    domain = DOMAIN["attributes"] | {"town": DOMAIN["attributes"]["town"] | {"parent": {"region": GROUPS, "coast": {
+        "sea": TOWNS[:6], "land": TOWNS[6:]}}}}  # fmt: skip
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
+    job = {"data": {"path": str(tmp_path / "people.parquet"), "domain": str(tmp_path / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "p", "ledger": str(tmp_path / "l.sqlite")},
+           "workload": [{"family": "marginal", "attributes": [["town", "region", "coast"]]}],
+           "mechanism": {"name": "aim-grem"}}  # fmt: skip
+    cells = dp.run(job, tmp_path / "run").marginal(("town", "region", "coast"))
+    assert (cells > 0).sum(axis=(1, 2)).tolist() == [1] * 12 + [1]
+
+
+def test_a_rule_may_name_its_range_first(people, tmp_path):
+    """The run keeps the domain as TOML, which writes ranges last."""
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    table = "[[impossible]]\nage = { low = 0, high = 1 }\nmarried = [true]\n"
+    plain = {"attributes": DOMAIN["attributes"]}
+    (tmp_path / "domain.toml").write_text(table + tomli_w.dumps(plain))
+    job = {"data": {"path": str(tmp_path / "people.parquet"), "domain": str(tmp_path / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "p", "ledger": str(tmp_path / "l.sqlite")},
+           "workload": [{"family": "marginal", "attributes": [["age", "married"]]}],
+           "mechanism": {"name": "aim-grem"}}  # fmt: skip
+    cells = dp.run(job, tmp_path / "run").marginal(("age", "married"))
+    assert not cells[:2].any(axis=0).all()
+
+
+def test_rules_that_leave_an_attribute_nothing_are_refused():
+    with pytest.raises(DomainError, match="married"):
+        dp.Domain.from_dict({"attributes": DOMAIN["attributes"], "impossible": [{"married": [True, False]}]})

@@ -21,7 +21,7 @@ from dpscale.plans.believed import Tables
 from dpscale.plans.planned import Believed
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.held import edges, following, settled
+from dpscale.reconstruct.held import edges, settled, told_alone
 from dpscale.reconstruct.one_way import NoisyCounts, total_of
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, by_mass, every_cell
@@ -83,7 +83,7 @@ class MaximumEntropy:
     rules: tuple[Excludes, ...] = ()
 
     def known(self, names: AttributeSet) -> bool:
-        return len(names) == 2 and bool(following(self.rules, names))
+        return told_alone(self.rules, names)
 
     def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return settled(self.rules, names, groups)

@@ -99,7 +99,12 @@ def _order(
     multiplier: str,
     variance: str,
 ) -> ResidualOrder:
-    if not 0 <= rank < len(chosen) or not set(names) <= set(chosen[rank]) or setting.ordered(names) != tuple(names):
+    if (
+        (cells is not None and not names)
+        or not 0 <= rank < len(chosen)
+        or not set(names) <= set(chosen[rank])
+        or setting.ordered(names) != tuple(names)
+    ):
         raise ValueError("an order outside what was chosen")
     by_cell = cells is not None
     inside = tuple((groups if cells is None else cells)[name] for name in names)

@@ -180,7 +180,7 @@ class Batched:
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         """A ninth of the pairs (1 / `rounds`) at even steps, up to WIDEST times as many at cheap ones."""
         wider = 1 + (WIDEST - 1) * (1 - min(share, Fraction(1))) / (1 - CHEAPEST)
-        return math.ceil(_pairs(candidates) * wider / self.rounds)
+        return max(1, math.ceil(_pairs(candidates) * wider / self.rounds))
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """∝ n^⅔, in 4,096ths of a cell's."""
