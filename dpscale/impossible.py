@@ -218,7 +218,7 @@ def _grouped(parent: Attribute, child: Attribute) -> Follows:
 
 def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
     """DomainError where an attribute is left no value."""
-    for name in {rule.names[0] for rule in rules if len(rule.names) == 1}:
+    for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
         if not possible(rules, (name,), (sizes[name],)).any():
             raise DomainError("impossible", f"all values of {name}", "rules that leave every attribute one",
                               "take some values out")  # fmt: skip
