@@ -52,6 +52,7 @@ class StrategyCounts(NoisyCounts):
         return self.unit * float(np.trace(own)) / (groups.count - 1)
 
     def noise(self, random: np.random.Generator) -> Array:
+        """Post-processing, as of `NoisyCounts`."""
         return least_squares(self.strategy, random.normal(0, self.unit**0.5, self.strategy.rows))
 
     def told(self) -> tuple[Array, Array, float]:

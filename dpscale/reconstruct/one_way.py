@@ -38,7 +38,7 @@ class NoisyCounts:
         return replace(self, values=values)
 
     def noise(self, random: np.random.Generator) -> Array:
-        """Such noise drawn anew."""
+        """Such noise drawn anew, for `simulated` alone: no release's noise comes from here."""
         return random.normal(0, self.variance**0.5, self.values.shape)
 
     def told(self) -> tuple[Array | None, Array, float]:
