@@ -2,7 +2,8 @@
 
 Estimates are rounded to 1/SCALE first (they are released, so that is free); then a candidate's distance from what is
 believed of it is a whole number of 1/SCALE, computed in integers from exact counts: no floating-point error touches the
-sensitivity. True scores are private: only an `Urn` meets them.
+sensitivity. A candidate of no attributes is nothing: its score is 0 whatever the table. True scores are private: only
+an `Urn` meets them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Scores:
 
     def missing(self, candidates: Iterable[AttributeSet]) -> list[AttributeSet]:
         """The candidates whose distance has to be measured out."""
-        return [names for names in candidates if names not in self._known]
+        return [names for names in candidates if names and names not in self._known]
 
     def learn(self, distances: Distances) -> None:
         self._known.update(distances.found)
@@ -36,9 +37,10 @@ class Scores:
             self._known.pop(names, None)
 
     def of(self, selection: Selection) -> list[int]:
-        """The score of every candidate, in their order: weight · (distance − offset)."""
+        """The score of every candidate, in their order: weight · (distance − offset), 0 of nothing."""
         known, weights = self._known, selection.weights
-        return [weights[names] * (known[names] - selection.offset(names)) for names in selection.candidates]
+        return [weights[names] * (known[names] - selection.offset(names)) if names else 0
+                for names in selection.candidates]  # fmt: skip
 
     def __repr__(self) -> str:
         return "Scores(hidden)"
@@ -46,7 +48,7 @@ class Scores:
 
 def sensitivity(selection: Selection, rows_per_unit: int) -> int:
     """How far one unit moves any score: a record moves a distance by SCALE at most."""
-    return SCALE * rows_per_unit * max(selection.weights[names] for names in selection.candidates)
+    return SCALE * rows_per_unit * max(selection.weights[names] for names in selection.candidates if names)
 
 
 def draw_chosen(
@@ -55,7 +57,8 @@ def draw_chosen(
     rows_per_unit: int,
     stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
-    """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen."""
+    """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen, as
+    nothing always may."""
     if not selection.count:
         return ()
     urn = Urn(scores, scale_for(selection.beta, sensitivity(selection, rows_per_unit)))
@@ -64,6 +67,7 @@ def draw_chosen(
         if chosen:
             urn.take(selection.lost(chosen))
         place = urn.draw(stream_of(selection.label(rank)))
-        urn.take([place])
         chosen.append(selection.candidates[place])
+        if chosen[-1]:
+            urn.take([place])
     return tuple(chosen)

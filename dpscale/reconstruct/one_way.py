@@ -15,6 +15,7 @@ from dpscale.residual.groups import Groups, coarsened, expanded
 
 Array = NDArray[np.float64]
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3
+FEW = 4  # group sums that do not tell whether shrunk cells fit them
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +88,15 @@ def with_groups(
     """The counts over cells, rescaled within each group to what all measurements say of the group.
 
     `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none). The sum of a
-    group is taken as it was measured; that of a group of one cell is shrunk as cells are.
+    group is taken as it was measured, or `drawn` towards what its shrunk cells come to; that of a group of one cell is
+    shrunk as cells are.
     """
     raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
     other = precision / (1 - 1 / groups.count)
     said = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
     variance, alone = 1 / (counted + other), groups.widths == 1
+    if (~alone).sum() > FEW:
+        said[~alone] = drawn(said[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
     if alone.any():
         cells = noisy.values + expanded((said - raw) / groups.widths, [groups])
         finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
@@ -101,3 +105,10 @@ def with_groups(
     said = np.maximum(said, np.where(alone, LEAST_CELL, LEAST_GROUP))
     ratio = said * (total / said.sum()) / coarsened(counts, [groups])
     return np.asarray(counts * expanded(ratio, [groups]))
+
+
+def drawn(sums: Array, target: Array, variance: Array) -> Array:
+    """Noisy sums, (n,), towards a target as far as noise alone explains their distance: the positive-part estimator of
+    James and Stein, each sum in units of its noise."""
+    distance = float(((sums - target) ** 2 / variance).sum())
+    return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))

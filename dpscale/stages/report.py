@@ -86,7 +86,7 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["round"], {"round": row["round"], "cost": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
         )
         line["cost"] += row["privacy_cost"]
-        line["chosen"].append(", ".join(row["attributes"]))
+        line["chosen"].append(", ".join(row["attributes"]) or "nothing")
         line["moved"] += row["moved"]
         line["noise"] += row["expected_noise"]
     return [lines[number] for number in sorted(lines)]

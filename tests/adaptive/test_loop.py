@@ -11,7 +11,6 @@ from dpscale.adaptive import Scores, draw_chosen, packed
 from dpscale.adaptive.selection import sensitivity
 from dpscale.adaptive.shard import Held, distance
 from dpscale.errors import PlanError
-from dpscale.mechanisms.aim import schedule
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
@@ -56,10 +55,10 @@ def after_ones(asked, seed=1):
 
 
 def scores_of(state, counts_of):
-    selection = next_selection(state)
-    marginals = [ExactMarginal(names, counts_of(names)) for names in selection.candidates]
-    shard, scores = packed(marginals, selection.candidates, state.groups, state.rows), Scores()
-    scores.learn(shard.distances(state.believed(selection.candidates), selection.candidates))
+    selection, scores = next_selection(state), Scores()
+    sets = scores.missing(selection.candidates)
+    shard = packed([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
+    scores.learn(shard.distances(state.believed(sets), sets))
     return scores.of(selection)
 
 
@@ -85,7 +84,8 @@ def check_budget(sets, beta, published, rows, seed):
     assert beta * (1 - Fraction(1, 10**5)) < spent <= beta
     if state.setting.candidates:
         assert state.left == 0
-        planned = len(asked.names) * asked.one_way_cost + sum(note.step * len(note.chosen) for note in state.rounds)
+        rounds = sum(note.step if names else note.choosing for note in state.rounds for names in note.chosen)
+        planned = len(asked.names) * asked.one_way_cost + rounds
         assert planned == beta
 
 
@@ -120,7 +120,7 @@ def test_one_record_moves_a_score_by_the_sensitivity_at_most(options):
         there = scores_of(state, counter(np.delete(table, row, axis=0)))
         moved = max(abs(one - other) for one, other in zip(here, there, strict=True))
         assert moved <= sensitivity(selection, 1)
-    largest = max(selection.weights[names] for names in selection.candidates)
+    largest = max(selection.weights[names] for names in state.offered)
     assert sensitivity(selection, 1) == selection.sensitivity == SCALE * largest
     assert sensitivity(selection, 3) == 3 * SCALE * largest
 
@@ -194,7 +194,8 @@ def test_a_round_draws_distinct_candidates():
     selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
         chosen = draw_chosen(selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
-        assert len(set(chosen)) == selection.count == 5
+        sets = [names for names in chosen if names]
+        assert len(set(sets)) == len(sets) <= selection.count == len(chosen) == 5
 
 
 def test_a_sparse_table_has_the_distance_of_the_dense_one():
@@ -325,7 +326,8 @@ def test_what_is_mostly_noise_is_not_offered():
         share = min(1, max(0.25, round(16 * pairs / 0.025) / 16))
         most = 0.15 * (1 + (1 - share) / 0.75)
         wanted = [names for names in asked.candidates if len(names) == 2 or noise[names] <= most]
-        assert list(state.offered) == list(next_selection(state).candidates) == wanted
+        assert list(state.offered) == wanted
+        assert list(next_selection(state).candidates) == [*wanted, *[()] * len(wanted)]
         assert state.step == asked.first_step * Fraction(share if len(wanted) > 10 else 1)
     assert len(state.offered) == 20  # the largest budget: all triples
 
@@ -376,11 +378,12 @@ def test_after_vain_rounds_what_is_left_goes_back_to_the_1_ways():
         Decision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, asked)
 
 
-def test_with_little_noise_in_the_1_ways_vain_rounds_are_followed_by_dearer_ones():
-    state, taken = vain_run(setting(beta=Fraction(10)))
-    assert not any(one.of_ones for one in taken[1:])
-    steps = [note.step for note in state.rounds]
-    assert steps[1] == 2 * steps[0]
+def test_vain_rounds_are_followed_by_dearer_ones():
+    """And not by the 1-ways, where these have little noise, unless all was in vain."""
+    step, moved, noise = Fraction(1, 7), [0.0, 0.0, 0.0, 9.0], [1.0] * 4
+    assert Batched().annealed(step, moved, noise) == 2 * step == 2 * Batched().annealed(step, noise, noise)
+    assert Batched().again(moved, noise, 0.01) == 0 < Batched().again(moved, noise, 0.1)
+    assert Batched().again([0.0] * 4, noise, 0.01) == Fraction(4, 6)
 
 
 def test_the_last_round_takes_what_is_left_and_no_pair_is_forgone():
@@ -409,6 +412,6 @@ def test_where_there_is_nothing_to_find_the_1_ways_are_measured_again(monkeypatc
     table = np.stack([rng.integers(size, size=rows) for size in SIZES.values()], axis=1)
     counts, beta = counter(table), Fraction(1, 4000)
     ours = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
-    monkeypatch.setattr(schedule, "NOISY_ONES", np.inf)
+    monkeypatch.setattr(Batched, "again", lambda *of_all: Fraction(0))
     pairs = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
     assert ours < 0.97 * pairs

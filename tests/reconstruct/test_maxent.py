@@ -16,7 +16,7 @@ from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.fit import proportional_fit
 from dpscale.reconstruct.from_estimates import _residual, from_estimates
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
-from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of, with_groups
+from dpscale.reconstruct.one_way import NoisyCounts, drawn, non_negative_counts, total_of, with_groups
 from dpscale.reconstruct.pair_loops import middles
 from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.residual import center
@@ -329,3 +329,18 @@ def test_counts_of_many_codes_are_shrunk_by_the_law_of_a_part_of_them(monkeypatc
     of_part = np.abs(shrink.shrunk_counts(noisy, 5.0) - true).sum()
     assert of_all < 0.75 * np.abs(noisy - true).sum()
     assert of_part < 1.02 * of_all
+
+
+def test_group_sums_are_drawn_towards_what_their_cells_come_to_as_far_as_noise_tells_them_apart():
+    """James and Stein: nearer than the sums themselves whatever the target, and far nearer where it is right."""
+    rng, variance, true = np.random.default_rng(0), np.linspace(1, 9, 12), np.linspace(40, 90, 12)
+    noisy = true + rng.normal(size=(4000, 12)) * np.sqrt(variance)
+
+    def missed(target):
+        found = [drawn(one, target, variance) for one in noisy]
+        return np.mean([((one - true) ** 2 / variance).sum() for one in found])
+
+    assert missed(true) < 0.25 * 12  # without the positive part 2 of 12 would be left
+    assert missed(true + 3) < 12
+    assert 11.8 < missed(true + 1000) < 12.2
+    np.testing.assert_array_equal(drawn(true + 0.01, true, variance), true)

@@ -163,13 +163,14 @@ def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
     again = [one["round"] for one in rounds if one["beta"] == "0"]
     assert again
     assert all(len(names) == 1 for one in rounds if one["round"] in again for names in one["chosen"])
-    spent_by = sum(len(one["chosen"]) * (Fraction(one["beta"]) + Fraction(one["step"])) for one in rounds)
+    spent_by = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
+                   for one in rounds for names in one["chosen"])  # fmt: skip
     assert spent_by + planned.first().spent == Fraction(1, 128)
     manifest = Run(whole.path).manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
     state = run(planned, exact, seeded_secret(5), head)
     assert whole.marginal(("a", "b")).tobytes() == state.marginal(("a", "b")).tobytes()
-    before = sum(len(one["chosen"]) for one in rounds if one["round"] < again[0])
+    before = sum(bool(names) for one in rounds if one["round"] < again[0] for names in one["chosen"])
     (tmp_path / "ledger.sqlite").unlink()
     job = write(tmp_path, "again.toml", **changes, engine=SEEDED | {"memory": "40kB"})
     with monkeypatch.context() as patch:

@@ -162,7 +162,8 @@ class Chosen:
         """A row for every measurement after the 1-ways: β of it with its selection, how far it moved the estimate (L1,
         records), and how far its noise alone would have."""
         return [
-            {"round": number, "rank": rank, "attributes": list(names), "privacy_cost": float(note.step),
+            {"round": number, "rank": rank, "attributes": list(names),
+             "privacy_cost": float(note.step if names else note.choosing),
              "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
             for number, note in enumerate(state.rounds, start=1)
             for rank, names in enumerate(note.chosen)

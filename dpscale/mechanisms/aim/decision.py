@@ -21,9 +21,10 @@ from dpscale.residual.groups import Groups, every_cell
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Round 0 measures the 1-ways; each round after it the residuals of what it chose, or, choosing nothing, 1-ways.
+    """Round 0 measures the 1-ways; each round after it the residuals of what it chose, or, without choosing, 1-ways.
 
-    `beta`: squared μ of one selection; `step`: of one chosen set's measurements; `groups`: of every attribute.
+    A choice of nothing, (), costs its selection alone. `beta`: squared μ of one selection; `step`: of one chosen set's
+    measurements; `groups`: of every attribute.
     """
 
     round: int
@@ -36,7 +37,12 @@ class Decision:
     @property
     def spent(self) -> Fraction:
         """Squared μ of the whole round."""
-        return len(self.chosen) * (self.beta + self.step)
+        return self.choosing + len(self.measured) * self.step
+
+    @property
+    def measured(self) -> tuple[AttributeSet, ...]:
+        """What was chosen, without choices of nothing."""
+        return tuple(names for names in self.chosen if names)
 
     @property
     def of_ones(self) -> bool:
@@ -102,6 +108,7 @@ def _order(
     if (
         (cells is not None and not names)
         or not 0 <= rank < len(chosen)
+        or not chosen[rank]
         or not set(names) <= set(chosen[rank])
         or setting.ordered(names) != tuple(names)
     ):
@@ -116,12 +123,12 @@ def _order(
 
 def _check(decision: Decision, setting: Setting) -> None:
     known = {(name,) for name in setting.names} if decision.of_ones else set(setting.candidates)
-    if len(set(decision.chosen)) != len(decision.chosen) or not set(decision.chosen) <= known:
+    if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
     if (
         decision.beta < 0
         or decision.step <= 0
-        or sum(order.draw.cost for order in decision.orders) > len(decision.chosen) * decision.step
+        or sum(order.draw.cost for order in decision.orders) > len(decision.measured) * decision.step
     ):
         raise ValueError("orders that cost more than their round")
     if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):

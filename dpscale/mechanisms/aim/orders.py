@@ -30,8 +30,8 @@ from dpscale.residual.groups import Groups
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
-VERSION = "aim-grem/4"  # in every record, so another version would draw other noise
-BY_STRATEGY = "aim-grem/5"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
+VERSION = "aim-grem/6"  # in every record, so another version would draw other noise
+BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,17 @@
 
 `Published` is that of AIM+GReM's paper (algorithm 7); `Batched` is our own: pairs in batches, so that about nine rounds
 would take every pair once, at a budget that would be even if all pairs were measured. What is measured together shares
-its budget by cells: n cells with noise σ miss n σ in L1, and Σ n σ is least at a given Σ 1/σ² where 1/σ² ∝ n^⅔. Three
+its budget by cells: n cells with noise σ miss n σ in L1, and Σ n σ is least at a given Σ 1/σ² where 1/σ² ∝ n^⅔. Four
 rules, all of released numbers, say when to leave that path:
 
 - *Larger sets.* The less noise a pair has, √(2/π) σ · groups over the records, the more can be known of larger sets: a
   step is cheaper then, down to a quarter, and a round takes more of them, up to three times as many. One is offered if
   its own noise would be no more than 15 % of the records, or, where pairs are that well known, up to 30 %.
+- *Nothing.* As long as all that was measured was in vain, a choice may also be of nothing.
 - *Vain rounds.* Where most of a round moved the estimates by less than their noise, the next step is twice as much.
 - *Back to the 1-ways.* And where the 1-ways are noisy themselves, of what is left a part goes to them, the larger the
-  more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less.
+  more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less;
+  whatever their noise, where all was.
 """
 
 from __future__ import annotations
@@ -64,6 +66,9 @@ class RoundSchedule(Protocol):
     def offers(self, noise: float, share: Fraction) -> bool:
         """Whether a larger set may be chosen whose measurement would bring so much noise; `share`: of `cheaper`."""
 
+    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+        """Whether a choice may be of nothing, after all that was measured so far."""
+
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         """The share of what is left that goes back to the 1-ways after a round; `ones`: their noise, as of `offers`."""
 
@@ -90,6 +95,9 @@ class Plainly:
 
     def offers(self, noise: float, share: Fraction) -> bool:
         return True
+
+    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+        return False
 
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         return Fraction(0)
@@ -172,10 +180,15 @@ class Batched:
         """From OFFERED at even steps to twice that at the cheapest, where pairs are so well known."""
         return noise <= OFFERED * float(1 + (1 - share) / (1 - CHEAPEST))
 
+    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+        moved = list(moved)
+        return vain(moved, noise, self.patience) == len(moved)
+
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         moved = list(moved)
         in_vain = vain(moved, noise, self.patience)
-        return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * (ones > NOISY_ONES)
+        wanted = ones > NOISY_ONES or in_vain == len(moved)
+        return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * wanted
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         """A ninth of the pairs (1 / `rounds`) at even steps, up to WIDEST times as many at cheap ones."""

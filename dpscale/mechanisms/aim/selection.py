@@ -1,5 +1,7 @@
 """A round's selection: score_γ = w_γ (‖μ_γ − μ̂_γ‖₁ − penalty_γ), in whole numbers of 1/SCALE.
 
+A candidate of no attributes is *nothing*, at score 0: that of a set which is no farther off than its noise would be.
+
 The penalty is the noise that a measurement would bring, of public numbers only; the distance is a whole number that one
 record moves by at most SCALE (`adaptive.shard`), so the sensitivity of a score is SCALE · w_γ, exactly.
 """
@@ -43,7 +45,7 @@ class Selection:
     @cached_property
     def sensitivity(self) -> int:
         """How far one unit moves any score."""
-        return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates)
+        return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates if names)
 
     def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
         """None but those chosen."""

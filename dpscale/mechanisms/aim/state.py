@@ -33,8 +33,8 @@ Array = NDArray[np.float64]
 class Round:
     """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
 
-    `step`: β of one measurement with its selection; `moved`, `expected_noise`: of each chosen set, L1 over groups;
-    `of_ones`: whether it went back to the 1-ways.
+    `step`: β of one measurement with its selection, `choosing` of the selection alone; `moved`, `expected_noise`: of
+    each chosen set, L1 over groups, 0 of nothing; `of_ones`: whether it went back to the 1-ways.
     """
 
     chosen: tuple[AttributeSet, ...]
@@ -42,6 +42,7 @@ class Round:
     moved: tuple[float, ...]
     expected_noise: tuple[float, ...]
     of_ones: bool = False
+    choosing: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +106,11 @@ def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fract
     return [share * len(cells) * mean for share in setting.schedule.shares(cells)]
 
 
-def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> list[Fraction]:
-    """The same of sets over groups."""
-    return _costs(state.setting, [math.prod(state.groups[name].count for name in names) for names in chosen], mean)
+def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> dict[AttributeSet, Fraction]:
+    """The same of sets over groups; nothing costs nothing."""
+    sets = [names for names in chosen if names]
+    cells = [math.prod(state.groups[name].count for name in names) for names in sets]
+    return dict(zip(sets, _costs(state.setting, cells, mean), strict=True))
 
 
 def begun(
@@ -148,22 +151,47 @@ def next_selection(state: State) -> Selection | None:
     if state.done:
         return None
     setting, schedule, back = state.setting, state.setting.schedule, _back(state)
-    candidates: tuple[AttributeSet, ...] = () if back else state.offered
     count, step = (0, state.left * back / len(setting.names)) if back else _afforded(state)
+    candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
     return Selection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
                      schedule.penalty, setting.rows_per_unit)  # fmt: skip
 
 
-def _back(state: State) -> Fraction:
-    """The share of what is left that goes back to the 1-ways, after a round of others that was in vain."""
+def _choices(state: State) -> tuple[AttributeSet, ...]:
+    """What is offered; in doubt nothing as well, as often as there are sets, so that their number does not outvote it:
+    unless one measurement has to take all that is left."""
+    nothing = _doubtful(state) and not _single(state)
+    return (*state.offered, *[()] * len(state.offered)) if nothing else state.offered
+
+
+def _doubtful(state: State) -> bool:
+    return state.setting.schedule.doubtful(*_effects(state))
+
+
+def _single(state: State) -> bool:
+    """Whether no more than one measurement is affordable."""
+    return state.left < 2 * state.step
+
+
+def _effects(state: State) -> tuple[list[float], list[float]]:
+    """How far all measurements but those of 1-ways moved the estimates, and their noise."""
     others = [note for note in state.rounds if not note.of_ones]
-    if not others or state.rounds[-1].of_ones:
+    return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
+
+
+def _back(state: State) -> Fraction:
+    """The share of what is left that goes back to the 1-ways: all for which one measurement could be had, where nothing
+    was found; else some after a round of others that was in vain."""
+    if all(note.of_ones for note in state.rounds):
+        return Fraction(0)
+    if _single(state) and _doubtful(state):
+        return Fraction(1)
+    if state.rounds[-1].of_ones:
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
-    moved, expected = ([one for note in others for one in getattr(note, kind)] for kind in ("moved", "expected_noise"))
-    return state.setting.schedule.again(moved, expected, _mean(noise))
+    return state.setting.schedule.again(*_effects(state), _mean(noise))
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
@@ -183,7 +211,10 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
     had = setting.beliefs.precisions(state.counts, state.groups, state.residuals)
     orders: list[ResidualOrder] = []
     costs = _costs_of(state, chosen, selection.step)
-    for rank, (names, beta) in enumerate(zip(chosen, costs, strict=True)):
+    for rank, names in enumerate(chosen):
+        if not names:
+            continue
+        beta = costs[names]
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
         added = residual_orders(names, groups, had, beta, setting.rows_per_unit, where)
         orders += added
@@ -209,16 +240,24 @@ def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State
 def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
     """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
     after = replace(absorbed(state, decision, values), earlier=state.belief)
+    if not decision.measured:
+        vars(after)["belief"] = state.belief
     costs = _costs_of(state, decision.chosen, decision.step)
-    before = [state.belief.table(names) for names in decision.chosen]
-    pairs = zip(before, decision.chosen, strict=True)
-    moved = tuple(float(np.abs(after.belief.table(names) - old).sum()) for old, names in pairs)
-    noise = tuple(NOISE_L1 * deviation(beta, state.setting.rows_per_unit) * old.size
-                  for beta, old in zip(costs, before, strict=True))  # fmt: skip
-    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.of_ones)
+    effects = [_effect(state, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
+    moved, noise = zip(*effects, strict=True)
+    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.of_ones, decision.beta)
     if decision.of_ones:
         return _noted(after, note, state.step)
     return _noted(after, note, state.setting.schedule.annealed(note.step, moved, noise))
+
+
+def _effect(
+    before: State, after: State, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
+) -> tuple[float, float]:
+    """How far a measurement moved an estimate, and its noise: both L1 over groups."""
+    old = before.belief.table(names)
+    noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
+    return float(np.abs(after.belief.table(names) - old).sum()), noise
 
 
 def _noted(state: State, note: Round, step: Fraction) -> State:
