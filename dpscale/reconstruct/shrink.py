@@ -2,7 +2,8 @@
 
 A table's cell has y = reference · g + N(0, s²), where the reference is what coarser knowledge expects (for a pair, the
 product of its 1-ways) and g ≥ 0 says how far the cell departs from it. The law of g is a mixture of narrow Gaussians on
-a fixed grid; its weights are learnt from the noisy table itself by EM, which sees how many cells depart and how far.
+a fixed grid, some about g = 1 and g = 0 narrower than the rest, for cells that are just what is expected and for those
+that cannot be; its weights are learnt from the noisy table itself by EM, which sees how many cells depart and how far.
 The posterior of x = reference · g then keeps what stands above the noise and forgets the rest: what thresholds and
 simplex projections do crudely. Its mean misses least in squares, its median in L1, and (E √x)², between the two, in
 Hellinger's distance: that is taken of tables. 1-ways are means, with a grid of counts, or their neighbours, for a
@@ -20,9 +21,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-RATIOS = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
-WIDTHS = np.maximum(np.gradient(RATIOS) / 2, 0.01)
-WIDTHS[0], WIDTHS[10], WIDTHS[11], WIDTHS[12] = 0.01, 0.03, 0.05, 0.05
+GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
+GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
+GRID_WIDTHS[[0, 10, 11, 12]] = 0.01, 0.03, 0.05, 0.05
+EXACT = np.array([[1.0, 0.02], [1.0, 0.006], [1.0, 0.002], [0.0, 0.002]])  # ratios and widths
+RATIOS, WIDTHS = np.append(GRID, EXACT[:, 0]), np.append(GRID_WIDTHS, EXACT[:, 1])
 START = np.exp(-0.7 * np.abs(np.log(np.maximum(RATIOS, 0.01))))
 START /= START.sum()
 POOLED_ROUNDS, OWN_ROUNDS, COUNT_ROUNDS = 12, 12, 30

@@ -71,7 +71,8 @@ def weight_plot(profiles: Mapping[str, Any]) -> str:
 
 
 def trace_plot(trace: list[dict[str, Any]]) -> str:
-    """How far each measurement moved the estimates, beside what its noise alone would do, by round; "" for no trace."""
+    """How far each measurement moved the estimates, beside what its noise alone would do, by round; "" without any."""
+    trace = [row for row in trace if row["attributes"]]
     if not trace:
         return ""
     figure, axes = new_figure()
