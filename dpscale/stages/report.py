@@ -86,10 +86,18 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["round"], {"round": row["round"], "cost": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
         )
         line["cost"] += row["privacy_cost"]
-        line["chosen"].append(", ".join(row["attributes"]) or "nothing")
+        line["chosen"].append(", ".join(row["attributes"]))
         line["moved"] += row["moved"]
         line["noise"] += row["expected_noise"]
-    return [lines[number] for number in sorted(lines)]
+    return [lines[number] | {"sets": _named(lines[number]["chosen"])} for number in sorted(lines)]
+
+
+def _named(chosen: list[str], most: int = 4) -> str:
+    """The first sets that a round chose, and how often it chose nothing."""
+    sets = [names for names in chosen if names]
+    first = [*sets[:most], *["…"] * (len(sets) > most)]
+    nothing = len(chosen) - len(sets)
+    return "; ".join([*first, *([f"nothing, {nothing} times"] if nothing else [])])
 
 
 def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
