@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.fitting_loops import fit_pair
 from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.reconstruct.pairwise.pairs import Wanted
+from dpscale.reconstruct.pairwise.pairs import STEP, Wanted
 from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
@@ -41,14 +41,29 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES) -> Learnt:
     rows = independent_rows(layout, wanted.ones, count, chance)
     targets = wanted.shares * count
     sweeper = Sweeper(layout, wanted.ones, rows, targets, np.zeros(layout.cells), wanted.known, chance)
-    measured, seen = layout.within(wanted.known), np.zeros(layout.cells)
+    measured, seen = layout.within(wanted.known), np.zeros((2, layout.cells))
     for number, beta in enumerate(BETAS):
         sweeper.sweep(beta)
         sweeper.theta += np.where(measured, KAPPA * beta * (targets - sweeper.counts) / sweeper.scale, 0)
-        if number >= len(BETAS) - KEPT:
-            seen += sweeper.counts / (KEPT * count)
-    shares = np.where(measured, wanted.shares, (1 - TOLD_BEFORE) * seen + TOLD_BEFORE * wanted.shares)
+        if (left := len(BETAS) - number) <= KEPT:
+            seen[int(2 * left <= KEPT)] += sweeper.counts / (KEPT // 2 * count)
+    shares = np.where(
+        measured, wanted.shares, (1 - TOLD_BEFORE) * _believed(wanted, *seen) + TOLD_BEFORE * wanted.shares
+    )
     return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
+
+
+def _believed(wanted: Wanted, one: Array, other: Array) -> Array:
+    """The mean of two halves of the sweeps, its departure from independence believed as far as either bears the other
+    out: Σ (s − p)(t − p)/p has no chance in it, Σ (m − p)²/p of the mean m has."""
+    layout, mean = wanted.layout, (one + other) / 2
+    for i, j in layout.pairs:
+        alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
+        halves, own = [layout.of(half, i, j) - alone for half in (one, other)], layout.of(mean, i, j)
+        weight = 1 / np.maximum(alone, LEAST)
+        borne = float((weight * halves[0] * halves[1]).sum()) / max(float((weight * (own - alone) ** 2).sum()), LEAST)
+        own[:] = alone + round(min(max(borne, 0.0), 1.0) / STEP) * STEP * (own - alone)
+    return mean
 
 
 def effort(wanted: Wanted, count: int = PROTOTYPES) -> int:

@@ -7,12 +7,13 @@ the mean m has, and their ratio α is how much of the departure to believe: p + 
 (one value all but determines another) count as chance, since the halves do not share them.
 
 Whether records depart as the model does, measured sets of three say: theirs from p, on the model's, is a slope w. Those
-were measured because they depart, so of the others 2w − 1 is taken, between nothing and all; all where fewer than three
-were measured. benchmarks/adaptive.py has it in its figures.
+were measured because they depart, so of the others 2(w − s) − 1 is taken, between nothing and all, s the error of the
+slope as its sets have it; all where fewer than three were measured. benchmarks/adaptive.py has it in its figures.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -119,9 +120,12 @@ def _fitted(shares: Array, expected: Array, margins: Sequence[Margin]) -> Array:
 
 
 def _followed(told: Sequence[tuple[Departure, Array]]) -> float:
-    """2w − 1, w the slope of what was measured on what the model says, both beside the pairs."""
+    """2(w − s) − 1, w the slope of what was measured on what the model says, both beside the pairs, s its error."""
     if len(told) < FEW:
         return 1.0
-    along = sum(float(((table - one.expected) * one.by).sum()) for one, table in told)
-    slope = along / max(sum(float((one.by**2).sum()) for one, _ in told), LEAST)
-    return min(max(2 * slope - 1, 0.0), 1.0)
+    along = np.array([((table - one.expected) * one.by).sum() for one, table in told])
+    squares = np.array([(one.by**2).sum() for one, _ in told])
+    whole = max(float(squares.sum()), LEAST)
+    slope = float(along.sum()) / whole
+    error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
+    return min(max(2 * (slope - error) - 1, 0.0), 1.0)

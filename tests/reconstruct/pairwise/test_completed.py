@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.pairwise import learn as learning
 from dpscale.reconstruct.pairwise.learn import completed, effort, learn
 from dpscale.reconstruct.pairwise.pairs import Spread, wanted
 from dpscale.reconstruct.pairwise.stored import read_learnt, write_learnt
-from tests.reconstruct.pairwise.small import MEMORY, model
+from tests.reconstruct.pairwise.small import MEMORY, SIZES, model
 
 
 def two_ways() -> np.ndarray:
@@ -43,6 +44,22 @@ def test_a_pair_is_nearer_to_the_truth_than_independence_and_than_any_chain(tabl
     assert off < 0.6 * np.abs(np.outer(full.ones["a"], full.ones["d"]) / full.total - truth).sum()
     assert all(done.tables[names] is partial.tables[names] for names in partial.tables)
     assert done.tables["a", "d"].sum(axis=1) == pytest.approx(full.ones["a"], rel=1e-4)
+
+
+def test_chance_of_the_rows_is_no_dependence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing depends on anything: a pair that was not measured is nearly the product, and not what rows show."""
+    rng = np.random.default_rng(2)
+    law = np.einsum("a,b,c,d->abcd", *(rng.dirichlet(np.full(size, 2.0)) for size in SIZES.values()))
+    full = model(law, measured=[("a", "b")])
+    bare = LowOrder(full.ones, full.groups, {("a", "b"): full.tables["a", "b"]}, full.total, full.measured)
+
+    def departing() -> float:
+        done = completed(bare, learn(wanted(bare, MEMORY), "release", 1000))
+        return sum(np.abs(done.tables[names] - full.tables[names]).sum() for names in full.tables)
+
+    ours = departing()
+    monkeypatch.setattr(learning, "_believed", lambda wanted, one, other: (one + other) / 2)
+    assert ours < 0.5 * departing()
 
 
 def test_what_was_learnt_comes_back_from_its_file(tables: tuple[LowOrder, LowOrder], tmp_path) -> None:

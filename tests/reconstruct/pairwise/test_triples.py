@@ -12,7 +12,7 @@ from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.pairwise import triples
 from dpscale.reconstruct.pairwise.learn import Learnt, learn
 from dpscale.reconstruct.pairwise.pairs import wanted
-from dpscale.reconstruct.pairwise.triples import lacking, with_triples
+from dpscale.reconstruct.pairwise.triples import Departure, lacking, with_triples
 from tests.reconstruct.pairwise.small import MEMORY, SIZES, model
 
 NAMES = tuple(SIZES)
@@ -69,6 +69,21 @@ def test_measured_sets_that_depart_otherwise_call_it_off():
             assert THREES[3] not in done.tables
         plain = np.abs(known.marginal(THREES[3]) - truth(law, THREES[3], full.total)).sum()
         assert np.abs(done.marginal(THREES[3]) - truth(law, THREES[3], full.total)).sum() < 1.05 * plain
+
+
+def told(slopes: list[float], sizes: list[float]) -> list[tuple[Departure, np.ndarray]]:
+    """Measured sets whose departure is that of the model times a slope."""
+    by = [size * np.array([1.0, -1.0]) for size in sizes]
+    return [(Departure(np.zeros(2), one), slope * one) for slope, one in zip(slopes, by, strict=True)]
+
+
+def test_sets_that_agree_are_followed_and_one_that_outweighs_the_others_is_not():
+    assert triples._followed(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
+    assert triples._followed(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
+    assert triples._followed(told([0.4] * 5, [1.0] * 5)) == 0.0
+    assert triples._followed(told([9.0], [1.0])) == 1.0
+    two = np.array([0.8, 1.2] * 10)  # slope 1; its error Σ (0.2 · 2)² over 20 sets, under 40
+    assert triples._followed(told(list(two), [1.0] * 20)) == pytest.approx(2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1)
 
 
 def test_chance_of_the_rows_is_no_departure():
