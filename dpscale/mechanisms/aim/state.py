@@ -27,6 +27,7 @@ from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import Groups, every_cell
 
 Array = NDArray[np.float64]
+SURE = Fraction(3, 4)
 
 
 @dataclass(frozen=True)
@@ -181,17 +182,16 @@ def _effects(state: State) -> tuple[list[float], list[float]]:
 
 
 def _back(state: State) -> Fraction:
-    """The share of what is left that goes back to the 1-ways: all for which one measurement could be had, where nothing
-    was found; else some after a round of others that was in vain."""
+    """The share of what is left that goes back to the 1-ways, after a round of others that was in vain; or all of it,
+    if surely nothing is to be had and one measurement would take it."""
     if all(note.of_ones for note in state.rounds):
-        return Fraction(0)
-    if _single(state) and _doubtful(state):
-        return Fraction(1)
-    if state.rounds[-1].of_ones:
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
-    return state.setting.schedule.again(*_effects(state), _mean(noise))
+    share = state.setting.schedule.again(*_effects(state), _mean(noise))
+    if _single(state) and _doubtful(state) and share >= SURE:
+        return Fraction(1)
+    return share * (not state.rounds[-1].of_ones)
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
