@@ -23,7 +23,7 @@ class Branches(Selection):
 
 
 class Tree(Chosen):
-    """One round takes the whole tree and all that is left of the budget."""
+    """One round takes the whole tree, all of whose edges are pairs, and all that is left of the budget."""
 
     def selection(self, state):
         asked = super().selection(state)
@@ -31,7 +31,8 @@ class Tree(Chosen):
         step = state.left / count
         cost = self.setting.schedule.selecting * step
         mine = {field.name: getattr(asked, field.name) for field in fields(Selection)} if asked else {}
-        return Branches(**mine | {"count": count, "beta": cost, "step": step - cost}) if asked else None
+        mine |= {"candidates": state.offered, "count": count, "beta": cost, "step": step - cost}
+        return Branches(**mine) if asked else None
 
 
 def plan(question, options, tools=None):
