@@ -26,7 +26,7 @@ from dpscale.runs.run import Run
 from dpscale.runs.trace import write_trace
 from dpscale.stages.memory import check_room, counting_memory
 from dpscale.stages.reading import Reader, columns_of, open_table, snapshot_of
-from dpscale.stages.spending import charge, check_secret, hold_secret, keep_decision, publish
+from dpscale.stages.spending import charge, check_secret, hold_secret, keep_decision, keep_unmeasured, publish
 from dpscale.tables import Table
 from dpscale.tables.snapshot import Stamps, stamps
 
@@ -80,6 +80,7 @@ class _Measuring:
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
                 charge(self.run, self.released)
+                keep_unmeasured(self.run, self.released)
                 self._standing(first) if first is not None else None
             self._measure_pass(one, wanted, handles)
             if planned.candidates:

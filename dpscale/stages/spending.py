@@ -86,6 +86,13 @@ def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
         ledger.decide(release, number, digest)
 
 
+def keep_unmeasured(run: Run, released: Released) -> None:
+    """Tell the ledger again of rounds that measure nothing: no value that is there says that it knew of them."""
+    for decision in released.decisions():
+        if decision.round and not decision.orders:
+            keep_decision(run, released.release, decision.round, released.digest(decision))
+
+
 def publish(run: Run, released: Released) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
     state, alone = charge(run, released), not run.manifest.get("within")

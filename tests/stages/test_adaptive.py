@@ -14,6 +14,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.adaptive import run
+from dpscale.audit.composition import audit_run
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measure import Released, measurement, released
@@ -96,7 +97,8 @@ def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
     [row] = spent(place)
     assert (Fraction(row["cost"]["gaussian"]), row["state"]) == (1, "released")
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
-    chosen = sum(len(one["chosen"]) * (Fraction(one["beta"]) + Fraction(one["step"])) for one in decisions)
+    chosen = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
+                 for one in decisions for names in one["chosen"])  # fmt: skip
     assert chosen + Run(place / "whole").planned.first().spent == 1
 
 
@@ -198,11 +200,30 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     real = Released.decide
     with monkeypatch.context() as patch:
         patch.setattr(Released, "decide", lambda rounds, own: real(
-            rounds, replace(own, chosen=own.chosen[::-1], orders=())
+            rounds, replace(own, chosen=own.chosen[1:], orders=())
         ))  # fmt: skip
         with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
             dp.run(job, tmp_path / "other")
     assert measurements(tmp_path / "other") == before
+
+
+def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, monkeypatch):
+    """It measures nothing, so nothing of it is missing: the ledger is told of it all the same, and holds others to it."""
+    job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "draw_chosen", lambda selection, *others: ((),) * selection.count)
+        crash_at(patch, 1, measure, "keep_decision")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    assert json.loads((tmp_path / "run/measurements/round-001.json").read_text())["orders"] == []
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    (tmp_path / "other/measurements/round-001.json").unlink()
+    dp.run(job, tmp_path / "run")
+    assert audit_run(tmp_path / "run", tmp_path / "ledger.sqlite").faults == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "draw_chosen", lambda selection, *others: selection.candidates[: selection.count])
+        with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
+            dp.run(job, tmp_path / "other")
 
 
 def finer(told):
