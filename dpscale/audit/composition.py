@@ -67,7 +67,9 @@ def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Au
     drawn = sum((Fraction(one["beta"]) * len(one["chosen"]) for one in rounds), Fraction(0))
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
     drawn_already: set[tuple[int, int, tuple[str, ...]]] = set()
-    faults = [f"round {one['round']}: not what the ledger knows" for one in rounds if _digest(one) not in decided]
+    told = {_digest(one) for one in rounds}
+    faults = [f"round {number}: not what the ledger knows" for number, _ in sorted(told - decided)]
+    faults += [f"round {number}: on the ledger and not here" for number, _ in sorted(decided - told) if number]
     for name, record in _drawn(run):
         if record["release"] != release or release not in paid:
             faults.append(f"{name}: a draw under a release that was not charged")

@@ -84,6 +84,9 @@ class Half(Batched):
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
         return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(self.edges, 1)
 
+    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class Tree(Chosen):

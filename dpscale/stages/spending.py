@@ -96,6 +96,8 @@ def keep_unmeasured(run: Run, released: Released) -> None:
 def publish(run: Run, released: Released) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
     state, alone = charge(run, released), not run.manifest.get("within")
+    if state == "reserved":
+        keep_unmeasured(run, released)
     with opened_ledger(run) as ledger:
         if alone and state == "reserved":
             ledger.commit(released.release)

@@ -65,6 +65,10 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     path = run / "measurements/round-001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"beta": "0"}))
     assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
+    last = sorted(run.glob("measurements/round-*.json"))[-1]
+    last.unlink()
+    absent = f"round {int(last.stem[-3:])}: on the ledger and not here"
+    assert absent in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
 def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path):

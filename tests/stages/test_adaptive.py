@@ -208,7 +208,7 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
 
 
 def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, monkeypatch):
-    """It measures nothing, so nothing of it is missing: the ledger is told of it all the same, and holds others to it."""
+    """Nothing of it is missing, since it measures nothing: the ledger is told of it, and holds others to it."""
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
         patch.setattr(measure, "draw_chosen", lambda selection, *others: ((),) * selection.count)

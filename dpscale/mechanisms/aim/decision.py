@@ -125,6 +125,8 @@ def _check(decision: Decision, setting: Setting) -> None:
     known = {(name,) for name in setting.names} if decision.of_ones else set(setting.candidates)
     if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
+    if not decision.chosen or (() in decision.chosen and not _may_forgo(decision, setting)):
+        raise ValueError("no choice, or one of nothing where none is offered")
     if (
         decision.beta < 0
         or decision.step <= 0
@@ -133,3 +135,7 @@ def _check(decision: Decision, setting: Setting) -> None:
         raise ValueError("orders that cost more than their round")
     if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
         raise ValueError("1-ways that are not over their cells")
+
+
+def _may_forgo(decision: Decision, setting: Setting) -> bool:
+    return not decision.of_ones and setting.schedule.doubtful((), ())

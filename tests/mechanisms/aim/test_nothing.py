@@ -104,6 +104,20 @@ def test_a_decision_with_nothing_costs_its_choice_and_is_read_back():
         Decision.from_dict(told, asked)
 
 
+@pytest.mark.parametrize("edit", [{"chosen": []}, {"chosen": [[]], "beta": "0"}], ids=["no choice", "free"])
+def test_a_decision_of_nothing_that_none_was_offered_is_refused(edit):
+    asked, counts_of = setting(), counter(records())
+    first = first_decision(asked)
+    state = begun(asked, first, [counts_of(order.names).astype(float) for order in first.orders])
+    selection = next_selection(state)
+    made = decided(state, selection, ((),) * selection.count).to_dict()
+    assert Decision.from_dict(made, asked).orders == ()
+    with pytest.raises(ValueError, match="none is offered"):
+        Decision.from_dict(made | edit, asked)
+    with pytest.raises(ValueError, match="none is offered"):
+        Decision.from_dict(made, setting((Published(), asked.beliefs)))
+
+
 def test_a_round_of_nothing_moves_nothing_and_doubles_the_step():
     asked, counts_of = setting(), counter(records())
     first = first_decision(asked)
