@@ -49,7 +49,7 @@ def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator
             continue
         noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
         off = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
-        yield off / max(float(_by_chance(expected, names, inside).sum()), LEAST)
+        yield off / chance(expected, names, inside)
 
 
 def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
@@ -60,10 +60,11 @@ def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeS
     return Links.of(known, np.concatenate(tables)).strongest(Paired(ones, sets))
 
 
-def _by_chance(expected: Array, names: AttributeSet, inside: Sequence[AttributeSet]) -> Array:
-    """μ̂ Π (1 − μ̂/margin) over the margins that hold a cell, as of `unmeasured.cell_variances`."""
+def chance(expected: Array, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
+    """Σ μ̂ Π (1 − μ̂/margin) over the margins that hold a cell, 1-ways and those `inside`, as of
+    `unmeasured.cell_variances`."""
     left = expected.copy()
     for kept in [*inside, *((name,) for name in names)]:
         others = tuple(axis for axis, name in enumerate(names) if name not in kept)
         left *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST)
-    return np.maximum(left, 0)
+    return max(float(np.maximum(left, 0).sum()), LEAST)

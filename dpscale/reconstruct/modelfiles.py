@@ -67,16 +67,18 @@ def write_errors(folder: Path, errors: Simulated) -> None:
     """The replicas, then what belongs to them."""
     for number, replica in enumerate(errors.replicas):
         write_model(folder / f"replica-{number:02d}.npz", replica)
-    content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.measured],
-               "widening": errors.widening, "dispersion": errors.dispersion}  # fmt: skip
+    content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
+               "known": list(errors.known.values()), "widening": errors.widening,
+               "dispersion": errors.dispersion}  # fmt: skip
     write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
 def read_errors(folder: Path, model: LowOrder) -> Simulated:
     content = json.loads((folder / ERRORS).read_text())
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
-    measured = tuple(tuple(names) for names in content["measured"])
-    return Simulated(model, replicas, measured, content["widening"], content["dispersion"])
+    sets = [tuple(names) for names in content["measured"]]
+    known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # of older runs: all
+    return Simulated(model, replicas, known, content["widening"], content["dispersion"])
 
 
 def write_agreed(path: Path, tables: Mapping[AttributeSet, Array]) -> None:

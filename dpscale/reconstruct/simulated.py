@@ -10,16 +10,21 @@ what to measure stay as they were. It is not quite true, so two factors, from re
   `unmeasured` has; real ones by φ times that: at least what measured sets are off by over their counts, and what is
   learnt from measured sets that are foretold without themselves (`foretold`), where there are enough of them.
 
-    standard error² = 3/2 (λ · spread² + φ · Σ μ̂ (q − Pq)²)
+Between the two lies what was measured and drowned: a departure of variance φU under noise of variance s² is known but
+for (1 − w) of it, w = φU/(φU + s²). Replicas around a model that forgot it have no such departure to forget, so their
+spread stands for no less than that. With U₀ the variance of a query if nothing but the 1-ways had been measured, U if
+the measured sets were known, and w of those inside it,
 
-Both factors are means over sets, and sets differ: the 3/2 makes room for that (docs/mechanisms.md has what was
+    standard error² = 3/2 (max(λ · spread², (1 − w) φ (U₀ − U)) + φ U),     U = Σ μ̂ (q − Pq)²
+
+All factors are means over sets, and sets differ: the 3/2 makes room for that (docs/mechanisms.md has what was
 tried). Post-processing: the streams here are no part of any privacy argument.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,7 +35,7 @@ from dpscale.each import Each, plainly
 from dpscale.names import AttributeSet
 from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.foretold import dispersion
+from dpscale.reconstruct.foretold import chance, dispersion
 from dpscale.reconstruct.from_residuals import model_of
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
@@ -38,6 +43,7 @@ from dpscale.residual.grem import Residuals
 from dpscale.workload import Family, Part, ProductPart
 
 Array = NDArray[np.float64]
+Rest = Callable[[Collection[AttributeSet]], Array | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
 ROOM = 1.5  # beyond what is learnt: sets of a table differ among themselves
@@ -51,26 +57,26 @@ CONTAINS = (
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A model, its replicas, the sets measured, λ (`widening`) and φ (`dispersion`)."""
+    """A model, its replicas, the sets measured, each with w, λ (`widening`) and φ (`dispersion`)."""
 
     model: LowOrder
     replicas: tuple[LowOrder, ...]
-    measured: tuple[AttributeSet, ...]
+    known: Mapping[AttributeSet, float]
     widening: float
     dispersion: float
 
     def cell_errors(self, names: Sequence[str]) -> Array:
         """Standard errors of a marginal's cells, an axis each in the order asked."""
         ordered = self._ordered(names)
-        rest = unmeasured.cell_variances(self.model, ordered, self.measured)
+        rest = partial(unmeasured.cell_variances, self.model, ordered)
         return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
 
     def query_error(self, names: Sequence[str], query: Array) -> float:
         """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
         ordered = self._ordered(names)
         turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        rest = unmeasured.query_variance(self.model, ordered, turned, self.measured)
-        return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), np.asarray(rest)))
+        rest = partial(unmeasured.query_variance, self.model, ordered, turned)
+        return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
 
     def part_errors(self, part: Part, names: AttributeSet) -> Array:
         """Standard errors of all queries of a part over one set, in their shape; nan where they take too long."""
@@ -78,8 +84,12 @@ class Simulated:
             return self._product_errors(part, names)
         if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
             return np.full(part.count(names), np.nan)
-        rest = [unmeasured.query_variance(self.model, names, query, self.measured) for query in part.queries(names)]
-        return self._errors(names, lambda cells: part.answers(names, cells), np.array(rest))
+        queries = [partial(unmeasured.query_variance, self.model, names, query) for query in part.queries(names)]
+
+        def rest(known: Collection[AttributeSet]) -> Array:
+            return np.array([variance(known) for variance in queries])
+
+        return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
     def _product_errors(self, part: ProductPart, names: AttributeSet) -> Array:
         if all(family.name == "marginal" for family in part.families(names)):
@@ -88,19 +98,28 @@ class Simulated:
         if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
             return np.full([count for count, _ in shapes], np.nan)
         rows = [family.matrix(size) for family, size in _sized(part, names)]
-        rest = unmeasured.product_variances(self.model, names, rows, self.measured)
+        rest = partial(unmeasured.product_variances, self.model, names, rows)
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.model.ones if name in names)
 
-    def _errors(self, names: AttributeSet, answers: Callable[[Array], Array], rest: Array) -> Array:
-        """Of what `answers` makes of a marginal; `rest`: its variance by what was not measured, before φ."""
+    def _errors(self, names: AttributeSet, answers: Callable[[Array], Array], rest: Rest) -> Array:
+        """Of what `answers` makes of a marginal; `rest`: its variance, before φ, by what known sets leave open."""
         estimate = answers(self.model.marginal(names))
         spread = np.zeros_like(estimate)
         for replica in self.replicas:
             spread += (answers(replica.marginal(names)) - estimate) ** 2
-        return np.asarray(np.sqrt(ROOM * (self.widening * spread / len(self.replicas) + self.dispersion * rest)))
+        noise, left = self.widening * spread / len(self.replicas), np.asarray(rest(self.known))
+        known = np.maximum(noise, self._drowned(names, rest, left))
+        return np.asarray(np.sqrt(ROOM * (known + self.dispersion * left)))
+
+    def _drowned(self, names: AttributeSet, rest: Rest, left: Array) -> Array | float:
+        """(1 − w) φ (U₀ − U); w: the mean of the measured sets inside."""
+        inside = [self.known[kept] for kept in unmeasured.inside(names, self.known)]
+        if not inside:
+            return 0.0
+        return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)
 
 
 def _sized(part: ProductPart, names: AttributeSet) -> list[tuple[Family, int]]:
@@ -129,7 +148,15 @@ def simulated(
     excess = _departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
     phi = max(1.0, widening * _mean_ratio(spread, tables), dispersion(model, residuals))
-    return Simulated(model, replicas, pairs, widening, phi)
+    known = {names: _known(phi * chance(table, names), table, residuals.precision(names))
+             for names, table in tables.items()}  # fmt: skip
+    return Simulated(model, replicas, known, widening, phi)
+
+
+def _known(departure: float, table: Array, precision: float) -> float:
+    """w of a measured table: what of its departure stands above the noise, by all its cells."""
+    noise = math.prod(size - 1 for size in table.shape) / precision
+    return departure / (departure + noise)
 
 
 def _mean_ratio(spread: Mapping[AttributeSet, Array], tables: Mapping[AttributeSet, Array]) -> float:

@@ -94,13 +94,19 @@ def _applied(values: Array, axis: int, rows: Array) -> Array:
     return np.moveaxis(np.tensordot(rows, values, (1, axis)), 0, axis)
 
 
+def inside(names: AttributeSet, measured: Collection[AttributeSet]) -> list[AttributeSet]:
+    """The measured sets of two attributes and more that a set holds; `measured` in the order of attributes."""
+    near = subsets(names) if 2 ** len(names) < len(measured) else measured
+    return [kept for kept in near if len(kept) > 1 and kept in measured and set(kept) <= set(names)]
+
+
 def _margins(
     model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]
 ) -> Iterator[tuple[AttributeSet, bool]]:
     """What is known inside a set: measured sets over groups (true), and 1-ways over cells that those leave open."""
-    inside = [kept for kept in measured if len(kept) > 1 and set(kept) <= set(names)]
-    covered = {name for kept in inside for name in kept if model.groups[name].count == model.groups[name].size}
-    yield from ((kept, True) for kept in inside)
+    held = inside(names, measured)
+    covered = {name for kept in held for name in kept if model.groups[name].count == model.groups[name].size}
+    yield from ((kept, True) for kept in held)
     yield from (((name,), False) for name in names if name not in covered)
 
 

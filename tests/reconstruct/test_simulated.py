@@ -1,5 +1,6 @@
 """Errors by simulation, against repeated runs on tables that the model can and cannot tell."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -74,6 +75,23 @@ def test_without_what_was_not_measured_they_would_be_far_too_narrow():
         without.append((off <= 1.96 * np.sqrt(np.mean(noise, axis=0))).mean())
     assert np.mean(with_it) > 0.88
     assert np.mean(without) < 0.7
+
+
+def test_what_was_measured_and_drowned_is_in_it():
+    """Independent attributes: estimates forget how the records happened to depart, and so do all replicas of them."""
+    rng, held, forgotten = np.random.default_rng(11), [], []
+    for _ in range(12):
+        law = rng.gamma(3.0, size=4)[:, None, None] * rng.gamma(3.0, size=5)[:, None] * rng.gamma(3.0, size=3)
+        values = rng.multinomial(20_000, (law / law.sum()).ravel()).reshape(4, 5, 3).astype(float)
+        counts, residuals = measured(values, 40.0, CHAIN, rng)
+        model = model_of(counts, GROUPS, residuals)
+        errors = simulated(model, counts, residuals, draws=12)
+        off = np.abs(model.marginal(("a", "b")) - margin(values, ("a", "b")))
+        assert 0.1 < errors.known["a", "b"] < 0.7
+        whole = replace(errors, known=dict.fromkeys(errors.known, 1.0))
+        held.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
+        forgotten.append((off <= 1.96 * whole.cell_errors(("a", "b"))).mean())
+    assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(held)
 
 
 def test_an_interaction_that_nobody_measured_is_not_in_it_and_the_label_says_so():
