@@ -93,7 +93,7 @@ def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: fl
     first = len(null) // CHOSEN_ON
     bound = Bound(0.0, 0.0, name)
     for goal in ("mu", "epsilon"):
-        sign, threshold = _choose(null[:first], moved[:first], delta, goal)
+        sign, threshold = _choose(null[:first], moved[:first], delta, goal, error)
         hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
         trials = len(null) - first
         p0, p1 = clopper_pearson(hits[0], trials, error)[1], clopper_pearson(hits[1], trials, error)[0]
@@ -102,18 +102,17 @@ def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: fl
     return bound
 
 
-def _choose(null: Statistic, moved: Statistic, delta: float, goal: str) -> tuple[float, float]:
-    """The side and the threshold that would give the best bound, were the counts of this part the truth."""
-    tried = []
+def _choose(null: Statistic, moved: Statistic, delta: float, goal: str, error: float) -> tuple[float, float]:
+    """The side and the threshold that would give the best bound, did the rest count as this part does: rare events are
+    found far apart by chance, and bounded loosely."""
+    tried, rest = [], CHOSEN_ON - 1
     for sign in (1.0, -1.0):
         for threshold in np.quantile(sign * np.concatenate([null, moved]), QUANTILES):
-            p0, p1 = (_smoothed(sign * sample > threshold) for sample in (null, moved))
+            hits = [rest * int((sign * sample > threshold).sum()) for sample in (null, moved)]
+            p0 = clopper_pearson(hits[0], rest * len(null), error)[1]
+            p1 = clopper_pearson(hits[1], rest * len(moved), error)[0]
             tried.append((_mu(p0, p1) if goal == "mu" else _epsilon(p0, p1, delta), sign, float(threshold)))
     return max(tried)[1:]
-
-
-def _smoothed(happened: NDArray[np.bool_]) -> float:
-    return float((happened.sum() + 5) / (len(happened) + 10))
 
 
 def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:

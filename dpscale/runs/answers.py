@@ -185,7 +185,8 @@ class Labels:
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
         if name not in self._known:
-            self._known[name] = np.array([label or 0 for label in self.domain[name].labels], np.int64)
+            labels = self.domain[name].labels
+            self._known[name] = np.fromiter((label or 0 for label in labels), np.int64, len(labels))
         return self._known[name]
 
     def _codes(self, name: str, known: dict[str, int]) -> Codes:

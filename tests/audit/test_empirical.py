@@ -3,7 +3,7 @@
 Power (3,000 releases of either table under keys of their own, mu = 1 claimed): the bound lies 0.2 ± 0.04 below the true
 mu, and scale x 0.7 has a true mu of 1.43, sensitivity off by sqrt 2 of 1.41. So a planted violation is missed with a
 chance below 1e-5, and an honest mechanism refuted with one below 1e-4, by Clopper & Pearson. The seeds are fixed.
-The long form has 30,000 releases and sees a scale x 0.93 too.
+The long form has 30,000 releases and sees a scale x 0.9 too.
 """
 
 import numpy as np

@@ -229,7 +229,7 @@ def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
     found = model.marginal(("a", "b"))
     product = np.outer(ones["a"], ones["b"]) / 1e6
     assert np.abs(found - product).sum() < 0.05 * np.abs(noise).sum()
-    shrunk = best_posterior([NoisyTables.of([NoisyTable(noise + product, product, 3.0)])], [np.full(29, 1 / 29)])
+    shrunk = best_posterior([NoisyTables.of([NoisyTable(noise + product, product, 3.0)])], [START])
     assert (shrunk >= 0).all()
 
 

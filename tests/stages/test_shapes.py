@@ -88,7 +88,7 @@ run_stages(Run.create(Job.read(job), folder), **({"only": only} if only else {})
 
 
 @pytest.mark.parametrize(("shape", "room", "only"), [
-    ("pairs of 450", 700, "plan"), pytest.param("a million codes", 1200, "", marks=pytest.mark.slow),
+    ("pairs of 450", 700, "plan"), pytest.param("a million codes", 1300, "", marks=pytest.mark.slow),
     pytest.param("prefixes of a million codes", 1200, "plan", marks=pytest.mark.slow),
     pytest.param("pairs of 450", 1500, "", marks=pytest.mark.slow),
     pytest.param("prefixes of a million codes", 1800, "", marks=pytest.mark.slow),
