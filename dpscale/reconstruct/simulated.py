@@ -84,10 +84,9 @@ class Simulated:
             return self._product_errors(part, names)
         if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
             return np.full(part.count(names), np.nan)
-        queries = [partial(unmeasured.query_variance, self.model, names, query) for query in part.queries(names)]
 
         def rest(known: Collection[AttributeSet]) -> Array:
-            return np.array([variance(known) for variance in queries])
+            return np.array([unmeasured.query_variance(self.model, names, q, known) for q in part.queries(names)])
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
