@@ -32,7 +32,7 @@ def test_a_ledger_with_a_second_name_is_refused_by_both(tmp_path):
         with pytest.raises(dp.JobError, match=r"second name \(a hard link\)"):
             Ledger.open(path)
         done = CliRunner().invoke(main, ["ledger", "show", str(path)])
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert (done.exit_code, done.output.count("\n")) == (2, 1)
     second.unlink()
     Ledger.open(first).close()
 
