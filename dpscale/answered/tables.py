@@ -1,7 +1,7 @@
 """Tables: the answers of a family over one attribute set with labels, standard errors and intervals.
 
 An interval is estimate ± w · standard error. For one answer w is the normal quantile (for Laplace noise that of one
-Laplace variable, where it is wider); `joint` takes the w by which all rows hold at once (`reconstruct.joint`).
+Laplace variable, where it is wider); `joint` has all rows hold at once (`reconstruct.intervals`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet, nearest, shown
 from dpscale.reconstruct.contract import Estimates
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.joint import MOST_JOINT, bonferroni, half_width, joint_width
+from dpscale.reconstruct.intervals import at_once, tells_at_once
+from dpscale.reconstruct.joint import MOST_JOINT, half_width
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
 
 Array = NDArray[np.float64]
@@ -45,7 +46,7 @@ class Answered:
         ordered = self.estimates.workload.domain.ordered(names)
         part = self.part(ordered, family)
         answers, errors = self._along(part, ordered, names)
-        half = self.width(part, ordered, level, joint) * errors
+        half = self.half(part, ordered, errors, level, joint)
         columns = dict(named(self.estimates.workload.domain, part, names))
         return pa.table(columns | dict(zip(FIGURES, (answers, errors, answers - half, answers + half), strict=True)))
 
@@ -77,20 +78,18 @@ class Answered:
         numeric = frozenset[str]()
         return [ProductPart(self.estimates.workload.domain, family, (names,), (1.0,), numeric)]
 
-    def width(self, part: Part, names: AttributeSet, level: float, joint: bool) -> float:
-        """Of intervals, in standard errors."""
+    def half(self, part: Part, names: AttributeSet, errors: Array, level: float, joint: bool) -> Array:
+        """Half widths of intervals."""
         check_level(level)
         if not joint:
-            return half_width(level, self.estimates.noise)
-        if getattr(self.estimates, "errors", None) is not None:
-            return bonferroni(level, part.count(names))
-        if not isinstance(self.estimates, LeastSquaresEstimates):
+            return half_width(level, self.estimates.noise) * errors
+        if not tells_at_once(self.estimates):
             raise PlanError("joint", "estimates whose errors are not told", "least squares, or simulated errors",
                             'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
-        if part.count(names) > MOST_JOINT:
+        if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:
             raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} that hold at once",
                            "leave it out, or ask for a smaller set")  # fmt: skip
-        return joint_width(self.estimates, part, names, level, self.release)
+        return at_once(self.estimates, part, names, errors, level, self.release)
 
     def linear(self, names: Sequence[str], queries: Array) -> tuple[Array, Array]:
         """Estimates and standard errors of linear queries, shape (m, sizes of `names`); PlanError where not all cells

@@ -4,7 +4,8 @@ Least squares is linear, so the error of every answer is the answer that the noi
 the plan drawn anew, max |error_i / std_error_i| over the queries has the distribution that it has in the release; its
 quantile at a level is the width (max-|Z| intervals, Westfall and Young 1993). No covariance is ever built, nothing of
 the data is in it, and the streams here are no part of any privacy argument. Simulated errors have too few draws for
-that: of m queries each holds with probability 1 − (1 − level)/m, so all do, however they hang together (Bonferroni).
+that: of m queries each holds with probability 1 − (1 − level)/m, so all do, however they hang together (Bonferroni),
+as far as their law is normal; what it is beyond that `simulated` knows.
 """
 
 from __future__ import annotations

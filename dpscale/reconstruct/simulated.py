@@ -19,6 +19,10 @@ the measured sets were known, and w of those inside it,
 
 All factors are means over sets, and sets differ: the 3/2 makes room for that (docs/mechanisms.md has what was
 tried). Post-processing: the streams here are no part of any privacy argument.
+
+Intervals that hold *at once* need more than errors: records that depart come φ together, so the law of a cell where
+hardly anyone is expected has a long tail. By Bernstein's inequality a sum of independent jumps of size b and of
+variance V in all is beyond √(2VL) + bL/3 with a probability of 2e^(−L) at most (`Simulated.at_once`).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.foretold import chance, dispersion
 from dpscale.reconstruct.from_residuals import model_of
+from dpscale.reconstruct.joint import bonferroni
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.residual import center
 from dpscale.residual.grem import Residuals
@@ -46,6 +51,7 @@ Array = NDArray[np.float64]
 Rest = Callable[[Collection[AttributeSet]], Array | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
+LEAST = 1e-9
 ROOM = 1.5  # beyond what is learnt: sets of a table differ among themselves
 CONTAINS = (
     "Approximate, by simulation: the noise of all measurements and what shrinking them costs, widened by how far the "
@@ -90,6 +96,20 @@ class Simulated:
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
+    def at_once(self, part: Part, names: AttributeSet, errors: Array, level: float) -> Array:
+        """Half widths of intervals for all queries of a part over one set that hold at once; `errors`: those of
+        `part_errors`, products in any order.
+
+        For m queries L = log(2m/(1 − level)), and b = φ times the largest entry of a query. Of one attribute all cells
+        are measured: one that was shrunk away may be as far off as any.
+        """
+        if np.isnan(errors).all():
+            return errors
+        width, reach = bonferroni(level, errors.size), _reach(part, names, errors.shape)
+        if len(names) == 1:
+            return np.asarray(width * (errors / reach).max() * reach)
+        return np.asarray(width * errors + self.dispersion * math.log(2 * errors.size / (1 - level)) / 3 * reach)
+
     def _product_errors(self, part: ProductPart, names: AttributeSet) -> Array:
         if all(family.name == "marginal" for family in part.families(names)):
             return self.cell_errors(names)
@@ -119,6 +139,13 @@ class Simulated:
         if not inside:
             return 0.0
         return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)
+
+
+def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Array:
+    """The largest entry of every query; products are of 0 and 1."""
+    if isinstance(part, ProductPart):
+        return np.ones(shape)
+    return np.maximum(np.abs(part.queries(names)).reshape(part.count(names), -1).max(axis=1), LEAST)
 
 
 def _sized(part: ProductPart, names: AttributeSet) -> list[tuple[Family, int]]:

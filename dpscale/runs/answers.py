@@ -109,13 +109,13 @@ class Columns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answered: Sequence[Answered], widths: Sequence[float]) -> Any:
-        """The rows of some sets; `widths`: of each set's intervals to one side, in standard errors."""
+    def table(self, answered: Sequence[Answered], halves: Sequence[Array]) -> Any:
+        """The rows of some sets; `halves`: of each set's intervals the half widths."""
         import pyarrow as pa
 
         sets, counts = [names for names, *_ in answered], [len(values) for _, values, _ in answered]
         estimate, error = (np.concatenate([one[k] for one in answered]) for k in (1, 2))
-        half = np.repeat(widths, counts) * error
+        half = np.concatenate(halves)
         named = [self._named([names[axis - 1] for names in sets], counts) for axis in self.axes]
         asked = [column for axis in self.axes for column in self._asked(axis - 1, sets)]
         numbers = [] if self.product else [np.concatenate([np.arange(count) for count in counts])]

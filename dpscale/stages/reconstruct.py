@@ -19,8 +19,8 @@ from dpscale.engine import Engine
 from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.joint import bonferroni, half_width, joint_width
+from dpscale.reconstruct.intervals import at_once
+from dpscale.reconstruct.joint import half_width
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
@@ -123,7 +123,7 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
     import pyarrow.parquet as pq
 
     run, estimates = _opened(path, known)
-    part, errors = estimates.workload.parts[number], list[float]()
+    part, typical = estimates.workload.parts[number], list[float]()
     columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output))
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
     with (
@@ -134,10 +134,10 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
         ) as writer,
     ):
         for group in _groups(estimates, part, sets):
-            table = columns.table(group, [_width(run, estimates, part, names) for names, *_ in group])
+            table = columns.table(group, [_half(run, estimates, part, names, errors) for names, _, errors in group])
             writer.write_table(table, row_group_size=table.num_rows)
-            errors += [_rms(own) for _, _, own in group]
-    return np.array(errors)
+            typical += [_rms(own) for _, _, own in group]
+    return np.array(typical)
 
 
 def _intervals(output: Output) -> str:
@@ -148,14 +148,12 @@ def _intervals(output: Output) -> str:
     return f"they hold the true count with probability {output.level or LEVEL:g}, {whose}"
 
 
-def _width(run: Run, estimates: Estimates, part: Part, names: AttributeSet) -> float:
-    """Of a set's intervals, in standard errors."""
-    output, level = run.job.output, run.job.output.level or LEVEL
-    if output.joint and isinstance(estimates, LeastSquaresEstimates):
-        return joint_width(estimates, part, names, level, str(run.manifest["release"]))
-    if output.joint:
-        return bonferroni(level, part.count(names))
-    return HALF_WIDTH_95[estimates.noise] if output.level is None else half_width(output.level, estimates.noise)
+def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Errors) -> Errors:
+    """Half widths of a set's intervals."""
+    level = run.job.output.level
+    if run.job.output.joint:
+        return at_once(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
+    return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
 
 
 def _coded(columns: Columns) -> Any:

@@ -11,6 +11,7 @@ from dpscale.reconstruct import unmeasured
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.foretold import dispersion
 from dpscale.reconstruct.from_residuals import model_of
+from dpscale.reconstruct.joint import bonferroni
 from dpscale.reconstruct.one_way import NoisyCounts
 from dpscale.reconstruct.simulated import CONTAINS, simulated
 from dpscale.residual import center
@@ -92,6 +93,54 @@ def test_what_was_measured_and_drowned_is_in_it():
         held.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
         forgotten.append((off <= 1.96 * whole.cell_errors(("a", "b"))).mean())
     assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(held)
+
+
+def sparse(rng, law):
+    """A table of far more cells than any of them has records, its pairs measured; and the triple's errors."""
+    sizes = dict(zip(NAMES, law.shape, strict=True))
+    values = rng.multinomial(1500, law.ravel()).reshape(law.shape).astype(float)
+    counts = {name: NoisyCounts(margin(values, name) + rng.normal(0, 2, sizes[name]), 4.0) for name in NAMES}
+    told = [(names, center(margin(values, names) + rng.normal(0, 4, [sizes[n] for n in names]), (0, 1)), 1 / 16)
+            for names in CHAIN]  # fmt: skip
+    groups = {name: every_cell(size) for name, size in sizes.items()}
+    residuals = Residuals(sizes).updated(told)
+    model = model_of(counts, groups, residuals)
+    workload = Workload(Domain(sizes)).add("marginal", attributes=(NAMES, ("a",)))
+    return values, model, simulated(model, counts, residuals, draws=8), workload.parts[0]
+
+
+def test_where_cells_are_sparse_all_hold_at_once_and_would_not_by_the_normal_law():
+    rng = np.random.default_rng(12)
+    law = rng.gamma(1.0, size=12)[:, None, None] * rng.gamma(0.5, size=10)[:, None] * rng.gamma(0.5, size=9)
+    held, plain, wide = [], [], []
+    for _ in range(25):
+        values, model, errors, part = sparse(rng, law / law.sum())
+        off, own = np.abs(model.marginal(NAMES) - values), errors.part_errors(part, NAMES)
+        half = errors.at_once(part, NAMES, own, 0.95)
+        held.append((off <= half).all())
+        plain.append((off <= bonferroni(0.95, off.size) * own).all())
+        wide.append(half.max() / off.max())
+        assert np.array_equal(half.transpose(2, 0, 1), errors.at_once(part, NAMES, own.transpose(2, 0, 1), 0.95))
+    assert np.mean(plain) < 0.5 < 0.9 < np.mean(held)
+    assert np.median(wide) < 5
+
+
+def test_of_one_attribute_a_cell_is_held_as_far_off_as_any():
+    rng = np.random.default_rng(13)
+    *_, errors, part = sparse(rng, np.full((12, 10, 9), 1 / 1080))
+    half = errors.at_once(part, ("a",), np.array([1.0, 3.0, 2.0]), 0.95)
+    assert half == pytest.approx(np.full(3, 3 * bonferroni(0.95, 3)))
+    assert np.isnan(errors.at_once(part, NAMES, np.full(4, np.nan), 0.95)).all()
+
+
+def test_the_longer_a_query_s_entries_the_wider_it_is_at_once():
+    rng = np.random.default_rng(14)
+    *_, errors, _ = sparse(rng, np.full((12, 10, 9), 1 / 1080))
+    queries = np.zeros((2, 12, 10))
+    queries[:, 0, :4] = [[1], [-5]]
+    part = Workload(Domain({"a": 12, "b": 10, "c": 9})).add_queries(("a", "b"), queries).parts[0]
+    one, other = errors.at_once(part, ("a", "b"), errors.part_errors(part, ("a", "b")), 0.95)
+    assert other == pytest.approx(5 * one, rel=1e-6)
 
 
 def test_an_interaction_that_nobody_measured_is_not_in_it_and_the_label_says_so():

@@ -412,7 +412,7 @@ def test_simulated_errors_are_told_of_all_queries_and_labelled(tmp_path):
     one, all_of_them = (release.table(("a", "b"), joint=joint, level=0.9) for joint in (False, True))
     widths = [(frame["high"] - frame["low"]) / frame["std_error"] / 2 for frame in (one, all_of_them)]
     assert widths[0].median() == pytest.approx(1.645, abs=1e-3)
-    assert widths[1].median() == pytest.approx(NormalDist().inv_cdf(1 - 0.1 / (2 * len(one))))
+    assert (widths[1] > NormalDist().inv_cdf(1 - 0.1 / (2 * len(one)))).all()
     page = (release.path / "report.html").read_text()
     assert "approximate, by simulation" in page
     assert "Every answer is unbiased" not in page
