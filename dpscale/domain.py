@@ -20,7 +20,7 @@ from dpscale.attribute import Attribute, check_size
 from dpscale.declared import EXAMPLE, check_keys, coded, from_tables
 from dpscale.errors import DomainError
 from dpscale.glance import glance
-from dpscale.impossible import check_rules, follows, listed, read_rules
+from dpscale.impossible import check_rules, closed, follows, listed, read_rules
 from dpscale.names import called, nearest, shown
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
@@ -53,8 +53,9 @@ class Domain:
             check_size(attribute)
         _check_names([a.name for a in self.attributes])
         self._told = {name: rules[name] for name in (*RULES, REVIEWED) if name in rules}
-        self.rules = read_rules(self._told, self.__getitem__) + follows(self.attributes)
-        check_rules(self.rules, self._sizes)
+        told = read_rules(self._told, self.__getitem__) + follows(self.attributes)
+        check_rules(told, self._sizes)
+        self.rules = closed(told)
         if "impossible" in self._told:
             self._told["impossible"] = [listed(table, self.__getitem__) for table in self._told["impossible"]]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -214,6 +215,17 @@ def _grouped(parent: Attribute, child: Attribute) -> Follows:
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
     return Follows(child.name, parent.name, tuple(of))
+
+
+def closed(rules: Sequence[Excludes]) -> tuple[Excludes, ...]:
+    """With what follows by way of another: a country from a town, where it follows from the region."""
+    follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
+    for _ in range(len(follows)):
+        for one, other in product(list(follows.values()), repeat=2):
+            if one.what == other.by and one.by != other.what and (one.by, other.what) not in follows:
+                of = tuple(other.of[cell] for cell in one.of)
+                follows[one.by, other.what] = Follows(one.by, other.what, of)
+    return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 
 def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 import dpscale as dp
 from dpscale.domain import Attribute
+from dpscale.impossible import Follows
 from tests.strategies import domains
 
 GOOD = {"kind": "categories", "values": ["F", "M"]}
@@ -145,3 +146,13 @@ def test_a_name_of_half_a_letter_is_refused():
     """A lone surrogate, as of a name read with the wrong encoding: it could be written into no file."""
     with pytest.raises(dp.DomainError, match=r"the name 'a\\udcff'.*encoding"):
         dp.Domain({"a\udcff": 3})
+
+
+def test_what_follows_by_way_of_another_is_a_rule_of_the_domain():
+    told = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
+            {"attribute": "country", "by": "region", "map": {"0": 1, "1": 0}}]  # fmt: skip
+    domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
+    assert Follows("town", "country", (1, 1, 0)) in domain.rules
+    assert len(domain.rules) == 3
+    assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
+    assert dp.Domain.from_dict(domain.to_dict()).rules == domain.rules

@@ -21,7 +21,6 @@ from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
-from dpscale.reconstruct.held import closed
 
 NAME = "aim-grem"
 
@@ -80,7 +79,7 @@ class Options(Shares):
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
-    rules = closed(question.workload.domain.rules)
+    rules = question.workload.domain.rules
     setting_of = asked(question, options.schedule(), options.beliefs(rules), cumulated=not options.published)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = MaximumEntropy(rules=rules)

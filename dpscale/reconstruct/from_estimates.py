@@ -21,7 +21,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.held import agreed, closed, edges
+from dpscale.reconstruct.held import agreed, edges
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.residual import center, profile_of, subsets
@@ -43,7 +43,7 @@ def from_estimates(
     sets, names = told_whole(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
-    rules = closed(plan.domain.rules)
+    rules = plan.domain.rules
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
     ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     larger = [kept for kept in sets if 1 < len(kept) <= degree]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpscale.impossible import Excludes
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.held import agreed, closed
+from dpscale.reconstruct.held import agreed
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.one_way import NoisyCounts, total_of
 from dpscale.residual.grem import Residuals
@@ -38,7 +38,7 @@ def model_of(
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
-    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, closed(rules))
+    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     measured = {names: _noisy(names, groups, residuals) for names in residuals.values if len(names) > 1}
     return low_order(ones, groups, measured, wanted, chains, rules)
 

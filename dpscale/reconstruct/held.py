@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,6 @@ from dpscale.residual.groups import Groups, coarsened, expanded
 Array = NDArray[np.float64]
 Rules = Sequence[Excludes]
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
-
-
-def closed(rules: Rules) -> tuple[Excludes, ...]:
-    """With what follows by way of another: a country from a town, where it follows from the region."""
-    follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
-    for _ in range(len(follows)):
-        for one, other in product(list(follows.values()), repeat=2):
-            if one.what == other.by and one.by != other.what and (one.by, other.what) not in follows:
-                of = tuple(other.of[cell] for cell in one.of)
-                follows[one.by, other.what] = Follows(one.by, other.what, of)
-    return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 
 def pairs_held(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:

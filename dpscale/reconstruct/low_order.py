@@ -22,7 +22,7 @@ from dpscale.impossible import Excludes, speaking
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.chains import Links
 from dpscale.reconstruct.entropy import LowOrder, product_of
-from dpscale.reconstruct.held import closed, known_pair, pairs_held
+from dpscale.reconstruct.held import known_pair, pairs_held
 from dpscale.reconstruct.near import REACHES, near
 from dpscale.reconstruct.paired import Ones, Paired
 from dpscale.reconstruct.shrink import NoisyTable, NoisyTables, best_posterior
@@ -52,10 +52,10 @@ def low_order(
 ) -> LowOrder:
     """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
 
-    `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`). `chains`: how often pairs are
-    taken anew with chains as expectations.
+    `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`), which are closed. `chains`: how
+    often pairs are taken anew with chains as expectations.
     """
-    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(closed(rules), ones))
+    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
     held = _held(model)
     if pairs:

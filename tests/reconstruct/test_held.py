@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.impossible import Follows, Rule, possible
+from dpscale.impossible import Follows, Rule, closed, possible
 from dpscale.reconstruct import held
-from dpscale.reconstruct.held import agreed, closed, coarse_possible, edges, kept_cells, pairs_held, settled, told_alone
+from dpscale.reconstruct.held import agreed, coarse_possible, edges, kept_cells, pairs_held, settled, told_alone
 from dpscale.reconstruct.low_order import NoisyResidual, low_order
 from dpscale.reconstruct.modelfiles import read_model, write_model
 from dpscale.residual import center
