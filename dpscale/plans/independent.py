@@ -8,8 +8,10 @@ an outer product over the axes for all queries of a family at once, unless the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +27,14 @@ from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart,
 from dpscale.workload.wide import is_wide
 
 Array = NDArray[np.float64]
-Quadratics = dict[tuple[tuple[str, ...], Factor], Array]
+Kept = dict[tuple[Hashable, ...], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class IndependentResiduals(Accuracy):
-    """Variances that add over the residuals; quadratic forms of joint strategies are kept from set to set."""
+    """Variances that add over the residuals; what joint strategies and families come to is kept from set to set."""
 
-    _quadratics: Quadratics = field(default_factory=dict, init=False, repr=False)
+    _kept: Kept = field(default_factory=dict, init=False, repr=False)
 
     def variance_of(self, query: SpannedQuery) -> float:
         return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
@@ -66,12 +68,28 @@ class IndependentResiduals(Accuracy):
         return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
 
     def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
-        queries = part.queries(attributes)
-        total = np.zeros(len(queries))
+        total = np.zeros(part.count(attributes))
         for estimator in self._inside(attributes):
-            axes = [attributes.index(name) for name in estimator.attributes]
-            total += estimator.variances(piece(queries, axes, lead=1, profiles=self.axis_profiles(attributes)))
+            total += estimator.scale * self._array_quadratics(part, attributes, estimator)
         return total
+
+    def _array_quadratics(
+        self, part: JointPart | ExplicitPart, attributes: AttributeSet, estimator: ResidualEstimator
+    ) -> Array:
+        """What one residual adds at a scale of 1; of a joint family kept for the next set of the same sizes."""
+        axes = [attributes.index(name) for name in estimator.attributes]
+        if isinstance(part, ExplicitPart):
+            return self._of_pieces(part, attributes, axes, estimator)
+        key = ("array", part.key(attributes), *axes, *estimator.factors, *map(self.weights.get, attributes))
+        if key not in self._kept:
+            self._kept[key] = self._of_pieces(part, attributes, axes, estimator)
+        return np.asarray(self._kept[key])
+
+    def _of_pieces(
+        self, part: JointPart | ExplicitPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
+    ) -> Array:
+        pieces = piece(part.queries(attributes), axes, lead=1, profiles=self.axis_profiles(attributes))
+        return replace(estimator, scale=1.0).variances(pieces)
 
     def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Array:
         """What one residual adds for every product query: an outer product unless the strategy is joint."""
@@ -98,25 +116,28 @@ class IndependentResiduals(Accuracy):
 
     def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Array:
         """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
-        key = (tuple(family.name for family in families), factor)
-        if key not in self._quadratics:
-            self._quadratics[key] = joint_quadratic(families, factor.covariance, factor.shape)
-        return self._quadratics[key]
+        key = ("quadratic", *(family.name for family in families), factor)
+        if key not in self._kept:
+            self._kept[key] = joint_quadratic(families, factor.covariance, factor.shape)
+        return np.asarray(self._kept[key])
 
     def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
         """What one residual adds to the sum over all product queries: traces of Grams times covariances."""
         kept = estimator.attributes
         pairs = [(family, name) for name, family in families.items() if name not in kept]
         outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]
-        return estimator.scale * math.prod(outside) * _trace(tuple(families[name] for name in kept), estimator)
+        return estimator.scale * math.prod(outside) * self._trace(tuple(families[name] for name in kept), estimator)
 
-
-def _trace(families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
-    """tr(WᵀW ⊗ (KᵀK)⁺) on a residual's axes."""
-    if estimator.joint:
-        grams = [family.gram(n) for family, n in zip(families, estimator.factors[0].shape, strict=True)]
-        return float((kron(grams) * estimator.factors[0].covariance).sum())
-    return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
+    def _trace(self, families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
+        """tr(WᵀW ⊗ (KᵀK)⁺) on a residual's axes; of a joint strategy kept for the next set with it."""
+        if not estimator.joint:
+            return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
+        factor = estimator.factors[0]
+        key = ("trace", *(family.name for family in families), factor)
+        if key not in self._kept:
+            grams = [family.gram(n) for family, n in zip(families, factor.shape, strict=True)]
+            self._kept[key] = float((kron(grams) * factor.covariance).sum())
+        return float(self._kept[key])
 
 
 @lru_cache(maxsize=4096)
