@@ -28,7 +28,13 @@ def counting(found: Figures) -> str:
     )
     what = "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, from Parquet"
     head = (f"`benchmarks/counting.py`: {what}", "ratio")
-    return table(head, [own, "1"], ["`numpy.bincount`", ratio(found["bincount"])], ["DuckDB", ratio(found["duckdb"])])
+    others = {
+        "`numpy.bincount`": "bincount",
+        "DuckDB": "duckdb",
+        "Polars": "polars",
+        "`dask.dataframe`": "dask_groupby",
+    }
+    return table(head, [own, "1"], *([label, ratio(found[key])] for label, key in others.items()))
 
 
 def noise(found: Figures) -> str:
@@ -71,8 +77,8 @@ In the same run the scheduler's overhead was {significant(1e3 * found["overhead,
 {found["death, map seconds again"]:.1f} s of a map's calls go again, and {ended}. \
 A list scheduler with the times of one worker tells
 the two workers' time {share(abs(error))} too {side}; for the same sets on a table a thousand \
-times as long (10⁹ rows) it tells {found["simulated, 10"]:.0f} times the
-speed on 10 workers, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \
+times as long (10⁹ rows) it tells {found["simulated, 2"]:.1f} times the speed on 2 workers, {found["simulated, 10"]:.0f}
+on 10, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \
 where the driver's share and the scheduler hold it."""
 
 
@@ -99,10 +105,10 @@ the rest is the worker's own."""
 def large_job(found: Figures) -> str:
     return f"""\
 `benchmarks/large_job.py`: the [40]⁴⁰ job above on a million rows with `memory = "{found["memory"]}"` plans in \
-{found["plan, seconds"]:.0f} s, counts and
+{found["plan, seconds"]:.0f} s with {found["plan, GiB"]:.2f} GiB, counts and
 measures all 10,701 residuals in {found["measure, seconds"]:.0f} s with {found["measure, GiB"]:.2f} GiB at its peak, \
 and then answers a random query over three attributes in about
-{found["answer, ms"]:.0f} ms (on a day when the host was slow: it varies by two)."""
+{found["answer, ms"]:.0f} ms."""
 
 
 def many_sets(found: Figures) -> str:
