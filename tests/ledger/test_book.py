@@ -480,7 +480,7 @@ def test_eight_processes_cannot_oversell_the_last_budget(path: Path) -> None:
 def test_the_race_catches_a_ledger_that_reads_before_it_locks(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    assert together(race, path, NaiveLedger) == ["reserved"] * 8
+    assert together(race, path, NaiveLedger).count("reserved") > 3
     assert not admitted_within_cap(path)
 
 

@@ -234,7 +234,7 @@ def finer(told):
     "edit",
     [
         lambda told: told | {"step": str(100 * Fraction(told["step"]))},
-        lambda told: told | {"beta": "0"},
+        lambda told: told | {"beta": "0" if told["beta"] != "0" else "1/1000"},  # of 1-ways it is 0
         lambda told: told | {"beta": "1/0"},
         lambda told: {key: value for key, value in told.items() if key != "seal"},
         finer,
