@@ -26,7 +26,10 @@ def counting(found: Figures) -> str:
         f"dpscale ({significant(found['ns'], 2)} ns a row, marginal and core; "
         f"one increment in memory would be {significant(found['increment ns'], 2)})"
     )
-    what = "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, from Parquet"
+    what = (
+        "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, dpscale from Parquet "
+        "(the others, being slow, count some of the rows or sets, scaled)"
+    )
     head = (f"`benchmarks/counting.py`: {what}", "ratio")
     others = {
         "`numpy.bincount`": "bincount",

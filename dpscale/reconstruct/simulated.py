@@ -22,7 +22,8 @@ tried). Post-processing: the streams here are no part of any privacy argument.
 
 Intervals that hold *at once* need more than errors: records that depart come φ together, so the law of a cell where
 hardly anyone is expected has a long tail. By Bernstein's inequality a sum of independent jumps of size b and of
-variance V in all is beyond √(2VL) + bL/3 with a probability of 2e^(−L) at most (`Simulated.at_once`).
+variance V in all is beyond √(2VL) + bL/3 with a probability of 2e^(−L) at most. `Simulated.at_once` takes its last term
+beside Bonferroni's normal quantile, which is less than √(2L): V has room already. That is no proof; it is measured.
 """
 
 from __future__ import annotations

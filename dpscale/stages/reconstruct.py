@@ -19,6 +19,7 @@ from dpscale.engine import Engine
 from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE
 from dpscale.reconstruct.contract import Estimates
+from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.intervals import at_once
 from dpscale.reconstruct.joint import half_width
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
@@ -124,7 +125,7 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
 
     run, estimates = _opened(path, known)
     part, typical = estimates.workload.parts[number], list[float]()
-    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output))
+    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
     # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
     with (
         one_thread(),  # tasks are the threads; those of BLAS would wait for each other
@@ -140,12 +141,13 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
     return np.array(typical)
 
 
-def _intervals(output: Output) -> str:
-    """What the job says of intervals, in words; nothing where it says nothing."""
+def _intervals(output: Output, estimates: Estimates) -> str:
+    """What the job says of intervals, in words; nothing where it says nothing. Other errors than exact ones: about."""
     if output.level is None and not output.joint:
         return ""
     whose = "all of an attribute set's together" if output.joint else "each by itself"
-    return f"they hold the true count with probability {output.level or LEVEL:g}, {whose}"
+    about = "" if isinstance(estimates, LeastSquaresEstimates) else "about "
+    return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
 def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Errors) -> Errors:

@@ -66,6 +66,8 @@ def test_simulated_errors_hold_at_once_by_their_number(tmp_path):
     release = dp.run(write_job(tmp_path, output={"joint": True, "level": 0.9}, **change), tmp_path / "run")
     found, told = read(release, ("age", "sex")), release.table(("age", "sex"), joint=True, level=0.9)
     assert found["low"].to_numpy() == pytest.approx(told["low"].to_numpy())
+    schema = pq.read_schema(next(release.path.glob("answers/marginal-2/*.parquet")))
+    assert b"probability about 0.9, all of" in schema.metadata[b"intervals"]
     assert ((told["high"] - told["low"]) / told["std_error"]).min() > 2 * 1.645
 
 
