@@ -74,6 +74,14 @@ class Release:
         """
         return self._estimates.answer(attributes, query)
 
+    def extrapolates(self, attributes: Sequence[str]) -> bool:
+        """Whether answers over these attributes are a model's, beyond the row space of what was measured.
+
+        Least squares refuses such answers. A model (maximum entropy, graphical, adaptive) gives them without an error,
+        or with a simulated one.
+        """
+        return bool(self._estimates.extrapolates(attributes))
+
     @cached_property
     def answered(self) -> Answered:
         """Its estimates under its public name: what tables and statistics are made of."""
@@ -93,7 +101,8 @@ class Release:
         `family`: the cells where they are told, if none is named, else the first family that was asked over the set.
         Columns before the figures tell what a row asks: `age`; `age_at_most` of prefixes; `age_from`, `age_to` of
         ranges. `level`: of each interval; with `joint` that all hold at once (needs least squares). `frame`: pandas,
-        arrow or polars. Errors are nan where none is told.
+        arrow or polars. Errors are nan where none is told. A table from a model has the column `extrapolated`
+        (see `extrapolates`).
         """
         return framed(self.answered.table(attributes, family, level, joint), frame)
 

@@ -1,7 +1,7 @@
 """Strings that fix noise, ledger rows, plan files and seeds. They stay when a class, a field or a module is renamed.
 
-Each expected value is written out here, not computed from the code under test. A failure means that noise would be drawn
-anew for a release that exists, that a stored file would not be read, or that rows of a release would change.
+Each expected value is written out here, not computed from the code under test. A failure means that noise is drawn
+anew for a release that exists, that a stored file is not read, or that rows of a release change.
 """
 
 import json
