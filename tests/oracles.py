@@ -108,7 +108,7 @@ def explicit_strategy(plan, variances) -> np.ndarray:
 def least_squares_variances(strategy: np.ndarray, queries: np.ndarray, rank: int | None = None) -> np.ndarray:
     """Variance of the best linear unbiased estimate of each query; asserts that it is in the span.
 
-    `rank`: of the strategy where it is known exactly; else what is below 1e-11 of its largest eigenvalue is taken for 0.
+    `rank`: of the strategy where it is known exactly; else eigenvalues below 1e-11 of the largest count as 0.
     """
     _, values, rows = np.linalg.svd(strategy, full_matrices=False)
     rank = int((values**2 > 1e-11 * values[0] ** 2).sum()) if rank is None else rank

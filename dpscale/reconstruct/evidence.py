@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.graphical.observed import Observed
+from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.simulated import Simulated
-from dpscale.residual.grem import Residuals
-from dpscale.names import AttributeSet
 from dpscale.residual import subsets
+from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import every_cell
 from dpscale.workload import Workload
 

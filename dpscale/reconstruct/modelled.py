@@ -20,7 +20,7 @@ from dpscale.reconstruct.agreement import margin
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.evidence import Evidence
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
-from dpscale.workload import Part, Workload
+from dpscale.workload import Part
 
 Array = NDArray[np.float64]
 NO_ERRORS = (

@@ -1,8 +1,8 @@
-"""No linear estimate outside the row space of what is measured, and none with another error than least squares has.
+"""Linear estimates answer exactly the row space of what is measured, with the error of least squares.
 
-The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large prime.
-A query in the row space may be answered, with the variance of generalised least squares; any other is refused. A query
-in the span of the workload is never refused.
+The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large
+prime. A query in the row space may be answered, with the variance of generalised least squares; any other is refused.
+A query in the span of the workload is never refused.
 """
 
 import numpy as np
