@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import results
 from intervals import errors
-from marginal_tables import DATA, KEPT, Names, Table, generated, real
+from marginal_tables import DATA, KEPT, LINKED, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
 from dpscale.adaptive import run
@@ -233,7 +233,7 @@ def tables(names: Sequence[str], data: Path) -> Iterator[Table]:
 
 def which(parser: argparse.ArgumentParser) -> None:
     """Options that say which tables, at which ε, with which seeds."""
-    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=KEPT)
+    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=(*KEPT, *LINKED))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)

@@ -87,6 +87,25 @@ KEPT = ("adult", "acs", "salary", "titanic", "krkopt", "mushroom", "nltcs", "nur
         "syn_bin60", "syn_dup", "syn_indep", "syn_n1000", "syn_perm", "syn_xor")  # fmt: skip
 
 
+LINKED = ("telco", "acs23")  # real tables with strongly linked attributes
+CONSTRUCTED = ("equal columns", "skipped block")
+
+
+def constructed(name: str, rows: int = 20_000, seed: int = 5) -> Table:
+    """Eight equal binary columns; or eight questions of four answers that 30 % of the records skip, and two more."""
+    rng = np.random.default_rng(seed)
+    if name == "equal columns":
+        column = (rng.random(rows) < 0.3).astype(np.int64)
+        return Table(name, {f"x{i}": 2 for i in range(8)}, np.repeat(column[:, None], 8, axis=1))
+    skipped = rng.random(rows) < 0.3
+    common = 1 + rng.integers(0, 2, (rows, 1))
+    answers = np.where(rng.random((rows, 8)) < 0.6, common, rng.integers(1, 5, (rows, 8)))
+    answers[skipped] = 0
+    others = np.stack([rng.integers(0, 2, rows) | skipped, rng.integers(0, 5, rows)], axis=1)
+    sizes = {f"q{i}": 5 for i in range(8)} | {"sex": 2, "region": 5}
+    return Table(name, sizes, np.concatenate([answers, others], axis=1))
+
+
 def real(name: str, data: Path = DATA) -> Table | None:
     """One of KEPT; None where its file is absent."""
     if (packed := data / "tables" / f"{name}.npz").exists():

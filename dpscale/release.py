@@ -25,7 +25,7 @@ from dpscale.report.tables import table_figure
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
 from dpscale.stages.refused import leaving_nothing
-from dpscale.stages.repeating import begin, check_repeat
+from dpscale.stages.repeating import begin, check_frame, check_repeat
 from dpscale.stages.running import run_stages
 from dpscale.storage.files import read_text
 
@@ -74,6 +74,14 @@ class Release:
         """
         return self._estimates.answer(attributes, query)
 
+    def extrapolates(self, attributes: Sequence[str]) -> bool:
+        """Whether answers over these attributes are a model's, beyond the row space of what was measured.
+
+        Least squares refuses such answers. A model (maximum entropy, graphical, adaptive) gives them without an error,
+        or with a simulated one.
+        """
+        return bool(self._estimates.extrapolates(attributes))
+
     @cached_property
     def answered(self) -> Answered:
         """Its estimates under its public name: what tables and statistics are made of."""
@@ -93,7 +101,8 @@ class Release:
         `family`: the cells where they are told, if none is named, else the first family that was asked over the set.
         Columns before the figures tell what a row asks: `age`; `age_at_most` of prefixes; `age_from`, `age_to` of
         ranges. `level`: of each interval; with `joint` that all hold at once (needs least squares). `frame`: pandas,
-        arrow or polars. Errors are nan where none is told.
+        arrow or polars. Errors are nan where none is told. A table from a model has the column `extrapolated`
+        (see `extrapolates`).
         """
         return framed(self.answered.table(attributes, family, level, joint), frame)
 
@@ -109,9 +118,21 @@ class Release:
         return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
 
     def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Any:
-        """The mean of an attribute of numbers, a bin at its middle: (estimate, low, high), by the delta method.
+        """The mean of an attribute of numbers: (estimate, low, high).
 
-        `by`: one for each value of another attribute, as a pandas DataFrame.
+        The estimate takes a bin at its middle; the interval covers the noise and any place of records inside their
+        bins (`answered.statistics.mean`).
+
+        Parameters
+        ----------
+        attribute: of kind integer, coded or bins.
+        by: another attribute. Then the result is a pandas DataFrame with a row for each of its values. A group without
+            a mean has missing values, and the column `reason` says why.
+        level: probability that the interval covers the true mean.
+
+        Raises
+        ------
+        PlanError: where the number of records is not distinguishable from zero.
         """
         return self._each(partial(statistics.mean, self.answered, attribute, level), by)
 
@@ -131,9 +152,10 @@ class Release:
         import pandas as pd
 
         cells = range(self.domain[by].size)
-        found = pd.DataFrame([statistic(by=(by, cell)) for cell in cells], columns=list(Told._fields))
+        rows, reasons = zip(*(_row(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
+        found = pd.DataFrame(rows, columns=list(Told._fields))
         found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
-        return found
+        return found.assign(reason=reasons) if any(reasons) else found
 
     def __repr__(self) -> str:
         return f"Release({self.manifest['release'][:8]}, {self._run.workload.query_count} queries, {self.path})"
@@ -156,6 +178,14 @@ class Release:
         return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
 
 
+def _row(statistic: Callable[[], Told]) -> tuple[Told, str | None]:
+    """A statistic of one group; missing values with the reason where the group is too small for one."""
+    try:
+        return statistic(), None
+    except statistics.TooFewRecords as error:
+        return Told.around(float("nan"), float("nan")), str(error)
+
+
 def run(
     job: str | Path | Mapping[str, Any] | Job,
     run_dir: str | Path | None = None,
@@ -167,12 +197,14 @@ def run(
 ) -> Release:
     """Run all stages of a job (a path, or the job's content as a dict) and open its release.
 
-    A job that is done is opened as it is; DataError where its files have changed since. `fresh` makes a new release.
+    A job that is done is opened as it is. DataError where its files have changed since, or where `data` is another
+    frame than the one that was measured or cannot be compared with it. `fresh` makes a new release, which is charged.
     `data`: the frame of a job that has one instead of files.
     """
     opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
     opened.frame = data
     check_repeat(opened)
+    check_frame(opened, client, scheduler)
     with leaving_nothing(opened):
         run_stages(opened, client, scheduler, progress)
     return Release(opened)

@@ -1,7 +1,7 @@
 """What holds for every test.
 
-Each run has a plan store of its own: nothing that was solved before can hide a fault. Hypothesis has no deadline: how
-long a thing takes is for benchmarks to say, not for tests.
+Each run has a plan store and a state folder of its own: nothing that was solved before can hide a fault. Hypothesis
+has no deadline: how long a thing takes is for benchmarks to say, not for tests.
 """
 
 import os
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 os.environ["DPSCALE_PROGRESS"] = "86400"  # lines that come with the clock would be in what tests read
+os.environ["DPSCALE_STATE"] = tempfile.mkdtemp(prefix="dpscale-state-")
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
 settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")

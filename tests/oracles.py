@@ -41,6 +41,16 @@ def joint_queries(part, names) -> np.ndarray:
     return np.array([np.abs(x - y) <= c for c in range(max(sizes))], dtype=float)
 
 
+def queries_of_part(part, names) -> np.ndarray:
+    """All queries of a part over one set, from the contract's definitions: (m, cells)."""
+    if isinstance(part, ExplicitPart):
+        return part.array.reshape(len(part.array), -1)
+    if isinstance(part, JointPart):
+        queries = joint_queries(part, names)
+        return queries.reshape(len(queries), -1)
+    return kron([_own(part, part.domain[name], names) for name in names])
+
+
 def kron(matrices) -> np.ndarray:
     return reduce(np.kron, matrices, np.ones((1, 1)))
 
@@ -95,12 +105,16 @@ def explicit_strategy(plan, variances) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def least_squares_variances(strategy: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Variance of the best linear unbiased estimate of each query; asserts that it is in the span."""
-    inverse = np.linalg.pinv(strategy.T @ strategy, rcond=1e-11, hermitian=True)
-    back = queries @ inverse @ (strategy.T @ strategy)
-    np.testing.assert_allclose(back, queries, atol=1e-6)
-    return np.einsum("ij,jk,ik->i", queries, inverse, queries)
+def least_squares_variances(strategy: np.ndarray, queries: np.ndarray, rank: int | None = None) -> np.ndarray:
+    """Variance of the best linear unbiased estimate of each query; asserts that it is in the span.
+
+    `rank`: of the strategy where it is known exactly; else eigenvalues below 1e-11 of the largest count as 0.
+    """
+    _, values, rows = np.linalg.svd(strategy, full_matrices=False)
+    rank = int((values**2 > 1e-11 * values[0] ** 2).sum()) if rank is None else rank
+    turned = queries @ rows[:rank].T
+    np.testing.assert_allclose(turned @ rows[:rank], queries, atol=1e-6)
+    return ((turned / values[:rank]) ** 2).sum(axis=1)
 
 
 def marginal_weights(union) -> np.ndarray:

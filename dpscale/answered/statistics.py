@@ -1,7 +1,7 @@
 """Totals, quantiles and means of estimated counts, with intervals from the errors of linear queries.
 
-All of a kind: a statistic T solves a linear equation in the counts, so how sure T is follows from the standard error of
-that linear query, which least squares tells exactly.
+A statistic solves a linear equation in the counts, so its interval follows from the standard error of that linear
+query, which least squares gives exactly.
     quantile q: the smallest x with G(x) = #{≤ x} − q · #{all} ≥ 0        mean m: Σ (v − m) · count(v) = 0
 Values outside the domain and missing ones, where they have cells of their own, count in neither.
 """
@@ -41,6 +41,10 @@ class Told(NamedTuple):
         return cls(float(estimate), float(estimate - half), float(estimate + half))
 
 
+class TooFewRecords(PlanError):
+    """A statistic of a group whose number of records is not distinguishable from zero."""
+
+
 def total(answered: Answered, level: float) -> Told:
     """The estimated number of records, by any attribute set of the workload."""
     check_level(level)
@@ -73,23 +77,64 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
 
 
 def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Told:
-    """The mean m = Σ v · count(v) / Σ count(v), v a bin's middle.
+    """The mean m = Σ v · count(v) / Σ count(v), v the middle of a bin, with an interval that covers the values inside.
 
-    By the delta method its standard error is that of Σ (v − m) · count(v), over the estimated number of records; where
-    that number may be zero, the interval is all values. What bins round away is not in it.
+    Records lie anywhere in their bins, so the true mean is between that of the lower edges, m₁, and that of the upper
+    edges, m₂. The interval goes from the lower limit of m₁ to the upper limit of m₂, each at (1 − level)/2. The limits
+    are Fieller's: with S = Σ v · count(v), N = Σ count(v) and w the quantile, all m with
+
+        (S − mN)² ≤ w² Var(S − mN),
+
+    which is bounded where N is more than w standard errors. The interval and the estimate stay inside the domain.
+
+    Raises
+    ------
+    TooFewRecords: where the number of records is not distinguishable from zero.
+
+    References
+    ----------
+    Fieller, Some problems in interval estimation, JRSS B 16 (1954).
     """
     attribute = ordered(answered, name)
     check_level(level)
-    values = np.array([_value(attribute, cell, 0.5) for cell in range(attribute.listed)])
-    (records, summed), (error, _) = _asked(answered, attribute, np.stack([np.ones_like(values), values]), by)
+    middle = np.array([_value(attribute, cell, 0.5) for cell in range(attribute.listed)])
+    lower, upper = _ends(attribute)
+    queries = np.stack([np.ones_like(middle), middle, lower, lower + 1, upper, upper + 1])
+    (records, summed, *sums), errors = _asked(answered, attribute, queries, by)
     width = half_width(level, answered.estimates.noise)
-    if not math.isfinite(error):
-        return Told.around(summed / records, math.nan)
-    if records - width * error <= 0:
-        return Told(float(summed / records) if records > 0 else math.nan, float(values[0]), float(values[-1]))
-    found = summed / records
-    _, (spread,) = _asked(answered, attribute, (values - found)[None], by)
-    return Told.around(found, width * spread / records)
+    if records <= 0 or records <= width * errors[0]:
+        raise TooFewRecords("mean", f"{name}: the number of records is not distinguishable from zero"
+                        + (f" where {by[0]} has cell {by[1]}" if by else ""),
+                        "a group of more records than noise", "ask for a larger group or its table")  # fmt: skip
+    estimate = summed / records
+    if not np.isfinite(errors).all():
+        return Told.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
+    first, _ = _fieller((records, sums[0]), (errors[0], errors[2], errors[3]), width)
+    _, last = _fieller((records, sums[2]), (errors[0], errors[4], errors[5]), width)
+    low, high = (float(np.clip(end, lower[0], upper[-1])) for end in sorted((first, last)))
+    return Told(float(np.clip(estimate, low, high)), low, high)
+
+
+def _ends(attribute: Attribute) -> tuple[Array, Array]:
+    """The least and the largest value that a record of each cell may have: bins, and integers that are rounded."""
+    lower, upper = (
+        np.array([_value(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)
+    )
+    if attribute.kind == "bins" or attribute.step == 1:
+        return lower, upper
+    half = attribute.step / 2
+    return np.maximum(lower - half, lower[0]), np.minimum(upper + half, upper[-1])
+
+
+def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float], width: float) -> tuple[float, float]:
+    """The interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
+    (records, summed), (first, second, both) = estimates, errors
+    covariance = (both**2 - first**2 - second**2) / 2
+    square = records**2 - (width * first) ** 2
+    linear = records * summed - width**2 * covariance
+    constant = summed**2 - (width * second) ** 2
+    root = math.sqrt(max(linear**2 - square * constant, 0.0))
+    return (linear - root) / square, (linear + root) / square
 
 
 def ordered(answered: Answered, name: str) -> Attribute:

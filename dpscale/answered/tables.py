@@ -24,6 +24,7 @@ from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
 
 Array = NDArray[np.float64]
 MOST_ROWS = 10_000_000
+EXTRAPOLATED = "extrapolated"  # a column of tables of models alone
 FRAMES: dict[str, Callable[[Any], Any]] = {
     "pandas": lambda table: table.to_pandas(),
     "arrow": lambda table: table,
@@ -48,7 +49,9 @@ class Answered:
         answers, errors = self._along(part, ordered, names)
         half = self.half(part, ordered, errors, level, joint)
         columns = dict(named(self.estimates.workload.domain, part, names))
-        return pa.table(columns | dict(zip(FIGURES, (answers, errors, answers - half, answers + half), strict=True)))
+        columns |= dict(zip(FIGURES, (answers, errors, answers - half, answers + half), strict=True))
+        extrapolated = self.estimates.extrapolates(ordered)
+        return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * len(answers)})
 
     def part(self, names: AttributeSet, family: str | None) -> Part:
         """The queries of a family over a set: as asked for, or any of a family of products where all cells are told.

@@ -6,8 +6,8 @@ After Snappy's format: a length, then literals and copies of what stands before.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from dpscale.jit import njit
 from dpscale.parquet.headers import (
     COMPRESSED,
     LENGTH,

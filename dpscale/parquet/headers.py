@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dpscale.jit import njit
 
 Array = NDArray[Any]
 Integers = NDArray[np.int64]

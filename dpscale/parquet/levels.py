@@ -9,8 +9,8 @@ is trusted.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from dpscale.jit import njit
 from dpscale.parquet.headers import MOST, Array, Int, U, varint, word
 
 STEPS = (4, 2, 1)

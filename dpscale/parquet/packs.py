@@ -6,8 +6,8 @@ A byte of packed indices has two, four or eight of them; a table of all such byt
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from dpscale.jit import njit
 from dpscale.parquet.headers import Array, Int, U, word
 from dpscale.parquet.levels import put
 

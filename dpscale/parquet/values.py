@@ -7,8 +7,8 @@ or groups of eight values packed to `width` bits each, lowest bits first. Nothin
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from dpscale.jit import njit
 from dpscale.parquet.headers import (
     DAMAGED,
     FINE,

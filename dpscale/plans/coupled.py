@@ -36,12 +36,13 @@ from dpscale.plans.axis_tables import (
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.quadratic import joint_quadratic
+from dpscale.plans.residual_estimator import spans
 from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
 from dpscale.residual import Profiles, kron, piece
 from dpscale.workload import Family, Part, ProductPart
 
 Array = NDArray[np.float64]
-BEYOND = 3e4  # times the variance of what is told best; what only holds the rank is at 10^6
+BEYOND = 3e4  # times the variance of the best direction; a direction that has only the ridge is at 10^6
 Table = Callable[[Factor | None, Averaging, int, Family], Array]
 
 
@@ -112,9 +113,16 @@ class CoupledResiduals(Accuracy):
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
     def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
-        """Of several spaces by one strategy: unless some direction of this one was left to what holds the rank."""
-        if not block.joint or block.factors[0].spaces is None or not kept:
-            return True
+        """Whether every cell of a residual has a useful estimate.
+
+        A joint strategy of several spaces has full rank on them, but directions that no query needs may have nothing
+        but the ridge that gives it this rank. Single queries there have their true, very large variance; a marginal,
+        which comes without errors, is refused.
+        """
+        if not block.joint or block.factors[0].kind == "full" or not kept:
+            return all(factor.spans_all for factor in self._on(block, kept))
+        if block.factors[0].spaces is None:
+            return block.factors[0].spans_all
         form, profiles = _marginal_covariance(block, kept), list(self.axis_profiles(kept).items())
         sizes = self.domain.shape(kept)
         centre = kron([np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n))
@@ -122,24 +130,20 @@ class CoupledResiduals(Accuracy):
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
-        """What a strategy of several spaces tells need not be told of each: a query's pieces there are taken together.
-
-        Those of a space that is told whole add nothing that could be missing.
-        """
-        together: dict[int, Array] = {}
+        """Every block that estimates a piece must have the piece in its row space."""
         for kept, part in pieces:
             if kept not in self.residuals:
                 raise out_of_span(kept)
-            if not self.residuals[kept].spans_all:
-                (source,) = self.residuals[kept].sources
-                names = self.blocks[source.block].attributes
-                lifted = part.reshape([self.domain[name].size if name in kept else 1 for name in names])
-                together[source.block] = together.get(source.block, 0.0) + lifted
-        for index, query in together.items():
-            block = self.blocks[index]
-            whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
-            if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
-                raise out_of_span(block.attributes)
+            for source in self.residuals[kept].sources:
+                if not spans(self._on(self.blocks[source.block], kept), part):
+                    raise out_of_span(kept)
+
+    @staticmethod
+    def _on(block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+        """The factors of a block on some of its attributes; a joint factor as a whole."""
+        if block.joint:
+            return block.factors
+        return tuple(factor for name, factor in zip(block.attributes, block.factors, strict=True) if name in kept)
 
     def _factors_by_name(self) -> dict[str, list[Factor]]:
         by_name: dict[str, list[Factor]] = {}
@@ -222,7 +226,7 @@ class CoupledResiduals(Accuracy):
 
 
 def _limit(block: Block) -> float:
-    """The variance of a unit vector from which on it counts as not told."""
+    """The variance of a unit vector above which a marginal counts as not measured."""
     return BEYOND / float(np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)[0]) ** 2
 
 

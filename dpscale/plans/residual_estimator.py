@@ -66,10 +66,27 @@ class ResidualEstimator:
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
     def spans(self, query_piece: Array) -> bool:
-        """Whether a query's piece can be told from the sources."""
-        if self.joint or len(self.factors) == 1:
-            return self.factors[0].spans(query_piece.reshape(1, -1))
-        return self.spans_all
+        """Whether a query's piece lies in the row space of the sources."""
+        return spans(self.factors, query_piece)
+
+
+def spans(factors: Sequence[Factor], query_piece: Array) -> bool:
+    """Whether a query's piece lies in the row space of a strategy: of a Kronecker product, or of one joint factor.
+
+    Parameters
+    ----------
+    factors: one for every axis of the piece, or one for all of its cells.
+    query_piece: an axis for every attribute of its residual.
+
+    Notes
+    -----
+    The row space of ⊗K_i is the tensor product of those of the K_i. A piece lies in it exactly where its fibres along
+    every axis i lie in the row space of K_i.
+    """
+    if len(factors) != query_piece.ndim:
+        return factors[0].spans(query_piece.reshape(1, -1))
+    fibres = (np.moveaxis(query_piece, axis, -1).reshape(-1, size) for axis, size in enumerate(query_piece.shape))
+    return all(factor.spans(own) for factor, own in zip(factors, fibres, strict=True))
 
 
 def estimators(
@@ -81,7 +98,8 @@ def estimators(
         first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
         scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
         sources = tuple(source for source, _ in shares)
-        return ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole_in(first, kept))
+        whole = all(whole_in(blocks[index], kept) for index in spreads)
+        return ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole)
 
     if blocks.separate:
         return Estimators(blocks, spread, of)

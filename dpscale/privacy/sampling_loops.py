@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import config, njit, uint64
+from numba import uint64
 from numpy.typing import NDArray
+
+from dpscale.jit import SETTINGS, njit
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -21,7 +23,6 @@ OFFSET_ERROR = np.uint64(4)
 # An offset known to 32 of its bits is y short by less than 2^32, and x, whose slope in y is below 1/4, by 2^30 more.
 HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
 SERIES_TERMS = 14
-SETTINGS: Any = config
 
 
 def compiled(
@@ -38,8 +39,6 @@ def compiled(
         before, SETTINGS.SLP_VECTORIZE = SETTINGS.SLP_VECTORIZE, SETTINGS.SLP_VECTORIZE or int(slp)
         try:
             return njit(signature, cache=True, **options)(function)
-        except RuntimeError:  # numba found no writable cache directory, as in a read-only container
-            return njit(signature, **options)(function)
         finally:
             SETTINGS.SLP_VECTORIZE = before
 

@@ -32,6 +32,9 @@ class Estimates(Protocol):
     def workload(self) -> Workload: ...
     @property
     def noise(self) -> str: ...
+    def extrapolates(self, attributes: Sequence[str], /) -> bool | None:
+        """Whether some cell of the marginal lies outside the row space of the measurements; None: such are refused."""
+
     def marginal(self, attributes: Sequence[str], /) -> Array:
         """Estimated counts over the attributes, an axis each in the order asked."""
 

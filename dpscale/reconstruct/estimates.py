@@ -46,6 +46,9 @@ class LeastSquaresEstimates:
     def noise(self) -> str:
         return self.plan.noise
 
+    def extrapolates(self, attributes: Sequence[str]) -> None:
+        """Least squares refuses what lies outside the row space of the measurements."""
+
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""
         ordered = self.plan.domain.ordered(attributes)

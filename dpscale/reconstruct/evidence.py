@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from dpscale.each import Each, plainly
 from dpscale.graphical.observed import Observed
+from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.from_estimates import from_estimates
 from dpscale.reconstruct.simulated import Simulated
+from dpscale.residual import subsets
 from dpscale.residual.grem import Residuals
 from dpscale.residual.groups import every_cell
 from dpscale.workload import Workload
@@ -41,6 +43,9 @@ class Evidence(Protocol):
 
     def low_order(self) -> LowOrder:
         """Consistent non-negative low-order tables."""
+
+    def spans(self, names: AttributeSet) -> bool:
+        """Whether every cell of a marginal lies in the row space of the measurements."""
 
     def measurements(self) -> Sequence[Observed]:
         """Every measurement as it was made: a linear operator inside an attribute set, values and variance."""
@@ -74,6 +79,10 @@ class Linear:
 
     def low_order(self) -> LowOrder:
         return from_estimates(self._estimates)
+
+    def spans(self, names: AttributeSet) -> bool:
+        residuals = self.plan.accuracy.residuals
+        return all(kept in residuals and residuals[kept].spans_all for kept in subsets(names))
 
     def measurements(self) -> list[Observed]:
         """The integer strategies themselves. A block of the total alone is one too."""

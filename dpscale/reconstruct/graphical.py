@@ -103,7 +103,7 @@ def fitted(evidence: Evidence, options: Options) -> Model:
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     """Of the file in the folder; where it has none yet the model is fitted."""
     model = read_graphical(folder / FILE) if (folder / FILE).exists() else fitted(evidence, options)
-    return Modelled(evidence.workload, model, tuple(model.cells), evidence.noise)
+    return Modelled(evidence, model, tuple(model.cells))
 
 
 def write_graphical(path: Path, model: Model) -> None:

@@ -40,7 +40,7 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     if options.non_negative:
         kept = (folder / RESIDUALS).exists()
         residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _asked(evidence))
-    return Modelled(evidence.workload, residuals, tuple(residuals.sizes), evidence.noise)
+    return Modelled(evidence, residuals, tuple(residuals.sizes))
 
 
 def _asked(evidence: Evidence) -> list[AttributeSet]:

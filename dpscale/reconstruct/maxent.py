@@ -89,7 +89,7 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     model = read_model(folder / MODEL) if (folder / MODEL).exists() else _model(evidence)
     errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
     source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
-    return Modelled(evidence.workload, source, tuple(model.ones), evidence.noise, errors)
+    return Modelled(evidence, source, tuple(model.ones), errors)
 
 
 def explains(options: Options) -> str:

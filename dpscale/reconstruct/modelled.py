@@ -18,8 +18,9 @@ from dpscale.errors import JobError, PlanError
 from dpscale.names import AttributeSet
 from dpscale.reconstruct.agreement import margin
 from dpscale.reconstruct.entropy import LowOrder
+from dpscale.reconstruct.evidence import Evidence
 from dpscale.reconstruct.simulated import CONTAINS, Simulated
-from dpscale.workload import Part, Workload
+from dpscale.workload import Part
 
 Array = NDArray[np.float64]
 NO_ERRORS = (
@@ -48,13 +49,23 @@ class Agreed:
 
 
 class Modelled:
-    """Estimates of a workload by a model. `known`: the attributes that it tells of; `errors`: as simulated, if so."""
+    """Estimates of what was measured and of the workload by a model.
 
-    def __init__(
-        self, workload: Workload, model: Model, known: Sequence[str], noise: str, errors: Simulated | None = None
-    ) -> None:
-        self.workload, self.model, self.noise, self.errors = workload, model, noise, errors
-        self._known = frozenset(known)
+    Parameters
+    ----------
+    evidence: what was measured.
+    model: gives marginals.
+    known: the attributes of the model.
+    errors: simulated errors, where the job asks for them.
+    """
+
+    def __init__(self, evidence: Evidence, model: Model, known: Sequence[str], errors: Simulated | None = None) -> None:
+        self.workload, self.noise, self.model, self.errors = evidence.workload, evidence.noise, model, errors
+        self._known, self._spans = frozenset(known), evidence.spans
+
+    def extrapolates(self, attributes: Sequence[str]) -> bool:
+        """Whether the model completes what the measurements of these attributes leave open."""
+        return not self._spans(self.workload.domain.ordered(attributes))
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Estimated counts over the attributes, an axis each in the order asked."""

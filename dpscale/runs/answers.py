@@ -6,7 +6,8 @@ it, `value_1`, … (or, where a query has two ends, `low_1` and `high_1`, or `st
 where queries are no products); then `estimate`, `std_error`, `low`, `high`. Values are whole numbers where all labels
 of the domain are, else texts; a missing value is "(null)" among texts, and null among numbers. A set's rows are
 together, its queries in row-major order; `index.parquet` has a row a set: part, family, attributes, queries, file,
-first row in it, rms_error.
+first row in it, rms_error; of answers by a model also `extrapolated`, whether the model goes beyond the row space of
+what was measured.
 """
 
 from __future__ import annotations
@@ -196,7 +197,8 @@ class Labels:
 
 
 def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) -> None:
-    """index.parquet. `rows`: part, queries, file (−1: none), first and rms_error of every set, and names of files."""
+    """index.parquet. `rows`: part, queries, file (−1: none), first and rms_error of every set, and names of files;
+    of a model's answers `extrapolated`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,6 +215,8 @@ def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) ->
         "first": pa.array(rows["first"], pa.int64()),
         "rms_error": pa.array(errors, mask=np.isnan(errors)),
     }  # fmt: skip
+    if "extrapolated" in rows:
+        columns["extrapolated"] = pa.array(rows["extrapolated"], pa.bool_())
     with writing(folder / INDEX) as file:
         pq.write_table(pa.table(columns), file)
 

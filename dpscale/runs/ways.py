@@ -1,7 +1,7 @@
 """The ways that a run's rows may be drawn by: made once, kept beside its estimates, opened by the tasks that draw.
 
-model/<release>/pairwise.npz     the sampler's
-model/<release>/threes.npz       what it polishes rows by, beside the first
+model/<release>/rows.npz         the sampler's, which starts from a tree (estimates learn apart: pairwise.npz)
+model/<release>/targets.npz      the estimates over three attributes that polished rows are held to
 model/<release>/ancestral.npz    a junction tree's, where the estimates are of one
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from dpscale.each import Each
 from dpscale.reconstruct.pairwise.learn import learn
 from dpscale.reconstruct.pairwise.pairs import Spread, wanted
-from dpscale.reconstruct.pairwise.stored import LEARNT, read_learnt, write_learnt
+from dpscale.reconstruct.pairwise.stored import read_learnt, write_learnt
 from dpscale.runs.estimates import estimates_of, joint_of, low_order_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.sections import SynthesizeTable
@@ -22,8 +22,10 @@ from dpscale.synthesize.draw import Part
 from dpscale.synthesize.polish import THREES, read_told, told, write_told
 from dpscale.synthesize.quality import apart, counted
 from dpscale.synthesize.sampler import Sampler, Way, sizes_of
+from dpscale.synthesize.tree import tree_start
 
 Apart = dict[str, float]
+LEARNT = "rows.npz"
 TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
 TRIED = Part(20_000, 1, 0)
 MOST_OPEN = 2
@@ -62,7 +64,8 @@ def _learn(run: Run, folder: Path) -> None:
     if present(folder / LEARNT):
         return
     model = low_order_of(run)
-    learnt = learn(wanted(model, run.job.engine.bytes // TASKS), run.manifest["release"])
+    asked = wanted(model, run.job.engine.bytes // TASKS)
+    learnt = learn(asked, run.manifest["release"], start=tree_start)
     write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
 
 
@@ -72,8 +75,9 @@ def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
     if not asked.polishes(total):
         return False
     if not present(folder / THREES):
-        release = run.manifest["release"]
-        write_told(folder / THREES, told(learnt, total, release, run.job.engine.bytes // TASKS))
+        write_told(
+            folder / THREES, told(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS)
+        )
     return True
 
 

@@ -17,6 +17,7 @@ from dpscale.measure.tags import snapshot_tag
 from dpscale.names import AttributeSet
 from dpscale.privacy.secret import read_secret
 from dpscale.runs.data import origin_of
+from dpscale.runs.frames import frame_tag
 from dpscale.runs.run import Run
 from dpscale.tables import Table
 from dpscale.tables.frames import FRAME
@@ -54,16 +55,18 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     if begun is not None and run.held_secret() is None:
         return str(begun)
     known = layout(run.job.data.path, run.job.data.matching) if table.lake is None else {"version": table.lake.version}
-    content = _content(run, table, engine)
+    content = content_hash(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun not in (None, tag):
         raise _changed("the files changed since this release was begun")
     if begun is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
+    if run.frame is not None and "frame" not in run.manifest:
+        run.update(frame=frame_tag(run.manifest["release"], content, create=True))
     return tag
 
 
-def _content(run: Run, table: Table, engine: Engine) -> str:
+def content_hash(run: Run, table: Table, engine: Engine) -> str:
     """The hash of all that counting follows from: the table's files, those that say whose rows are, and the filter."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []

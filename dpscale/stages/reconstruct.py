@@ -50,7 +50,8 @@ def perform(run: Run, engine: Engine) -> None:
     files = list(_files(run))
     errors = engine.map(write_answers, [(str(run.path), known, number, name, sets) for number, name, sets in files],
                         "answers")  # fmt: skip
-    write_index(run.path / "answers", run.workload.parts, _index(run, files, errors))
+    estimates = _opened(str(run.path), known)[1]
+    write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
 
 
 File = tuple[int, str, NDArray[np.int64]]
@@ -96,6 +97,14 @@ def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[st
     part = np.repeat(np.arange(len(parts)), np.diff(starts))
     return {"part": part, "queries": queries, "file": file, "first": first, "rms_error": rms,
             "names": [name for _, name, _ in files]}  # fmt: skip
+
+
+def _extrapolated(estimates: Estimates) -> dict[str, Any]:
+    """Which sets a model answers beyond the row space of the measurements; nothing of least squares, which refuses."""
+    marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
+    if None in marks:
+        return {}
+    return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
 
 
 def _known(run: Run) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpscale.data import Data
+from dpscale.engine import resolve
 from dpscale.errors import DataError, DpscaleError
 from dpscale.job import Job
+from dpscale.runs.frames import frame_tag
 from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
 from dpscale.stages import STAGES
 from dpscale.stages.beforehand import check_beforehand
+from dpscale.stages.reading import columns_of, content_hash, open_table
+from dpscale.tables.frames import FRAME
 from dpscale.tables.layout import Layout, differing, layout
 
 
@@ -45,6 +50,44 @@ def check_repeat(run: Run) -> str | None:
         goes_on = "" if done else f", `dpscale reconstruct {run.path}` goes on with that one"
         raise DataError("data.path", got, "the files as they were", f"--fresh makes a new release{goes_on}")
     return f"{said}, nothing read, nothing spent"
+
+
+def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> None:
+    """DataError unless the frame of a call is the one that a measured run read.
+
+    The frame is read once, for its hash (`runs.frames`).
+    """
+    if run.frame is None or not run.done("measure"):
+        return
+    known = run.manifest.get("frame")
+    found = _tag_of(run, client, scheduler) if known and run.job.data.path == FRAME else None
+    if found is not None and found == known:
+        return
+    other = bool(found and known and found["key"] == known["key"])
+    got = (f"a frame with other records than the one measured on {_date(run)}" if other else
+           f"a frame that cannot be compared with the one measured on {_date(run)}: {_why(run, found)}")  # fmt: skip
+    raise DataError("data", got, "the frame that the run measured",
+                    f"read the old release by Release.open({str(run.path)!r}), or make a new one, which is "
+                    "charged, by fresh=True")  # fmt: skip
+
+
+def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | None:
+    engine = resolve(client, scheduler or run.job.engine.scheduler)
+    try:
+        table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
+        return frame_tag(run.manifest["release"], content_hash(run, table, engine))
+    finally:
+        engine.close()
+
+
+def _why(run: Run, found: dict[str, str] | None) -> str:
+    """Why two frames cannot be compared."""
+    if run.job.data.path != FRAME:
+        return "the run read files"
+    if not run.manifest.get("frame"):
+        return "the run has no fingerprint of it"
+    return "the key of its fingerprint is not in the state folder of this user" if found is None else (
+        "its fingerprint was made under another key")  # fmt: skip
 
 
 def other_data(run: Run) -> list[str]:

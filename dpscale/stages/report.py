@@ -55,6 +55,7 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
             "planned": planned,
             "cards": planned.cards(run.job.privacy.budget),
             "explains": named.explains(options),
+            "extrapolated": _extrapolated(index),
             "disagreement": named.disagreement(planned, options, model_folder(run)),
             "saving": effort(run.domain, planned.counted, run.job.engine.bytes, workers).saving,
             "measurements": measurements,
@@ -71,6 +72,12 @@ def content(run: Run, workers: int = 1) -> dict[str, Any]:
             "trace_plot": trace_plot(trace),
         }
     )
+
+
+def _extrapolated(index: Any) -> int | None:
+    """How many sets a model answers beyond what was measured; None of answers by least squares."""
+    named = "extrapolated" in index.column_names
+    return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
 
 
 def _drawn(run: Run) -> dict[str, Any] | None:

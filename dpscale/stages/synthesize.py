@@ -7,6 +7,7 @@ what was learnt, the release's name and the part's number.
 from __future__ import annotations
 
 import json
+import warnings
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from dpscale.engine import Engine
 from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.runs.estimates import estimates_of, model_folder
+from dpscale.runs.estimates import estimates_of, low_order_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.ways import chosen_way, opened_way
 from dpscale.sections import SynthesizeTable
@@ -24,8 +25,13 @@ from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesize.decode import column, table_of, type_of
 from dpscale.synthesize.draw import Part, parts_of
 from dpscale.synthesize.possible import Possible
-from dpscale.synthesize.quality import apart, counted
+from dpscale.synthesize.quality import apart, counted, too_far
 from dpscale.synthesize.sampler import Rows, Sampler, Way, sizes_of
+
+
+class RowsWarning(UserWarning):
+    """Synthetic rows are farther from their own estimates than `synthesize.quality` allows."""
+
 
 INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
 Counts = list[np.ndarray]
@@ -55,7 +61,20 @@ def _tell(run: Run, way: Way, told: dict[str, Any], written: list[tuple[list[str
         "pairs": {"held": way.held, "of": comb(len(way.names), 2)},
         "apart": apart(counts, way.names, sizes_of(way), estimates_of(run).marginal),
     }
+    if warning := _distance(run, way, counts, told["rows"]):
+        content["warning"] = warning
+        warnings.warn(warning, RowsWarning, stacklevel=2)
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
+
+
+def _distance(run: Run, way: Way, counts: Counts, rows: int) -> str:
+    """A sentence where rows are too far from the estimates that they are drawn from; empty where they are not.
+
+    Estimates by least squares may be negative and contradict each other. Then rows are drawn from low-order tables.
+    """
+    estimates = estimates_of(run)
+    model = low_order_of(run) if estimates.extrapolates(()) is None else estimates
+    return too_far(counts, way.names, sizes_of(way), model.marginal, rows)
 
 
 def _settings(run: Run) -> SynthesizeTable:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpscale.reconstruct.pairwise.chance import Chance
 from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
+from dpscale.synthesize.balance import balanced
 from dpscale.synthesize.polish import BETAS as POLISHING
 from dpscale.synthesize.polish import Polisher, Told
 
@@ -73,7 +74,8 @@ def draw(learnt: Learnt, part: Part, release: str, told: Told | None = None) -> 
     if not wanted.layout.pairs:
         return independent_rows(wanted.layout, wanted.ones, part.count, chance)
     targets = part.share(wanted.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
-    rows = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
+    prototypes = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
+    rows = balanced(wanted, prototypes, chance)
     of = wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance
     if told is not None:
         aims = part.share(told.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))

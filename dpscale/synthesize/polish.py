@@ -1,10 +1,9 @@
-"""Polish: a drawn part held to three attributes at once, as the learnt model has them, and to its pairs as before.
+"""Polish: a drawn part held to the released tables of three attributes, and to its pairs as before.
 
-Rows that follow the model meet its counts over three attributes up to chance, which a table of as many rows as records
-feels. What is wanted of a set is the model's own table, fitted to the pairs that are wanted: the mean of so many sweeps
-of prototypes that its chance is far smaller than the table's. It knows every pair, where local maximum entropy knows
-the three inside the set; so rows that were nearer to the truth than that stay so. The energy that `sweeping` has gains
-β₃/2 Σ (C − T)² / (T + 1) over the cells of all sets.
+Rows that follow a model of pairs meet the estimates over three attributes up to chance at best, and miss what the
+release knows of three attributes beyond their pairs. The target of a set is the released table over groups. A set
+without a table gets the model of all pairs, as far as the tables that were measured confirm it (`pairwise.triples`).
+The energy of `sweeping` gains β₃/2 Σ (C − T)² / (T + 1) over the cells of all sets.
 """
 
 from __future__ import annotations
@@ -16,61 +15,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.fit import fit_in_place
-from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.reconstruct.pairwise.learn import BETAS as LEARNING
+from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.pairwise.learn import Learnt
 from dpscale.reconstruct.pairwise.loops import BEHIND
 from dpscale.reconstruct.pairwise.pairs import STEP
 from dpscale.reconstruct.pairwise.sweeping import FLOOR, Sweeper
+from dpscale.reconstruct.pairwise.triples import with_triples
 from dpscale.storage.files import reading, writing
 from dpscale.synthesize import three_loops
 from dpscale.synthesize.threes import Threes, sets_of
 
 Array = NDArray[np.float64]
-THREES = "threes.npz"
-BETAS = ((16.0, 4.0), (256.0, 16.0))  # of pairs, of threes
-LEAST_SWEEPS, MOST_SWEEPS, SEEN = 8, 64, 8  # prototypes seen for each row that is released
-FIT_ROUNDS, FIT_TOLERANCE, LEAST = 12, 1e-5, 1e-3
+THREES = "targets.npz"
+BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What the model tells of three attributes: `shares` of all rows, flat, in every cell of the sets."""
+    """Released estimates over three attributes: `shares` of all rows, flat, in every cell of the sets."""
 
     threes: Threes
     shares: Array
 
 
-def told(learnt: Learnt, total: float, release: str, memory: int) -> Told:
-    """The model's three-way tables, of sets that fit the memory. `total`: about how many records were released."""
-    wanted, rows = learnt.wanted, learnt.rows.copy()
-    layout = wanted.layout
+def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
+    """The targets of the sets that fit the memory and that chance moves most.
+
+    Parameters
+    ----------
+    learnt: the model of all pairs and prototype rows, by which the sets are chosen.
+    model: the low-order tables that the estimates come from, over the same groups.
+    release: public name of the release.
+    memory: bytes.
+    """
+    layout = learnt.wanted.layout
     threes = Threes(layout.sizes, sets_of(layout, learnt.rows, memory))
-    sweeper = Sweeper(layout, wanted.ones, rows, wanted.shares * len(rows), learnt.theta, wanted.known,
-                      Chance(release, "threes"))  # fmt: skip
-    counts = np.zeros(threes.cells)
-    sweeps = min(max(round(SEEN * total / len(rows)), LEAST_SWEEPS), MOST_SWEEPS) if len(threes.sets) else 0
-    for _ in range(sweeps):
-        sweeper.sweep(LEARNING[-1])
-        three_loops.count_threes(rows, threes.sets, threes.ends, threes.sizes, counts)
-    shares = counts / max(sweeps * len(rows), 1)
-    for number in range(len(threes.sets)):
-        _fit(learnt, threes, shares, number)
+    named = [tuple(layout.names[i] for i in own) for own in threes.sets.tolist()]
+    completed = with_triples(model, learnt, [names for names in named if names not in model.tables], release)
+    tables, shares = completed.coarse_marginals(named), np.zeros(threes.cells)
+    for number, names in enumerate(named):
+        threes.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
     return Told(threes, np.asarray(np.rint(shares / STEP) * STEP))
-
-
-def _fit(learnt: Learnt, threes: Threes, shares: Array, number: int) -> None:
-    """One set, to its pairs; a cell without a prototype has a little of what independence gives."""
-    wanted, layout = learnt.wanted, learnt.wanted.layout
-    i, j, k = threes.sets[number].tolist()
-    table = threes.of(shares, number)
-    one, two, three = (layout.one(wanted.ones, own) for own in (i, j, k))
-    np.maximum(table, LEAST * one[:, None, None] * two[:, None] * three, out=table)
-    pairs = {
-        axes: layout.of(wanted.shares, *own) for axes, own in (((0, 1), (i, j)), ((0, 2), (i, k)), ((1, 2), (j, k)))
-    }
-    fit_in_place(table, list(pairs.items()), FIT_ROUNDS, FIT_TOLERANCE)
 
 
 class Polisher(Sweeper):

@@ -15,6 +15,7 @@ from dpscale.synthesize.cells import spread
 from dpscale.synthesize.draw import Part, draw
 from dpscale.synthesize.polish import Told
 from dpscale.synthesize.raking import raked
+from dpscale.synthesize.settle import settled
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int32]
@@ -66,7 +67,7 @@ class Sampler:
     def rows(self, part: Part, release: str) -> Rows:
         groups = draw(self.learnt, part, release, self.told)
         chance = Chance(release, "cells", *part.key)
-        return spread(self.learnt.wanted, self.cells, groups, chance)
+        return settled(self.learnt.wanted, self.cells, spread(self.learnt.wanted, self.cells, groups, chance))
 
     def weights(self, rows: Rows, part: Part) -> Array:
         """(count,): how many records each of the part's rows stands for."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dpscale.jit import njit
 
 SLICE = 4096
 COPIES = 4

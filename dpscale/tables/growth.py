@@ -7,8 +7,9 @@ what its open subsets would cost alone. Ties go to the lower number, so that the
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dpscale.jit import njit
 
 MOST = 16  # attributes of a joint
 PATIENCE = 2  # steps past the best one

@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from dpscale.jit import njit
 
 WORDS = 256
 ONES = np.uint64(0x0101010101010101)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dpscale.jit import njit
 from dpscale.parquet.headers import U, word
 
 Words = NDArray[np.uint64]

@@ -6,8 +6,9 @@ Apart from the rest so that numba is loaded where units are, and not by the impo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dpscale.jit import njit
 
 Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]

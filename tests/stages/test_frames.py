@@ -1,5 +1,7 @@
 """Frames as data: the counts of the same rows in files, and no draw from one that is not the same twice."""
 
+import hashlib
+
 import dask
 import dask.dataframe as dd
 import numpy as np
@@ -177,6 +179,55 @@ def test_a_run_of_a_frame_goes_on_with_it_alone(tmp_path, monkeypatch):
         dp.run(job(tmp_path), tmp_path / "run", data=frame(seed=1))
     release = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert release.manifest["secret"] == "destroyed"
+
+
+# Repeated calls
+
+
+def test_another_frame_does_not_get_the_answers_of_the_first(tmp_path):
+    first = dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    again = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
+    assert again.manifest["release"] == first.manifest["release"]
+    with pytest.raises(dp.DataError, match="other records than the one measured") as caught:
+        dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10))
+    assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
+    assert "fresh=True" in str(caught.value)
+    other = dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10), fresh=True)
+    assert other.path == tmp_path / "run-2"
+    assert dp.Release.open(tmp_path / "run").manifest["release"] == first.manifest["release"]
+
+
+def test_without_the_key_no_frame_is_taken_for_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSCALE_STATE", str(tmp_path / "state"))
+    dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    key = tmp_path / "state" / "frames.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o644)  # others could test guesses with it
+    with pytest.raises(dp.DataError, match="is not in the state folder"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    key.unlink()
+    with pytest.raises(dp.DataError, match="is not in the state folder"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    dp.run(job(tmp_path), tmp_path / "other", data=frame())  # makes another key
+    with pytest.raises(dp.DataError, match="under another key"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    manifest = Run(tmp_path / "run").manifest
+    Run(tmp_path / "run").update(frame=None)
+    with pytest.raises(dp.DataError, match="has no fingerprint"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]
+
+
+def test_the_fingerprint_cannot_be_tested_against_guesses(tmp_path):
+    """Two releases of one frame have unrelated tags, and no hash of the content without the key is in the run."""
+    runs = [dp.run(job(tmp_path), tmp_path / name, data=frame()) for name in ("one", "two")]
+    tags = [one.manifest["frame"]["tag"] for one in runs]
+    assert tags[0] != tags[1]
+    content = content_of(as_arrow(frame(), ["a", "b", "c"]))
+    guesses = {content, *(hashlib.sha256(f"{prefix}{content}".encode()).hexdigest() for prefix in ("", "frame\n"))}
+    for one in runs:
+        text = "".join(path.read_text(errors="ignore") for path in one.path.rglob("*") if path.is_file())
+        assert not any(guess in text for guess in guesses)
 
 
 # Identity

@@ -16,10 +16,12 @@ from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State, absorbed, begun
+from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN
 from dpscale.reconstruct.entropy import LowOrder
 from dpscale.reconstruct.estimates import LeastSquaresEstimates
 from dpscale.reconstruct.simulated import Simulated, simulated
+from dpscale.residual import subsets
 from dpscale.residual.grem import Residuals
 from dpscale.workload import Workload
 
@@ -43,6 +45,16 @@ class Adaptive:
     def residuals(self) -> Residuals:
         """As GReM has them, 1-ways among them (those of a run over groups of cells are over groups)."""
         return self._state(replace(self.setting, beliefs=Grem())).residuals
+
+    def spans(self, names: AttributeSet) -> bool:
+        """A residual that was measured over groups of several cells is not known cell by cell."""
+        return all(kept in self._by_cell for kept in subsets(names) if kept)
+
+    @cached_property
+    def _by_cell(self) -> frozenset[AttributeSet]:
+        """The residuals that some round measured over all cells."""
+        return frozenset(order.names for decision, _ in self.taken for order in decision.orders
+                         if all(grouping.count == grouping.size for grouping in order.groups))  # fmt: skip
 
     def measurements(self) -> list[Observed]:
         """1-ways over cells, and residuals over groups, each averaged over the rounds."""

@@ -8,6 +8,7 @@ freeze where one value nearly determines another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from dpscale.reconstruct.pairwise.pairs import STEP, Wanted
 from dpscale.reconstruct.pairwise.sweeping import Sweeper, independent_rows
 
 Array = NDArray[np.float64]
+Start = Callable[[Wanted, int, Chance], tuple[NDArray[np.int32], Array]]
 PROTOTYPES = 20_000
 BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
 KAPPA, KEPT, TOLD_BEFORE = 0.3, 6, 0.3
@@ -35,12 +37,22 @@ class Learnt:
     rows: NDArray[np.int32]
 
 
-def learn(wanted: Wanted, release: str, count: int = PROTOTYPES) -> Learnt:
-    """Sweeps over `count` rows. Pairs that were not measured become what the model implies, and a little of chains."""
+def independent(wanted: Wanted, count: int, chance: Chance) -> tuple[NDArray[np.int32], Array]:
+    """Start from independent attributes and θ = 0."""
+    return independent_rows(wanted.layout, wanted.ones, count, chance), np.zeros(wanted.layout.cells)
+
+
+def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = independent) -> Learnt:
+    """Sweep over `count` rows. Pairs that were not measured become what the model implies, and a little of chains.
+
+    Parameters
+    ----------
+    start: gives the first rows and their θ.
+    """
     layout, chance = wanted.layout, Chance(release, "learn")
-    rows = independent_rows(layout, wanted.ones, count, chance)
+    rows, theta = start(wanted, count, chance)
     targets = wanted.shares * count
-    sweeper = Sweeper(layout, wanted.ones, rows, targets, np.zeros(layout.cells), wanted.known, chance)
+    sweeper = Sweeper(layout, wanted.ones, rows, targets, theta, wanted.known, chance)
     measured, seen = layout.within(wanted.known), np.zeros((2, layout.cells))
     for number, beta in enumerate(BETAS):
         sweeper.sweep(beta)

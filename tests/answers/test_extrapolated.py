@@ -1,0 +1,53 @@
+"""Answers of a model beyond the row space of the measurements are marked, and have no error of a linear estimate."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from tests.stages.small import write_job
+
+TRIPLE = [{"family": "marginal", "degree": 3}]
+
+
+def test_least_squares_has_no_mark(place):
+    release = dp.run(write_job(place), place / "run")
+    assert not release.extrapolates(("age", "sex"))
+    assert "extrapolated" not in release.table(("age", "sex")).columns
+    assert "extrapolated" not in pq.read_schema(place / "run" / "answers" / "index.parquet").names
+
+
+@pytest.mark.parametrize("change", [
+    {"mechanism": {"name": "aim-grem"}, "privacy": {"epsilon": 0.3, "delta": 1e-9}},
+    {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": "simulated"}},
+    {"mechanism": {"name": "mst"}},
+    {"mechanism": {"name": "mst"}, "reconstruct": {"method": "graphical"}},
+])  # fmt: skip
+def test_a_model_marks_the_sets_that_were_not_measured_cell_by_cell(place, change):
+    release = dp.run(write_job(place, workload=TRIPLE, **change), place / "run")
+    decisions = release._run.released.decisions()
+    by_cell = {order.block.attributes for one in decisions for order in one.orders
+               if order.block.factors[0].cells and all(factor.cells == release.domain[name].size for factor, name
+                      in zip(order.block.factors, order.block.attributes, strict=True))}  # fmt: skip
+    index = pq.read_table(place / "run" / "answers" / "index.parquet").to_pylist()
+    assert any(row["extrapolated"] for row in index)
+    for row in index:
+        names = tuple(row["attributes"])
+        assert release.extrapolates(names) == row["extrapolated"] == (names not in by_cell)
+        table = release.table(names)
+        assert (table["extrapolated"] == row["extrapolated"]).all()
+        simulated = change.get("reconstruct", {}).get("errors") == "simulated"
+        assert np.isfinite(table["std_error"]).all() == simulated
+    assert not release.extrapolates(("age",))
+    report = (place / "run" / "report.html").read_text()
+    assert f"{sum(row['extrapolated'] for row in index)} of {len(index)} sets are extrapolated" in report
+
+
+def test_maximum_entropy_of_a_plan_marks_what_the_plan_does_not_span(place):
+    pairs = [{"family": "marginal", "attributes": [["age", "sex"], ["income", "code"]]}]
+    job = write_job(place, workload=pairs, reconstruct={"method": "maxent"})
+    release = dp.run(job, place / "run")
+    assert not release.extrapolates(("sex", "age"))
+    assert release.extrapolates(("age", "income"))
+    assert release.table(("age", "income"))["extrapolated"].all()
+    assert np.isnan(release.answer(("age", "income"), np.ones((8, 5)))[1])

@@ -1,0 +1,1 @@
+"""Run directories of earlier versions, which every later version opens."""

@@ -1,0 +1,182 @@
+"""Run directories that an earlier version left: how they were made, and what a later version must find in them.
+
+    archives/NAME.tar.gz     a folder with data, domain, job, ledger and run directory, as `make` left it
+    archives/NAME.npz        the estimates of the release, by table and attribute set
+
+A job file holds absolute paths, and the digest of a job covers them, so every case lives in a folder of its own below
+`ROOT`. `python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made anew for a later version: a
+version that cannot read them breaks the promise that directories written by released versions stay readable. A new
+mechanism or a new form of run directory adds a case.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+import dpscale as dp
+from tests.database import small as shop
+from tests.golden.runs import GAUSSIAN, MIXED, PAIRS, PURE, SIZES, write_table
+
+ROOT = Path("/tmp/dpscale-stored-runs")  # the same on every machine
+ARCHIVES = Path(__file__).parent / "archives"
+MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier",
+              "hdmm", "eigen-design", "identity", "baseline", "auto", "aim-grem", "aim-pgm", "mst")  # fmt: skip
+ROWS = {"rows": 500}
+
+
+def _mechanism(name: str, **more: Any) -> dict[str, Any]:
+    return {"workload": PAIRS, "mechanism": {"name": name}, **more}
+
+
+TABLES: dict[str, dict[str, Any]] = {
+    **{name: _mechanism(name) for name in MECHANISMS},
+    "mixed": {"workload": MIXED},
+    "pure": {"workload": MIXED, "privacy": PURE, "mechanism": {"name": "hdmm"}},
+    "units": {"workload": PAIRS, "data": {"privacy_unit": "person", "max_rows_per_unit": 2}},
+    "maxent": {"workload": PAIRS, "reconstruct": {"method": "maxent"}},
+    "rows": {"workload": PAIRS, "synthesize": ROWS},
+    "adaptive-rows": _mechanism("aim-grem", synthesize=ROWS),
+    "published": _mechanism("aim-grem"),
+    "interrupted": _mechanism("query-smasher"),
+    "interrupted-rounds": _mechanism("aim-grem"),
+}
+TABLES["published"]["mechanism"]["published"] = True
+DATABASES = ("database", "interrupted-database")
+CASES = (*TABLES, *DATABASES)
+INTERRUPTED = {"interrupted": 1, "interrupted-rounds": 6, "interrupted-database": 2}  # files of values before the kill
+KILL = """
+import os, signal, sys
+from dpscale.measure import measurement
+write, left = measurement.write_values, [int(sys.argv[1])]
+def kill(*given):
+    write(*given)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+measurement.write_values = kill
+from dpscale.__main__ import main
+main(["run", "job.toml", "--run-dir", "run", "--quiet"])
+"""
+
+
+@contextmanager
+def own_folder(case: str) -> Iterator[Path]:
+    """The folder of a case, empty, for one process at a time; gone at the end."""
+    ROOT.mkdir(exist_ok=True)
+    with open(ROOT / f"{case}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = ROOT / case
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def restored(case: str) -> Iterator[Path]:
+    """The folder of a case as the earlier version left it."""
+    with own_folder(case) as folder:
+        with tarfile.open(ARCHIVES / f"{case}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        yield folder
+
+
+def write_case(case: str, folder: Path) -> Path:
+    """Write data, domains and job of a case; return the job file."""
+    if case in DATABASES:
+        return shop.write(folder)
+    write_table(folder / "data", 1)
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    job: dict[str, Any] = {"privacy": GAUSSIAN, **TABLES[case]}
+    job["data"] = {"path": "data", "domain": "domain.toml", **job.get("data", {})}
+    job["privacy"] = {"ledger": "ledger.sqlite", "dataset": "stored", **job["privacy"]}
+    job["engine"] = {"scheduler": "synchronous", "memory": "1GiB", "seed": 0}
+    (folder / "job.toml").write_text(tomli_w.dumps(job))
+    return folder / "job.toml"
+
+
+def releases(run: Path) -> dict[str, dp.Release]:
+    """The release of every table in a run directory, by its name ("" where there is one)."""
+    if not (run / "tables").exists():
+        return {"": dp.Release.open(run)}
+    return dict(dp.DatabaseRelease.open(run).tables)
+
+
+def estimates(run: Path) -> dict[str, np.ndarray]:
+    """Every marginal of a workload set and all answers with their errors, computed from the stored measurements."""
+    found = {}
+    for name, release in releases(run).items():
+        for number, part in enumerate(release.plan.workload.parts):
+            for names in part.sets:
+                found[f"{name}:{'+'.join(names)}"] = release.marginal(names)
+                table = release.table(names, family=part.name)
+                own = table[["estimate", "std_error", "low", "high"]].to_numpy()
+                found[f"{name}:{number}:{'+'.join(names)}"] = own
+    return found
+
+
+def run_case(job: Path) -> None:
+    """Run a job to its end in another process, in the folder of its file."""
+    command = [sys.executable, "-m", "dpscale", "run", job.name, "--run-dir", "run", "--quiet"]
+    subprocess.run(command, cwd=job.parent, check=True, env=_environment(), stdout=subprocess.DEVNULL)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "DPSCALE_STORE": str(ROOT / "store")}
+
+
+def _make(case: str) -> None:
+    with own_folder(case) as folder:
+        job = write_case(case, folder)
+        if case in INTERRUPTED:
+            done = subprocess.run([sys.executable, "-c", KILL, str(INTERRUPTED[case])], cwd=folder, env=_environment())
+            assert done.returncode == -9, case
+            (folder / "run" / ".lock").unlink(missing_ok=True)
+            _archive(case, folder)
+        run_case(job)
+        np.savez_compressed(ARCHIVES / f"{case}.npz", **estimates(folder / "run"))
+        if case in INTERRUPTED:
+            shutil.copytree(folder / "run", folder / "finished")
+            _archive(f"{case}-finished", folder / "finished")
+        else:
+            _archive(case, folder)
+
+
+def _archive(name: str, folder: Path) -> None:
+    """Pack a folder; the same bytes for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(folder.rglob("*")):
+            kept = path.name != "report.html" and not path.name.endswith(".lock")
+            if path.is_file() and kept:
+                archive.add(path, path.relative_to(folder), filter=_plain)
+    (ARCHIVES / f"{name}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+if __name__ == "__main__":
+    ARCHIVES.mkdir(exist_ok=True)
+    for one in sys.argv[1:] or CASES:
+        _make(one)
