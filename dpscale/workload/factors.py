@@ -65,6 +65,8 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     else:
         centered, square = weighted_piece(gram, profile_of(weights, size))
     weight = float(np.trace(centered))
+    if weight <= NEGLIGIBLE * float(np.trace(gram)):  # multiples of the total alone
+        return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
     key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
     return Axis(GramFactor(key, partial(root_of, (centered + centered.T) / (2 * weight))), weight, square)
 
