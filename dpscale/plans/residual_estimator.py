@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
-from dpscale.plans.factor import Factor
+from dpscale.plans.factor import SPAN_TOLERANCE, Factor
 
 Array = NDArray[np.float64]
 Spread = Callable[[Block, AttributeSet], float]
@@ -69,7 +69,12 @@ class ResidualEstimator:
         """Whether a query's piece can be told from the sources."""
         if self.joint or len(self.factors) == 1:
             return self.factors[0].spans(query_piece.reshape(1, -1))
-        return self.spans_all
+        if self.spans_all:
+            return True
+        back = query_piece
+        for axis, factor in enumerate(self.factors):
+            back = np.moveaxis(factor.projected(np.moveaxis(back, axis, -1)), -1, axis)
+        return bool(np.abs(back - query_piece).max() <= SPAN_TOLERANCE * max(np.abs(query_piece).max(), 1e-300))
 
 
 def estimators(
