@@ -80,7 +80,9 @@ class Problem:
         if self.on_two_cells and self.weights[0] is not None:
             return two_cells(self.weights[0])
         if self.rounded_basis is not None:
-            return round_strategy(self.rows, optimum.root, self.shape, ROUNDED_BITS, self.rounded_basis, self.weights)
+            mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
+            finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
+            return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
         if self.basis is not None:
             finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
