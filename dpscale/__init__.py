@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.database.release import DatabaseRelease
     from dpscale.domain import Attribute, Domain
-    from dpscale.errors import BudgetError, DataError, DomainError, DpscaleError, JobError, PlanError, TransientError
+    from dpscale.errors import (
+        BudgetError,
+        DataError,
+        DomainError,
+        DpscaleError,
+        JobError,
+        PlanError,
+        ReportError,
+        TransientError,
+    )
     from dpscale.mechanisms import Plan, plan
     from dpscale.public import run
     from dpscale.release import Release
@@ -28,6 +37,7 @@ _HOMES = {
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.errors",
     "Release": "dpscale.release",
+    "ReportError": "dpscale.errors",
     "Table": "dpscale.tables",
     "TransientError": "dpscale.errors",
     "Workload": "dpscale.workload",
@@ -48,6 +58,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Release",
+    "ReportError",
     "Table",
     "TransientError",
     "Workload",

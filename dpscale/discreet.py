@@ -110,12 +110,13 @@ def _told(error: Exception, what: str) -> DpscaleError:
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         return TransientError(FIELD, f"{what} failed: {reason}", "", "mend it and run again: it goes on there")
-    got = f"{what} failed with {type(error).__name__}{_place(error)}"
+    got = f"{what} failed with {kind_and_place(error)}"
     return TransientError(FIELD, got, "", f"its text may tell of records and is left out; {AGAIN}")
 
 
-def _place(error: Exception) -> str:
-    """Where in our code it was."""
+def kind_and_place(error: Exception) -> str:
+    """The kind of an error and where in our code it was, without its text."""
     ours = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(HOUSE)]
     frame = next((frame for frame in reversed(ours) if frame.filename != __file__), None)
-    return f" at {Path(frame.filename).relative_to(HOUSE.parent)}:{frame.lineno}" if frame else ""
+    place = f" at {Path(frame.filename).relative_to(HOUSE.parent)}:{frame.lineno}" if frame else ""
+    return type(error).__name__ + place

@@ -74,3 +74,9 @@ class Cancelled(Stopped):
     """The same by `dpscale cancel`."""
 
     state = "cancelled"
+
+
+class ReportError(DpscaleError):
+    """A section of a report could not be made; answers are written, and the rest of the report too."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h, whose EX_TEMPFAIL is 75: a fault of dpscale, not of the job

@@ -61,7 +61,7 @@ class Answered:
         mine = [part for part in self.estimates.workload.parts if names in part.sets]
         asked = [part for part in mine if part.name == (family or "marginal")]
         if not asked and (family is None or family in FAMILIES):
-            asked = self._cells(names, family or "marginal", mine)
+            asked = self._cells(names, family, mine)
         if not asked:
             known = sorted({part.name for part in mine} | set(FAMILIES))
             raise JobError("family", f"{shown(family)} over {', '.join(names)}", "a family that was asked over them",
@@ -71,15 +71,25 @@ class Answered:
                            "ask for single ones by Release.answer")  # fmt: skip
         return asked[0]
 
-    def _cells(self, names: AttributeSet, family: str, mine: list[Part]) -> list[Part]:
+    def cells(self, names: AttributeSet) -> tuple[Array, Array]:
+        """Estimates and standard errors of all cells of a set, an axis per attribute; PlanError where some are unknown.
+
+        Cells that were asked with a weight each are answered as equal ones: a weight of 0 leaves no answer.
+        """
+        part = self.part(names, "marginal")
+        if not isinstance(part, ProductPart):
+            (part,) = self._cells(names, "marginal", [])
+        return self.estimates.part_answers(part, names)
+
+    def _cells(self, names: AttributeSet, family: str | None, mine: list[Part]) -> list[Part]:
         try:
             self.estimates.marginal(names)
         except PlanError:
-            if mine and family == "marginal":
+            if mine and family is None:
                 return mine
             raise
         numeric = frozenset[str]()
-        return [ProductPart(self.estimates.workload.domain, family, (names,), (1.0,), numeric)]
+        return [ProductPart(self.estimates.workload.domain, family or "marginal", (names,), (1.0,), numeric)]
 
     def half(self, part: Part, names: AttributeSet, errors: Array, level: float, joint: bool) -> Array:
         """Half widths of intervals."""

@@ -93,10 +93,9 @@ def _told(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
     domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
     for names in sets:
         try:
-            part = answered.part(names, "marginal")
+            values, errors = answered.cells(names)
         except PlanError:
             continue
-        values, errors = answered.estimates.part_answers(part, names)
         labels = tuple(texts(domain[name]) for name in names)
         yield Shown(names, labels, values, half * errors, departure(values, errors))
 

@@ -1,6 +1,6 @@
 """The command's frame: exit codes, one sentence on stderr, and the options that commands share.
 
-Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 75 try again. With --json a command prints
+Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a report section failed; 75 try again. With --json a command prints
 one JSON object on stdout and nothing else there; progress goes to stderr.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from dpscale.database.whom import Whom
 from dpscale.plans.figures import figure
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.report.figures import COLOURS, new_figure, svg
-from dpscale.report.page import render
 from dpscale.report.redacted import public_name, redacted
+from dpscale.report.sections import Section, check_rendered, render_sections
 from dpscale.storage.files import write_whole
 
 DELTA = 1e-9
@@ -32,17 +34,37 @@ def neighbours(whom: Whom) -> str:
     return f"Neighbours differ by {unit}; of each kind as many are counted as the job allows."
 
 
+SECTIONS = (
+    Section("summary", "Summary", listed=False),
+    Section("protects", "Whom it protects"),
+    Section("tables", "Tables"),
+    Section("links", "Links"),
+    Section("limits", "What is not protected"),
+    Section("read", "Read the answers"),
+    Section("job", "The job"),
+)
+
+
 def write_report(run: DatabaseRun) -> None:
-    """report.html, and synthetic/_links.json with what it says of links."""
+    """report.html, and synthetic/_links.json with what it says of links; ReportError, after both are written, where a
+    section could not be made."""
     found = [Released(run, link) for link in run.job.link]
     links = [one.told() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
-    shown = [{**told, "share": _share(run, f"links.{told['name']}"), "plot": degree_plot(one)}
-             for one, told in zip(found, links, strict=True)]  # fmt: skip
-    page = {"manifest": run.manifest, "neighbours": neighbours(run.whom), "tables": _tables(run), "links": shown,
-            "dataset": public_name(run.manifest["privacy"]["dataset"]),
-            "job_text": tomli_w.dumps(redacted(run.job.to_dict()))}  # fmt: skip
-    write_whole(run.path / "report.html", render(page | _cost(run), "dpscale.database").encode())
+    frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
+    cost = cache(lambda: _cost(run))
+    values: dict[str, Callable[[], Any]] = {
+        **{name: partial(frame.__getitem__, name) for name in frame},
+        **{name: lambda name=name: cost()[name] for name in ("epsilon", "delta", "mu")},  # type: ignore[misc]
+        "neighbours": lambda: neighbours(run.whom),
+        "tables": lambda: _tables(run),
+        "links": lambda: [{**told, "share": _share(run, f"links.{told['name']}"), "plot": degree_plot(one)}
+                          for one, told in zip(found, links, strict=True)],
+        "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
+    }  # fmt: skip
+    page, failed = render_sections(frame, SECTIONS, values, "dpscale.database")
+    write_whole(run.path / "report.html", page.encode())
+    check_rendered(failed, run.path)
 
 
 def _cost(run: DatabaseRun) -> dict[str, Any]:

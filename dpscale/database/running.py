@@ -17,6 +17,7 @@ from dpscale.database.writing import check_public, write_tables
 from dpscale.discreet import discreetly
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
+from dpscale.errors import ReportError
 from dpscale.ledger.place import check_ledger_place, standing
 from dpscale.runs.hashes import disk_errors
 from dpscale.stages.running import run_stages
@@ -67,7 +68,7 @@ class _Stages:
         charging.hold_secret(self.run)
         charging.charge(self.run, reserve=False)
         exact = self._with_engine(self._read)
-        for stage in ("measure", "reconstruct", "synthesize", "report"):
+        for stage in ("measure", "reconstruct", "synthesize"):
             self._tables(stage)
         self._with_engine(lambda engine: self._draw(exact))
         remove_partial(self.run.path / "links")
@@ -97,4 +98,13 @@ class _Stages:
         write_tables(self.run, {name: one for name, (_, one) in sides.public.items()}, pairs)
 
     def report(self) -> None:
+        """Every table's report and that of all; where a section of one fails, the others are written first."""
+        failures = list[ReportError]()
+        for table in self.run.tables.values():
+            try:
+                run_stages(table, self.client, self.scheduler, self.progress, "report")
+            except ReportError as error:
+                failures.append(error)
         write_report(self.run)
+        if failures:
+            raise failures[0]

@@ -230,8 +230,14 @@ class Factor:
             return True
         if self.spaces is not None:
             return True
-        back = (pieces @ self.inverse) @ self.matrix.astype(np.float64)
+        back = self.projected(pieces)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
+
+    def projected(self, pieces: Array) -> Array:
+        """What of pieces, centred along the axes, lies in the span of the rows: (…, cells)."""
+        if self.spans_all or self.matrix is None:
+            return pieces
+        return np.asarray((pieces @ self.inverse) @ self.matrix.astype(np.float64))
 
     def explicit(self) -> Integers:
         """K as a matrix of shape (rows, cells)."""

@@ -46,11 +46,10 @@ def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
             left[names] = f"it has more than {MOST_CELLS:,} cells"
             continue
         try:
-            part = answered.part(names, "marginal")
+            estimate, errors[names] = answered.cells(names)
         except PlanError:
             left[names] = "its cells were not asked for"
             continue
-        estimate, errors[names] = answered.estimates.part_answers(part, names)
         found = settled(estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names)))
         if found is None:
             left[names] = "no whole numbers of it add up with the other tables"

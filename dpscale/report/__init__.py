@@ -3,12 +3,16 @@
 from dpscale.report.drawn import pair, single, strategy_picture
 from dpscale.report.figures import error_plot, share_plot, trace_plot, weight_plot
 from dpscale.report.page import figure, render
+from dpscale.report.sections import Section, check_rendered, render_sections
 
 __all__ = [
+    "Section",
+    "check_rendered",
     "error_plot",
     "figure",
     "pair",
     "render",
+    "render_sections",
     "share_plot",
     "single",
     "strategy_picture",

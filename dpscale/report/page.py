@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.plans.figures import figure, percent, power, whole
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 
 
 def render(content: Mapping[str, Any], room: str = "dpscale.report", name: str = "report.html") -> str:
     """The page as text, in the one look that all have; `content` holds what the page `name` of a room names."""
+    page = page_environment().from_string(shared_file(name, room))
+    return page.render(style=shared_file("style.css"), script=shared_file("sort.js"), **content)
+
+
+@cache
+def page_environment() -> Environment:
+    """The environment that templates of pages are compiled in; a name that has no value is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, loader=FunctionLoader(_part),
+    loader = FunctionLoader(lambda name: shared_file(name))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, loader=loader,
                               trim_blocks=True, lstrip_blocks=True)  # fmt: skip
     environment.filters.update(FILTERS)
-    page = environment.from_string(files(room).joinpath(name).read_text())
-    return page.render(style=_part("style.css"), script=_part("sort.js"), **content)
+    return environment
 
 
-def _part(name: str) -> str:
-    """A file that pages share."""
-    return files("dpscale.report").joinpath(name).read_text()
+def shared_file(name: str, package: str = "dpscale.report") -> str:
+    """A file that pages share, or one of another package's."""
+    return files(package).joinpath(name).read_text()

@@ -29,7 +29,7 @@ TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
 EVALUATIONS, ENOUGH = 24, 1e-6
 LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: what one look at J is, and what all may be
 TILT = 0.4
-MOVED, NEAR = 1e-3, 1e-9
+MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,11 @@ def _on_curve(point: Point, kind: int) -> Array:
     main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
     added = added_total(point, main)
     gram = point.weighed.demands.axis(main).gram + added
-    optimum = point.weighed.solve((*main, "curve"), root_of(gram / np.trace(gram)), gram.shape[:1])
+    rows = root_of(gram / np.trace(gram))
+    optimum = point.weighed.solve((*main, "curve"), rows, gram.shape[:1])
+    if len(rows) < len(profile):  # cells that no query tells apart: X has no inverse
+        inverse = np.linalg.pinv(optimum.root.T @ optimum.root, rcond=SINGULAR, hermitian=True).sum(axis=1)
+        return np.asarray(inverse / inverse.sum()) if inverse.sum() > SINGULAR else profile
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
     found = np.asarray(inverse / inverse.sum())
     averaged = point.weighed.averaged(main, found)

@@ -30,7 +30,8 @@ Array = NDArray[np.float64]
 MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
-STEPS = 80
+STEPS, FEWEST_STEPS = 80, 8
+WORK, NEWTON_WORK = 6e11, 1e10  # operations of all steps, and of one Newton step
 NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not come back
 
 
@@ -64,10 +65,11 @@ def optimise(
 
     `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries. The search
     ends at the gap `tolerance`, or after about `seconds`. `start`: the weights of an earlier optimum of this problem.
+    Large problems end after fewer steps, which follow from their size alone: the gap is larger then, and known.
     """
     blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
     best = fixed_point(blocks, tolerance, deadline, start)
-    if best.ratio - 1 > tolerance and time.monotonic() < deadline:
+    if best.ratio - 1 > tolerance and time.monotonic() < deadline and _newton_work(blocks) <= NEWTON_WORK:
         best = polish(best, tolerance, deadline)
     return _optimum(best, tolerance, deadline)
 
@@ -92,7 +94,18 @@ def fixed_point(
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
-    return mixed(partial(Point, blocks), start, tolerance, deadline)
+    steps = int(np.clip(WORK / _step_work(blocks), FEWEST_STEPS, STEPS))
+    return mixed(partial(Point, blocks), start, tolerance, deadline, steps)
+
+
+def _step_work(blocks: SymmetryBlocks) -> float:
+    """Floating-point operations of one look at μ, about: two products of the rows, and eigenvectors."""
+    return sum(4.0 * len(one.rows) ** 2 * one.rows.shape[1] + 10.0 * len(one.rows) ** 3 for one in blocks.blocks)
+
+
+def _newton_work(blocks: SymmetryBlocks) -> float:
+    """The same of one Newton step of `barrier`, if all cells can carry weight."""
+    return sum(float(one.rows.size) ** 2 for one in blocks.blocks)
 
 
 class Looked(Protocol):
@@ -111,12 +124,12 @@ class Looked(Protocol):
 Look = TypeVar("Look", bound=Looked)
 
 
-def mixed(look: Callable[[Array], Look], start: Array, tolerance: float, deadline: float) -> Look:
+def mixed(look: Callable[[Array], Look], start: Array, tolerance: float, deadline: float, steps: int = STEPS) -> Look:
     """The fixed point of the condition on μ from a start, Anderson-mixed; the best point met."""
     best = look(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
-    for step in range(STEPS):
+    for step in range(steps):
         weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
         point = look(weights / weights.sum()) if step else best
         best = point if point.ratio < best.ratio else best

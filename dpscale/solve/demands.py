@@ -21,7 +21,7 @@ from dpscale.names import AttributeSet
 from dpscale.residual import subsets
 from dpscale.solve.kinds import kinds_of
 from dpscale.solve.wide_bounds import lower_bound
-from dpscale.workload import FAMILIES, Part, ProductPart, Workload
+from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries
 from dpscale.workload.spaces import Asked, Left
 from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 Token = tuple[int, str]
 EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
+ARRAY_CELLS = 200  # of arrays of queries, which have no symmetry that makes a search cheap
 SEARCHED_BLOCKS = 256
 
 
@@ -145,9 +146,16 @@ def demands_of(workload: Workload) -> Demands:
         if not is_product([term for term, _ in demand])
     }
     joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
-    beyond = _kinds_in(demand for demand in joint if large[demand] > SEARCHED_CELLS)
+    arrays = {part.key(names) for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    beyond = _kinds_in(
+        demand for demand in joint if large[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
+    )
     mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
     return replace(found, even=even | beyond, mirrored=mirrored)
+
+
+def _keys(demand: Demand) -> set[str]:
+    return {term.key for term, _ in demand if isinstance(term, Joint)}
 
 
 def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:

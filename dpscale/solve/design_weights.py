@@ -53,7 +53,7 @@ class _Point:
         self.weights = np.sqrt(costs / seen)
         self.load = self.weights @ squares
         self.trace = float(np.sqrt(costs * seen).sum())
-        self.curves = 0.5 * np.sqrt(costs) * seen**-1.5
+        self.curves = 0.5 * np.sqrt(costs) * np.maximum(seen, 1e-200) ** -1.5  # of cells that are left out, finite
         self.ratio = float(self.load.max()) * float(y.sum()) / self.trace
 
 

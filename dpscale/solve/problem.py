@@ -9,17 +9,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.errors import PlanError
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.residual import Weights, kron, profile_of
 from dpscale.solve.convex import Optimum
-from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, round_strategy, two_cells, weight_bits, worth
+from dpscale.solve.lattice import BASIS_BITS, ENTRY_BITS, centred_on, round_strategy, two_cells, weight_bits, worth
 from dpscale.solve.solution import Solve
 from dpscale.workload import root_of
 from dpscale.workload.factors import AxisWeights, compressed
 
 Array = NDArray[np.float64]
 
-RIDGE = 1e-12
+RIDGE, RIDGE_CELLS = 1e-12, 200
+ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded, and the fewest of the basis
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,20 @@ class Problem:
         gram = self.rows.T @ self.rows
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
 
+    @cached_property
+    def rounded_basis(self) -> Array | None:
+        """Integer rows near an orthonormal basis of the rows, whose rounding error no estimate can show; None where the
+        rows span the whole space, or have exact integer rows."""
+        if self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
+            return None
+        directions = np.linalg.svd(self.rows, full_matrices=False)[2]
+        bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
+        if bits < LEAST_BITS:
+            raise PlanError("workload", f"queries of values that are not whole over {self.rows.shape[1]} cells of axes "
+                            "with weights", "whole numbers", "take query-smasher")  # fmt: skip
+        scaled = np.ldexp(directions / np.abs(directions).max(), bits)
+        return centred_on(self.shape, self.weights)(scaled).explicit().astype(np.float64)
+
     def solved(self, solve: Solve) -> Optimum:
         """Its optimum, by the function that solves one problem."""
         return solve(self.key, self.rows, self.shape)
@@ -63,6 +79,10 @@ class Problem:
             return center_factor(self.shape[0])
         if self.on_two_cells and self.weights[0] is not None:
             return two_cells(self.weights[0])
+        if self.rounded_basis is not None:
+            mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
+            finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
+            return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
         if self.basis is not None:
             finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
@@ -70,15 +90,17 @@ class Problem:
 
 
 def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights) -> Problem:
-    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added.
+    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added
+    on few cells.
 
-    The addition is a trace, so that rounding the strategy cannot leave the span of the queries.
+    The addition is a trace, so that rounding the strategy cannot leave the span of the queries. On many cells a basis
+    of the queries is rounded instead.
     """
     rows = compressed(rows)
     full = math.prod(n - 1 for n in shape)
     if basis is not None and len(rows) < full:
         return Problem(key, shape, rows, basis, weights)
-    if len(rows) < full:
+    if len(rows) < full <= RIDGE_CELLS:
         gram = rows.T @ rows
         centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)

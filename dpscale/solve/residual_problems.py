@@ -75,7 +75,7 @@ def _problem_of(
     elif based and (family := long_family(factor.key, shape, weights)):
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
-        known[factor.key] = problem_of(factor.key, shape, factor.rows, factor.basis if based else None, weights)
+        known[factor.key] = problem_of(factor.key, shape, factor.rows, factor.integer_basis if based else None, weights)
     return known[factor.key]
 
 

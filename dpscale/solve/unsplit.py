@@ -23,7 +23,7 @@ from dpscale.residual import Weights, kron, profile_of, subsets
 from dpscale.solve.lattice import ENTRY_BITS, LARGEST_BITS, worth
 from dpscale.solve.slope import cell_weights, dual
 from dpscale.solve.solution import Solution, Solve
-from dpscale.workload import Part, ProductPart, Workload, root_of
+from dpscale.workload import ExplicitPart, Part, ProductPart, Workload, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 
 Array = NDArray[np.float64]
@@ -91,7 +91,9 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
     most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own
-    fitting = {names for names in joint if workload.domain.cells(names) <= most and len(names) > 1}
+    arrays = {names for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    fitting = {names for names in joint
+               if len(names) > 1 and workload.domain.cells(names) <= (MOST_OF_ALL if names in arrays else most)}  # fmt: skip
     if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))

@@ -23,6 +23,7 @@ from dpscale.solve.convex import Optimum, optimise, roughly
 from dpscale.solve.demands import EVEN, SEARCHED_BLOCKS, Demand, Demands, Joint, Products, Term, Token, is_product
 from dpscale.solve.slope import slope
 from dpscale.workload import root_of
+from dpscale.workload.factors import NEGLIGIBLE
 from dpscale.workload.families import arcs_holding
 from dpscale.workload.wide import weighted_piece
 
@@ -84,6 +85,8 @@ class Weighed:
     def _averaged(self, token: Token, profile: Array) -> Averaged:
         size, axis = self.demands.cells[token[0]], self.demands.axis(token)
         gram, square = weighted_piece(axis.gram, profile)
+        if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
+            return Averaged(square, np.zeros_like(gram))
         if token[0] in self.demands.even and size > SEARCHED_BLOCKS and token[1] in EVEN:
             return Averaged(square, gram, value=plain_value(token[1], size))
         return Averaged(square, gram, axis.inside)
@@ -185,6 +188,8 @@ class Point:
     def _add_product(self, terms: Mapping[Term, float], number: int) -> None:
         products = {term: weight for term, weight in terms.items() if isinstance(term, Products)}
         kept = next(iter(products)).kept
+        if not all(self.averaged(token).gram.any() for token in kept):  # no piece is left
+            return
         inside = math.prod(self.solved(token).value for token in kept)
         value = inside * sum(weight * self._outside(term) for term, weight in products.items())
         rate = self._count(value, number)
@@ -197,6 +202,8 @@ class Point:
         rows = {term: self._term_rows(term) for term, _ in demand}
         stacked = np.concatenate([math.sqrt(weight) * rows[term] for term, weight in demand])
         scale = float((stacked**2).sum())
+        if not scale:  # no piece is left
+            return
         optimum = self.weighed.solve(demand, stacked / math.sqrt(scale), shape)
         rate = self._count(optimum.dual * scale, number)
         self._later.append(partial(self._move_sum, demand, rows, stacked / math.sqrt(scale), shape, optimum, rate))
@@ -208,6 +215,8 @@ class Point:
         """What J moves by with the weights in a sum of terms."""
         form = rate * slope(unit, shape, optimum)
         for term, weight in demand:
+            if not len(rows[term]):
+                continue
             if isinstance(term, Joint):
                 self._by_queries(term, 2 * weight * (rows[term] @ form))
             else:
@@ -215,8 +224,9 @@ class Point:
 
     def _term_rows(self, term: Term) -> Array:
         if isinstance(term, Joint):
-            pieces = self._reduced(term)
-            return pieces.reshape(len(pieces), -1)
+            pieces, queries = self._reduced(term), self.weighed.demands.queries[term.key]
+            left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
+            return pieces.reshape(len(pieces), -1)[: None if left else 0]
         return math.sqrt(self._outside(term)) * kron([_rows(self.averaged(token).gram) for token in term.kept])
 
     def _outside(self, term: Products) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.privacy.accounting import Cost
-from dpscale.report import error_plot, render, share_plot, trace_plot, weight_plot
+from dpscale.report import Section, check_rendered, error_plot, render_sections, share_plot, trace_plot, weight_plot
 from dpscale.report.redacted import public_name
 from dpscale.runs.answers import read_index
 from dpscale.runs.estimates import model_folder
@@ -24,54 +26,85 @@ from dpscale.storage.files import read_text, write_whole
 SHOWN = 25  # of the worst sets, and of the best
 
 
+SECTIONS = (
+    Section("summary", "Summary", listed=False),
+    Section("says", "What it says"),
+    Section("sure", "How sure it is"),
+    Section("cost", "What it cost"),
+    Section("rounds", "What was chosen, round by round"),
+    Section("rows", "Synthetic rows"),
+    Section("sets", "Errors by attribute set"),
+    Section("plan", "The plan"),
+    Section("limits", "What is not protected"),
+    Section("read", "Read the answers"),
+    Section("job", "The job"),
+    Section("made", "How it was made", listed=False),
+)
+
+
 def perform(run: Run, engine: Engine) -> None:
-    """Write report.html."""
+    """Write report.html; ReportError, after it is written, where a section could not be made."""
     with one_thread():
-        write_whole(run.path / "report.html", render(content(run, engine.workers)).encode())
+        page, failed = render_sections(_frame(run), SECTIONS, values(run, engine.workers))
+        write_whole(run.path / "report.html", page.encode())
+    check_rendered(failed, run.path)
 
 
-def content(run: Run, workers: int = 1) -> dict[str, Any]:
-    """What the page shows."""
-    planned, index, trace = run.planned, read_index(run.path / "answers"), read_trace(run.path / "trace.parquet")
-    named, options = run.job.reconstruction, run.job.estimating
-    measurements = sum(len(decision.orders) for decision in run.released.decisions())
-    sure = list(sureness(run.path / "answers", index))
-    return (
-        said(run)
-        | remaining(run)
-        | {
-            "dataset": public_name(run.manifest["privacy"]["dataset"]),
-            "unit": run.job.data.privacy_unit or "row",
-            "sure": sure,
-            "told": told_in_all(sure),
-            "asked": _words(sure),
-            "strategies": strategies(planned.shown),
-            "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
-            "snippets": snippets(run, index),
-            "job_text": job_text(run.job),
-            "manifest": run.manifest,
-            "job": run.job,
-            "domain": run.domain,
-            "planned": planned,
-            "cards": planned.cards(run.job.privacy.budget),
-            "explains": named.explains(options),
-            "extrapolated": _extrapolated(index),
-            "disagreement": named.disagreement(planned, options, model_folder(run)),
-            "saving": effort(run.domain, planned.counted, run.job.engine.bytes, workers).saving,
-            "measurements": measurements,
-            "epsilon": _epsilon(run, run.released.spent),
-            "rows": answered(run, SHOWN),
-            "worst": SHOWN,
-            "index": len(index),
-            "hidden": max(len(index) - 2 * SHOWN, 0),
-            "error_plot": error_plot(_errors(index)),
-            "share_plot": share_plot(planned.shares),
-            "weight_plot": weight_plot(planned.profiles),
-            "drawn": _drawn(run),
-            "trace": _by_round(trace),
-            "trace_plot": trace_plot(trace),
-        }
+def _frame(run: Run) -> dict[str, Any]:
+    """What the page has beside its sections: all of it in the manifest."""
+    return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
+
+
+def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
+    """What sections name, each as a function that computes it."""
+    planned, job, named = run.planned, run.job, run.job.reconstruction
+    trace, index = (
+        cache(lambda: read_trace(run.path / "trace.parquet")),
+        cache(lambda: read_index(run.path / "answers")),
     )
+    says, left = cache(lambda: said(run)), cache(lambda: remaining(run))
+    sure = cache(lambda: list(sureness(run.path / "answers", index())))
+    fixed = _frame(run) | {
+        "unit": job.data.privacy_unit or "row",
+        "job": job,
+        "domain": run.domain,
+        "planned": planned,
+        "worst": SHOWN,
+        "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
+    }
+    return {name: partial(_same, value) for name, value in fixed.items()} | {
+        "total": lambda: says()["total"],
+        "singles": lambda: says()["singles"],
+        "pairs": lambda: says()["pairs"],
+        "remaining": lambda: left()["remaining"],
+        "capless": lambda: left()["capless"],
+        "sure": sure,
+        "told": lambda: told_in_all(sure()),
+        "asked": lambda: _words(sure()),
+        "strategies": lambda: strategies(planned.shown),
+        "snippets": lambda: snippets(run, index()),
+        "job_text": lambda: job_text(job),
+        "cards": lambda: planned.cards(job.privacy.budget),
+        "explains": lambda: named.explains(job.estimating),
+        "extrapolated": lambda: _extrapolated(index()),
+        "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
+        "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,
+        "measurements": lambda: sum(len(decision.orders) for decision in run.released.decisions()),
+        "epsilon": lambda: _epsilon(run, run.released.spent),
+        "rows": lambda: answered(run, SHOWN),
+        "index": lambda: len(index()),
+        "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
+        "error_plot": lambda: error_plot(_errors(index())),
+        "share_plot": lambda: share_plot(planned.shares),
+        "weight_plot": lambda: weight_plot(planned.profiles),
+        "drawn": lambda: _drawn(run),
+        "trace": lambda: _by_round(trace()),
+        "trace_plot": lambda: trace_plot(trace()),
+    }
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _extrapolated(index: Any) -> int | None:

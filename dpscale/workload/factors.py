@@ -17,6 +17,7 @@ from dpscale.workload.wide import LONG, WideGram, is_wide, known_wide, weighted_
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
+MOST_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +26,13 @@ class GramFactor:
 
     `basis`: integer rows, exactly centred along every axis, that span the same space; None where there are none with
     fewer rows than the centred space has dimensions. "Centred" is by the weights of the axes, where they have some.
+    `spanning`: makes such rows, of one axis, for a Gram that may be singular; they are made only where it is.
     """
 
     key: str
     make: Callable[[], Array]
     basis: Array | None = None
+    spanning: Callable[[], Array] | None = None
 
     @cached_property
     def rows(self) -> Array:
@@ -38,6 +41,13 @@ class GramFactor:
     @cached_property
     def gram(self) -> Array:
         return np.asarray(self.rows.T @ self.rows)
+
+    @cached_property
+    def integer_basis(self) -> Array | None:
+        """`basis`, or `spanning` where the Gram of one axis is singular on the centred space."""
+        if self.spanning is None or len(self.rows) >= self.rows.shape[1] - 1:
+            return self.basis
+        return self.spanning()
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,21 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     else:
         centered, square = weighted_piece(gram, profile_of(weights, size))
     weight = float(np.trace(centered))
+    if weight <= NEGLIGIBLE * float(np.trace(gram)):  # multiples of the total alone
+        return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
     key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
-    return Axis(GramFactor(key, partial(root_of, (centered + centered.T) / (2 * weight))), weight, square)
+    make, spanning = (
+        partial(root_of, (centered + centered.T) / (2 * weight)),
+        partial(_family_basis, family, size, weights),
+    )
+    return Axis(GramFactor(key, make, spanning=spanning), weight, square)
+
+
+def _family_basis(family: str, size: int, weights: Weights | None) -> Array:
+    """The queries of a family, or the rows of its Gram where they are too many, whole and centred."""
+    own = FAMILIES[family]
+    rows = own.matrix(size) if own.count(size) * size <= MOST_ENTRIES else own.gram(size)
+    return _integer_pieces(rows, (0,), (weights,))
 
 
 def _wide_axis(family: str, size: int, weights: Weights | None) -> Axis:
@@ -147,6 +170,13 @@ def _integer_basis(basis: Array | None, keep: tuple[int, ...], weights: AxisWeig
     """Pieces of integer arrays, times what makes them whole; only where they are fewer than the centred space."""
     if basis is None:
         return None
+    flat = _integer_pieces(basis, keep, weights)
+    dimensions = int(np.prod([basis.shape[1 + axis] - 1 for axis in keep]))
+    return flat if len(flat) < dimensions else None
+
+
+def _integer_pieces(basis: Array, keep: tuple[int, ...], weights: AxisWeights) -> Array:
+    """Pieces of integer arrays, (m, sizes…), times what makes them whole: (m, cells that are kept)."""
     pairs = list(zip(weights, basis.shape[1:], strict=True))
     profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}
     whole = np.prod([float(size if own is None else sum(own)) for own, size in pairs])
@@ -154,5 +184,4 @@ def _integer_basis(basis: Array | None, keep: tuple[int, ...], weights: AxisWeig
     flat = pieces.reshape(len(pieces), -1)
     if profiles:
         flat = flat // np.maximum(np.gcd.reduce(flat.astype(np.int64), axis=1, keepdims=True), 1)
-    dimensions = int(np.prod([basis.shape[1 + axis] - 1 for axis in keep]))
-    return flat if len(flat) < dimensions else None
+    return np.asarray(flat)

@@ -1,0 +1,144 @@
+"""Every family by every mechanism through the whole command; a refusal comes before a charge, in one sentence."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+from dpscale.cli.commands import main
+from dpscale.ledger import Ledger
+from dpscale.mechanisms import MECHANISMS
+from dpscale.workload import NAMES
+
+SIZES = {"a0": 5, "a1": 3, "a2": 4}
+DEGREES = (1, 2, 3)
+PAIRS_ONLY = ("affine", "abs")
+ADAPTIVE = ("aim-grem", "aim-pgm", "mst")
+PRODUCTS = ("marginal", "prefix", "range", "circular", "hybrid")
+ARRAYS = {  # of `predicates`: the attributes, and the queries
+    "one row": (("a0",), [[0, 1, 1, 1, 0]]),
+    "the total": (("a0",), [[1] * 5]),
+    "values": (("a0",), [[0, 1, 2, 3, 4]]),
+    "a row of a pair": (("a1", "a2"), [[[1, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 0]]]),
+    "rows of all": (("a0", "a1", "a2"), [np.tri(5)[:, :3, None] * [0, 1, 1, 0], np.ones((5, 3, 4))]),
+    "nothing": (("a0",), [[0] * 5, [1, 0, 0, 0, 0]]),
+}
+FOUR = {"a0": 6, "a1": 3, "a2": 5, "a3": 5}
+
+
+def write(folder, sizes):
+    """A table of linked columns, its domain, arrays of queries, and the result of a self-test."""
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({name: random.integers(0, size, 400) for name, size in sizes.items()})
+    frame["a1"] = np.minimum(frame.a0 // 2, 2)
+    (folder / "data").mkdir()
+    frame.to_parquet(folder / "data" / "part.parquet", index=False)
+    attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
+    (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    for name, (_, queries) in ARRAYS.items():
+        np.save(folder / f"{name}.npy", np.array(queries, dtype=float))
+    (folder / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("every"), SIZES)
+
+
+def workload(family, degree):
+    """The only part of a job's workload; `family` may name one of the arrays."""
+    if family in ARRAYS:
+        return {"family": "predicates", "attributes": [list(ARRAYS[family][0])], "file": f"{family}.npy"}
+    return {"family": family, "degree": degree} | ({"numeric": ["a0", "a2"]} if family == "hybrid" else {})
+
+
+def refused(family, degree, mechanism):
+    """Whether a mechanism does not take a workload: strategies along single axes take products alone."""
+    attributes = len(ARRAYS[family][0]) if family in ARRAYS else degree
+    return mechanism == "baseline" and family not in PRODUCTS and attributes > 1
+
+
+def command(*arguments):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
+    return result.exit_code, result.stderr
+
+
+def charged(ledger):
+    if not ledger.exists():
+        return []
+    with Ledger.open(ledger) as opened:
+        return [one for dataset in opened.summary()["datasets"].values() for one in dataset["releases"]]
+
+
+def check(folder, family, degree, mechanism, compared=False, pure=False):
+    """One combination through all commands, or refused by `run` with nothing charged and nothing left behind."""
+    name = f"{family}-{degree}-{mechanism}-{compared}-{pure}".replace(" ", "-")
+    run, ledger = folder / "runs" / name, folder / f"{name}.sqlite"
+    job = {
+        "data": {"path": "data", "domain": "domain.toml"},
+        "privacy": {"epsilon": 1.0, "dataset": "d", "ledger": ledger.name} | ({} if pure else {"delta": 1e-6}),
+        "workload": [workload(family, degree)],
+        "mechanism": {"name": mechanism},
+        "engine": {"scheduler": "synchronous", "memory": "1GiB"},
+    } | ({"synthesize": {"rows": 300}} if compared else {})
+    (folder / f"{name}.toml").write_text(tomli_w.dumps(job))
+    if run.exists():
+        return
+    code, said = command("run", folder / f"{name}.toml", "--run-dir", run, "--quiet")
+    if refused(family, degree, mechanism) or (pure and code):
+        assert (code, said[:9], said.count("\n")) == (2, "dpscale: ", 1), (name, said)
+        assert (charged(ledger), run.exists()) == ([], False), name
+        return
+    assert code == 0, (name, said)
+    assert len(charged(ledger)) == 1, name
+    commands = [["status", run], ["report", run], ["publish", run],
+                ["evidence", run, "--selftest", folder / "selftest.json"], ["evidence", "--check", run / "evidence"]]  # fmt: skip
+    if compared:
+        commands.append(["compare", run, folder / "data", "--out", folder / "compared" / name])
+    assert [(one[0], *command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name
+
+
+def degree_of(family, mechanism):
+    """A degree for every pair of a family and a mechanism, so that every pair of two of the three is met."""
+    if family in PAIRS_ONLY:
+        return 2
+    return DEGREES[(list(NAMES).index(family) + list(MECHANISMS).index(mechanism)) % len(DEGREES)]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_family_goes_through_the_whole_command(folder, mechanism):
+    for family in NAMES:
+        check(folder, family, degree_of(family, mechanism), mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_arrays_of_queries_go_through_the_whole_command(folder, mechanism):
+    number = list(MECHANISMS).index(mechanism)
+    for family in ["the total", *list(ARRAYS)[number % 3 :: 3]]:
+        check(folder, family, None, mechanism)
+
+
+@pytest.mark.parametrize("family", PAIRS_ONLY)
+def test_sums_and_differences_of_four_attributes(tmp_path, family):
+    """Cells of some pairs and not of others follow from these queries."""
+    check(write(tmp_path, FOUR), family, 2, "weighted-residuals")
+
+
+@pytest.mark.parametrize("mechanism", ["mst", "query-smasher"])
+def test_rows_are_compared_with_the_data(folder, mechanism):
+    check(folder, "marginal", 2, mechanism, compared=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pure", [False, True], ids=["approximate", "pure"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_all_combinations(folder, mechanism, pure):
+    families = [(family, degree) for family, degree in product(NAMES, DEGREES) if family not in PAIRS_ONLY]
+    for family, degree in [*families, *((one, 2) for one in PAIRS_ONLY), *((one, None) for one in ARRAYS)]:
+        check(folder, family, degree, mechanism, compared=mechanism in ADAPTIVE and not pure, pure=pure)

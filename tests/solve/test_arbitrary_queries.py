@@ -1,0 +1,25 @@
+"""Arbitrary queries over many cells: planned, with the variances of generalised least squares."""
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from tests.oracles import explicit_strategy
+
+
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher"])
+@pytest.mark.parametrize("shape", [(450,), (20, 21)])
+def test_rows_of_values_have_their_least_squares_variance(mechanism, shape):
+    queries = np.round(np.random.default_rng(0).random((8, *shape)) * 50, 2)
+    names = tuple(f"a{i}" for i in range(len(shape)))
+    asked = dp.Workload(dp.Domain(dict(zip(names, shape, strict=True)))).add_queries(names, queries)
+    plan = dp.plan(asked, mechanism)
+    strategy = explicit_strategy(plan, plan.blocks.unit_variances)
+    flat = queries.reshape(len(queries), -1)
+    back = flat @ np.linalg.pinv(strategy, rcond=1e-9)
+    np.testing.assert_allclose(back @ strategy, flat, atol=1e-6 * flat.max())
+    told = plan.accuracy.part_variances(asked.parts[0], names)
+    np.testing.assert_allclose(told, (back**2).sum(axis=1), rtol=1e-6)
+    single = [plan.variance(names, query) for query in queries]
+    np.testing.assert_allclose(single, told, rtol=1e-6)
+    assert 0 <= plan.optimality_gap < 0.2
