@@ -121,8 +121,10 @@ class CoupledResiduals(Accuracy):
         """
         if not block.joint or block.factors[0].kind == "full" or not kept:
             return all(factor.spans_all for factor in self._on(block, kept))
+        if not block.factors[0].spans_all and not self._spans_residual(block, kept):
+            return False
         if block.factors[0].spaces is None:
-            return block.factors[0].spans_all
+            return True
         form, profiles = _marginal_covariance(block, kept), list(self.axis_profiles(kept).items())
         sizes = self.domain.shape(kept)
         centre = kron([np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n))
@@ -130,13 +132,37 @@ class CoupledResiduals(Accuracy):
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
-        """Every block that estimates a piece must have the piece in its row space."""
+        """Every block that estimates pieces must have them in its row space.
+
+        A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
+        """
+        together: dict[int, Array] = {}
         for kept, part in pieces:
             if kept not in self.residuals:
                 raise out_of_span(kept)
             for source in self.residuals[kept].sources:
-                if not spans(self._on(self.blocks[source.block], kept), part):
+                block = self.blocks[source.block]
+                if block.joint and block.factors[0].spaces is not None:
+                    together[source.block] = together.get(source.block, 0.0) + self._lifted(block, kept, part)
+                elif not spans(self._on(block, kept), part):
                     raise out_of_span(kept)
+        for index, query in together.items():
+            block = self.blocks[index]
+            whole = np.broadcast_to(query, self.domain.shape(block.attributes))
+            if not block.factors[0].spans(whole.reshape(1, -1)):
+                raise out_of_span(block.attributes)
+
+    def _lifted(self, block: Block, kept: AttributeSet, pieces: Array) -> Array:
+        """Pieces on some attributes of a block with an axis of length 1 for each other attribute; leading axes stay."""
+        lead = pieces.shape[: pieces.ndim - len(kept)]
+        return pieces.reshape(*lead, *(self.domain[name].size if name in kept else 1 for name in block.attributes))
+
+    def _spans_residual(self, block: Block, kept: AttributeSet) -> bool:
+        """Whether every query's piece on a residual lies in the row space of a joint strategy."""
+        points = np.eye(self.domain.cells(kept)).reshape(-1, *self.domain.shape(kept))
+        lifted = self._lifted(block, kept, piece(points, range(len(kept)), 1, self.axis_profiles(kept)))
+        whole = np.broadcast_to(lifted, (len(lifted), *self.domain.shape(block.attributes)))
+        return block.factors[0].spans(whole.reshape(len(whole), -1))
 
     @staticmethod
     def _on(block: Block, kept: AttributeSet) -> tuple[Factor, ...]:

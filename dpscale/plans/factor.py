@@ -80,8 +80,10 @@ class Factor:
 
     @property
     def spans_all(self) -> bool:
-        """Whether the strategy tells of the whole centred space."""
-        return self.kind != "matrix" or self.spaces is not None or self.rows == math.prod(n - 1 for n in self.shape)
+        """Whether the rows span the whole centred space, or all spaces of a joint strategy."""
+        spaces = self.spaces if self.spaces is not None else ((*range(len(self.shape)),),)
+        dimensions = sum(math.prod(self.shape[axis] - 1 for axis in kept) for kept in spaces)
+        return self.kind != "matrix" or self.rows == dimensions
 
     @property
     def commutes(self) -> bool:
@@ -225,10 +227,11 @@ class Factor:
         return np.asarray(cells.reshape(values.shape))
 
     def spans(self, pieces: Array, tolerance: float = SPAN_TOLERANCE) -> bool:
-        """Whether pieces of queries, (m, cells), lie in the span of the rows."""
+        """Whether pieces of queries, (m, cells), lie in the span of the rows.
+
+        Of a joint strategy of several spaces: sums of pieces on its spaces, each constant along the axes outside.
+        """
         if self.spans_all or self.matrix is None:
-            return True
-        if self.spaces is not None:
             return True
         back = self.projected(pieces)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))

@@ -1,4 +1,4 @@
-"""Families with singular Grams through all mechanisms: variances as generalised least squares has them, or a refusal."""
+"""Families with singular Grams through all mechanisms: variances of generalised least squares, or a refusal."""
 
 import numpy as np
 import pytest
@@ -61,8 +61,9 @@ def through(name, matrix, sizes, planner, noise="gaussian", beside=None):
         asked = workload(patch, name, matrix, sizes, beside)
         try:
             plan = dp.plan(asked, planner, noise=noise)
-        except dp.PlanError as error:
-            assert planner == "baseline" and beside == "affine", error
+        except dp.PlanError:
+            if (planner, beside) != ("baseline", "affine"):
+                raise
             return
         check(asked, plan)
 

@@ -5,6 +5,8 @@ prime. A query in the row space may be answered, with the variance of generalise
 A query in the span of the workload is never refused.
 """
 
+from functools import reduce
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -101,11 +103,21 @@ def whole_query(domain, names, query):
     return np.broadcast_to(query.reshape(shape), domain.shape(domain.names)).reshape(-1)
 
 
+def integer_strategy(plan):
+    """All measurements over the whole domain modulo PRIME: entries have up to 60 bits, more than a float holds."""
+    rows = []
+    for block in plan.blocks:
+        own = [factor.explicit() % PRIME for factor in block.factors]
+        joint = own[0] if block.joint else reduce(lambda a, b: np.kron(a, b) % PRIME, own, np.ones((1, 1), np.int64))
+        queries = joint.reshape(len(joint), *plan.domain.shape(block.attributes))
+        rows.append(np.stack([whole_query(plan.domain, block.attributes, query) for query in queries]))
+    return np.concatenate(rows)
+
+
 def check_plan(plan, rng):
     """Compare what a plan says of random queries with the explicit matrix; return the faults as sentences."""
     units = np.array([block.unit_variance for block in plan.blocks])
-    rows, scaled = explicit_strategy(plan, np.ones(len(units))), explicit_strategy(plan, units)
-    measured, faults = RowSpace(rows), []
+    measured, scaled, faults = RowSpace(integer_strategy(plan)), explicit_strategy(plan, units), []
     asked = RowSpace(explicit_workload(plan.workload)[0])
     for names, query in queries_of(rng, plan.workload):
         if not query.any():
@@ -189,11 +201,9 @@ def test_a_query_outside_the_span_is_refused_by_every_way_to_ask(tmp_path):
         lambda: release.answer(("a1", "a2"), point),
         lambda: release.marginal(("a1", "a2")),
         lambda: release.table(("a1", "a2"), family="marginal"),
-        lambda: release.table(("a1",)),
-        lambda: release.mean("a1"),
         lambda: release.mean("a2", by="a1"),
-        lambda: release.quantile("a2", 0.5),
-        lambda: release.cumulative("a1"),
+        lambda: release.quantile("a2", 0.5, by="a1"),
+        lambda: release.plot(("a1", "a2")),
     ]
     for ask in refused:
         with pytest.raises(dp.PlanError):

@@ -46,6 +46,13 @@ def values(run):
     )
 
 
+def drawn_before_rows(run):
+    """`values` without links that are measured beside synthetic rows: these follow the sampler of the version that draws
+    them, and a run whose rows are on disk keeps those."""
+    tables, decisions = values(run)
+    return tables, {name: content for name, content in decisions.items() if not name.startswith("links/")}
+
+
 @pytest.mark.parametrize("case", FINISHED)
 def test_a_finished_run_opens_and_stays_as_it_is(case):
     with restored(case) as folder:
@@ -84,7 +91,7 @@ def test_an_interrupted_run_goes_on_with_the_same_noise_and_one_charge(case):
     with restored(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")
         run_case(folder / "job.toml")
-        assert values(folder / "run") == values(folder / "finished")
+        assert drawn_before_rows(folder / "run") == drawn_before_rows(folder / "finished")
         assert_same_estimates(estimates(folder / "run"), case)
         assert not (folder / "run" / "secret.key").exists()
         with Ledger.open(folder / "ledger.sqlite") as ledger:
@@ -131,6 +138,6 @@ def test_a_seeded_job_run_again_has_the_same_directory_and_release(case, monkeyp
         assert again.name == earlier["job_sha256"][:12]
         assert json.loads((again / "manifest.json").read_text())["release"] == earlier["release"]
         if case in ("identity", "database"):  # other plans are solved in floats, whose last bits differ by processor
-            assert values(again) == values(folder / "run")
+            assert drawn_before_rows(again) == drawn_before_rows(folder / "run")
             assert_same_estimates(estimates(again), case)
         assert releases(again).keys() == releases(folder / "run").keys()
