@@ -31,11 +31,12 @@ def njit(*signature: Any, cache: bool = False, **options: Any) -> Callable[[Call
     """
 
     def compile_function(function: Callable[..., Any]) -> Any:
+        make: Any = numba.njit
         if not cache or (folder := cache_folder()) is None:
-            return numba.njit(*signature, **options)(function)
+            return make(*signature, **options)(function)
         before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, str(folder)
         try:
-            return numba.njit(*signature, cache=True, **options)(function)
+            return make(*signature, cache=True, **options)(function)
         finally:
             SETTINGS.CACHE_DIR = before
 

@@ -47,8 +47,7 @@ def values(run):
 
 
 def drawn_before_rows(run):
-    """`values` without links that are measured beside synthetic rows: these follow the sampler of the version that draws
-    them, and a run whose rows are on disk keeps those."""
+    """`values` without links, which are measured beside synthetic rows and so follow the sampler of the version."""
     tables, decisions = values(run)
     return tables, {name: content for name, content in decisions.items() if not name.startswith("links/")}
 
