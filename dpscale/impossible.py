@@ -159,7 +159,9 @@ def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[Excludes, .
 def _tables(content: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     tables = content.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) and table for table in tables):
-        raise DomainError(name, "not a list of tables", f"tables [[{name}]]", "see docs/jobs.md")
+        raise DomainError(
+            name, "not a list of tables", f"tables [[{name}]]", "write each as a table of attributes with their values"
+        )
     return tables
 
 
@@ -184,7 +186,7 @@ def _told(attribute: Attribute, values: Any) -> Any:
 def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
-                          "see docs/jobs.md")  # fmt: skip
+                          "name attributes and values in each")  # fmt: skip
     for key in ("attribute", "by"):
         if not isinstance(table[key], str):
             raise DomainError(f"determined.{key}", shown(table[key]), "the name of an attribute", "name one")

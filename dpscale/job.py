@@ -232,7 +232,7 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
         return JobError(where, shown(fault["input"]), "a list of attribute sets, each a list of names",
                         'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
     got = "" if isinstance(fault["input"], Mapping) else f"{shown(fault['input'])}: "
-    return JobError(where, f"{got}{message_of(fault)}", "", "see the job file in docs/jobs.md")
+    return JobError(where, f"{got}{message_of(fault)}", "", "see `dpscale job options`")
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpscale.errors import JobError
 from dpscale.faults import Settings
@@ -31,9 +32,19 @@ def _name(value: str) -> str:
     return value
 
 
-Amount = Annotated[float, Field(gt=0, le=1e12)]  # of a budget: more would overflow on its way, and protects nobody
+def _not_zero(value: Any) -> Any:
+    if not isinstance(value, bool) and value == 0:
+        raise ValueError(JobError("privacy.delta", "0", "a number above 0 and below 1",
+                                  "leave delta out: epsilon alone is pure differential privacy"))  # fmt: skip
+    return value
+
+
+Amount = Annotated[
+    float, Field(gt=0, le=1e12, allow_inf_nan=False)
+]  # of a budget: more would overflow on its way, and protects nobody
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Delta = Annotated[float, Field(ge=1e-300, lt=1)]
+Delta = Annotated[float, BeforeValidator(_not_zero), Field(ge=1e-300, lt=1, allow_inf_nan=False)]
+LEAST_AMOUNT = 1e-12  # of μ²: below it a single count has noise of more than a million records
 
 
 class Privacy(Settings):
@@ -53,6 +64,14 @@ class Privacy(Settings):
         given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
             raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
+        return self
+
+    @model_validator(mode="after")
+    def _useful(self) -> Privacy:
+        """Warn of a budget whose noise hides every count."""
+        if self.budget.amount < LEAST_AMOUNT:
+            warnings.warn(f"this budget gives each count noise of more than {LEAST_AMOUNT**-0.5:,.0f} records: answers"
+                          " have no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
         return self
 
     @model_validator(mode="after")

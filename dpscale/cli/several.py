@@ -97,7 +97,7 @@ def check_alone(run_dir: str) -> None:
     if one or is_database_run(path):
         got = f"{path} is {'one' if one else 'a run'} of several tables, which were charged together"
         raise JobError("run directory", got, "a run of one table by itself",
-                       "see `dpscale ledger show` for the one charge, docs/privacy.md for its argument")  # fmt: skip
+                       "see `dpscale ledger show` for the one charge")  # fmt: skip
 
 
 def tell_several(run_dir: str, as_json: bool) -> None:

@@ -82,7 +82,7 @@ def asked_since(folder: Path, content: Any) -> SynthesizeTable:
         return SynthesizeTable.model_validate(content)
     except ValidationError:
         raise JobError("run directory", f"synthesize in {MANIFEST} in {folder} is damaged",
-                       "the settings of docs/rows.md",
+                       "the settings of [synthesize], which `dpscale job schema` lists",
                        "mend it there, or take it out: rows cost nothing") from None  # fmt: skip
 
 

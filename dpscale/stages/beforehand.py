@@ -11,12 +11,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpscale.domain import Domain
-from dpscale.errors import TransientError
+from dpscale.errors import DataError, TransientError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.address import is_address
 from dpscale.ledger.moving import there
 from dpscale.ledger.place import standing
+from dpscale.names import nearest
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE
 from dpscale.tables import Table
@@ -41,8 +42,24 @@ def check_beforehand(job: Job, domain: Domain, workload: Workload) -> bool:
     return True
 
 
+def check_unit_column(unit: str | None, table: Table) -> None:
+    """DataError where the column of the privacy unit is missing.
+
+    Columns are listed only of formats with a schema: without a header a CSV file has its first record there.
+    """
+    present = table.partitions[0].columns() if unit is not None and table.lake is None else {}
+    if unit is None or not present or unit in present:
+        return
+    csv = table.partitions[0].path.partition("://")[2].lower() or table.partitions[0].path.lower()
+    named = [] if ".csv" in csv or ".tsv" in csv else list(present)
+    raise DataError("data.privacy_unit", f"{unit!r}, which is no column of the data",
+                    f"one of {', '.join(named)}" if named else "a column of the data",
+                    nearest(unit, named) if named else "check the name and the header")  # fmt: skip
+
+
 def check_table(table: Table, names: list[str], unit: str | None = None) -> None:
     """The columns of some attributes, and the unit's, by the first file's header: there, and of types they take."""
+    check_unit_column(unit, table)
     table.require([*table.domain.columns(names), *([unit] if unit else [])])
     for name in names:
         attribute = table.domain[name]

@@ -111,7 +111,8 @@ def advice(job: Job, planned: Planned, families: Sequence[Mapping[str, Any]]) ->
     said = [f"A true count below about {2 * worst['error']:.3g} cannot be told from none by {worst['family']}, the"
             " least certain family.", *_by_rows(job, planned), *_by_share(planned)]  # fmt: skip
     error = overall(families)
-    said += [] if job.privacy.budget.noise == LAPLACE else told(planned.workload, error, job.privacy.public_rows)
+    chosen_before = not planned.candidates and job.privacy.budget.noise != LAPLACE
+    said += [] if not chosen_before else told(planned.workload, error, job.privacy.public_rows)
     half = needed(job, error, error / 2)
     said.append(f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}; and the same budget"
                 " spread over fewer families or a lower degree buys the rest more.")  # fmt: skip
