@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpscale.errors import BudgetError
+from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import MOST, remaining_epsilon
 from dpscale.ledger.schema import ROWS, STATES
@@ -92,7 +93,8 @@ def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[
     for table, what in (("rounds", "has decided rounds"), ("protections", "protects somebody")):
         strangers = sorted({row["release"] for row in tables[table]} - known)
         wrong += [f"release {name!r} {what} and is not there" for name in strangers]
-    return wrong + [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+    wrong += [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+    return wrong + list(chain.findings(tables))
 
 
 def _fault(row: Row) -> str:

@@ -154,7 +154,7 @@ def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
             ledger.decide("old", 0, DIGEST)
             assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
     with raw(path) as db:
-        assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, 4]
+        assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, ledgerschema.VERSION]
     assert len(names) == 1
 
 
@@ -845,8 +845,8 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
 
 def test_a_newer_schema(written: Path) -> None:
     with raw(written) as db:
-        db.execute("INSERT INTO schema_version VALUES (5, 'later')")
-    assert_refused(BudgetError, "schema version 5.*update dpscale", lambda: Ledger.open(written))
+        db.execute("INSERT INTO schema_version VALUES (6, 'later')")
+    assert_refused(BudgetError, "schema version 6.*update dpscale", lambda: Ledger.open(written))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
