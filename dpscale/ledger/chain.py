@@ -106,8 +106,8 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
     terms = {row["cap"]: row for row in tables["terms"]}
     protections = {row["release"]: row for row in tables["protections"]}
     dataset = {row["release"]: row["dataset"] for row in tables["releases"]}
-    beside = {"caps": lambda row: terms.get(row["seq"], {}), "rounds": lambda row: {},
-              "releases": lambda row: protections.get(row["release"], {})}  # fmt: skip
+    beside = {"caps": lambda row: terms.get(row["seq"], {}),
+              "releases": lambda row: protections.get(row["release"], {}), "rounds": lambda row: {}}  # fmt: skip
     return {
         (table, row["seq"]): {**more(row), **row, "of": canonical(row.get("dataset") or dataset.get(row["release"], ""))}
         for table, more in beside.items()
