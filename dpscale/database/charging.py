@@ -43,8 +43,12 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
         "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
         "epsilon": run.job.privacy.epsilon,
         "delta": run.job.privacy.delta,
-        "protects": {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound,
-                     "table": protects.table},
+        "protects": {
+            "unit": protects.unit,
+            "relation": protects.relation,
+            "bound": protects.bound,
+            "table": protects.table,
+        },
     }
 
 

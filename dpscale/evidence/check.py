@@ -108,8 +108,8 @@ def _unverified(heads: Mapping[str, int] | None, signed: str | None) -> Iterator
         yield ("who made the bundle: whoever changes all its files in the same way passes this check; compare it with "
                "the curator's ledger (--ledger) or the curator's key (--public-key)")  # fmt: skip
     else:
-        yield ("draws, self-test, run and bundle versions and hashes of answers: the ledger's head stands for charges, "
-               "caps, privacy units, domain and plan alone; the curator's key (--public-key) stands for all")  # fmt: skip
+        yield ("draws, self-test, versions and hashes of answers: the ledger's head stands for charges, caps, privacy "
+               "units, domain and plan alone; the curator's key (--public-key) stands for all")  # fmt: skip
     if signed is not None:
         yield "whose key signed it: --public-key names the one that must have"
 

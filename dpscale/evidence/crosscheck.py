@@ -1,7 +1,7 @@
 """Compare the files of a bundle with each other: job, domain, draws, strategies, ledger, self-test and checklist.
 
-Of the standard library, and in every bundle beside recompute.py. recompute.py shows that the draws, as listed, cost what
-is claimed. This module shows that no file says something else than the others do: the job's budget and privacy unit and
+Of the standard library, and in every bundle beside recompute.py, which shows that the draws, as listed, cost what is
+claimed. This module shows that no file says something else than the others do: the job's budget and privacy unit and
 the ledger's entry, the cells of the domain and the shapes of the strategies, the hash chain of the ledger and its rows.
 Whoever changes all files in the same way is not found by that: only a signature, or the head of the ledger's hash
 chain, shows who vouches for them.
@@ -28,11 +28,12 @@ Said = dict[str, Any]
 WITHIN = 1e-6  # of a claim: rounding of conversions
 SPENT = Fraction(9, 10)  # of its charge, at least, what a mechanism without selections draws
 EPOCH = date(1970, 1, 1)
-CONSTANT = "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc"  # SHA-256 of the checklist's answers that are the same in every bundle
+# SHA-256 of the checklist's answers that are the same in every bundle
+CONSTANT = "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc"
 DERIVED = (
     "Is the release private?", "Which definition?", "ε", "δ", "Whom does it protect?",
-    "How much may one unit contribute?", "Which one?", "Where does the randomness come from?", "What follows the noise?",
-    "How many releases of this dataset?", "What do they come to?", "Is there a cap?",
+    "How much may one unit contribute?", "Which one?", "Where does the randomness come from?",
+    "What follows the noise?", "How many releases of this dataset?", "What do they come to?", "Is there a cap?",
     "What became of the secret of the noise?",
 )  # fmt: skip
 
@@ -285,7 +286,11 @@ def _same(row: Said, shown: Said) -> bool:
 
 def _selftest(selftest: Said) -> Iterator[str]:
     names = [one["name"] for one in selftest["checks"]]
-    if not names or len(set(names)) < len(names) or not all(isinstance(one["passed"], bool) for one in selftest["checks"]):
+    if (
+        not names
+        or len(set(names)) < len(names)
+        or not all(isinstance(one["passed"], bool) for one in selftest["checks"])
+    ):
         yield "selftest.json has no checks, or one twice"
     elif selftest["passed"] is not all(one["passed"] for one in selftest["checks"]):
         yield "selftest.json says otherwise than its checks whether it passed"

@@ -109,7 +109,11 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
     beside = {"caps": lambda row: terms.get(row["seq"], {}),
               "releases": lambda row: protections.get(row["release"], {}), "rounds": lambda row: {}}  # fmt: skip
     return {
-        (table, row["seq"]): {**more(row), **row, "of": canonical(row.get("dataset") or dataset.get(row["release"], ""))}
+        (table, row["seq"]): {
+            **more(row),
+            **row,
+            "of": canonical(row.get("dataset") or dataset.get(row["release"], "")),
+        }
         for table, more in beside.items()
         for row in tables[table]
     }

@@ -1,8 +1,7 @@
 """The tables of a ledger on a PostgreSQL server, in a schema of their own, with triggers that make it append-only.
 
-They are those of `schema`, at its version; `upgrade_statements` lead there from the one version before that a server can
-have. What SQLite keeps by itself, the last number that each table gave, is a
-table here: numbers are given by a trigger in the row's own transaction, so that none is lost and a gap tells of a row
+They are those of `schema`, at its version; `upgrade_statements` lead there from the one version before that a server
+can have. What SQLite keeps by itself, the last number that each table gave, is a table here: numbers are given by a trigger in the row's own transaction, so that none is lost and a gap tells of a row
 that was taken out. (A sequence leaves gaps wherever a transaction was rolled back.)
 """
 
@@ -125,7 +124,7 @@ def table_statements() -> list[str]:
 
 
 def trigger_statements(before: int | None = None) -> list[str]:
-    """What numbers the rows from those that are there on, and keeps them; `before`: the version whose triggers exist."""
+    """What numbers the rows from those that are there on, and keeps them; `before`: whose triggers exist."""
     had = TRIGGERS[before] if before else {}
     tables = [table for table in ROWS if not before or table not in ROWS_OF_FOUR]
     numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]

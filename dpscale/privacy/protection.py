@@ -19,7 +19,8 @@ class Protection:
     """`unit`: the column that names persons, None for rows; `bound`: how many rows of one unit count, by its own rows.
 
     `table`: the table of the job that the column belongs to; None where the job has one table, and in older entries.
-    Columns of one name in two tables are two units. The bound is no part of the relation: whatever it is, all rows of a unit are protected.
+    Columns of one name in two tables are two units. The bound is no part of the relation: whatever it is, all rows of
+    a unit are protected.
     """
 
     unit: str | None = None

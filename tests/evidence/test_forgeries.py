@@ -1,4 +1,4 @@
-"""Forged bundles whose hashes were made anew: each is refused, or named as not verified until the ledger is compared."""
+"""Forged bundles whose hashes were made anew: each is refused, or named as not verified without the ledger."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def own(said):
     return crosscheck.own_entry(said)
 
 
-# ---- forgeries that touch some files -----------------------------------------------------------------------------------
+# ---- forgeries that touch some files ---------------------------------------------------------------------------------
 
 
 def fewer_rows(said):
@@ -214,7 +214,7 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "change"), REFUSED)
 def test_a_forgery_of_some_files_is_refused_although_the_hashes_fit(made, tmp_path, kind, change):
     copy = forge(made[kind][0], tmp_path / "forged", change)
-    with pytest.raises(JobError, match="evidence: .* does not hold: "):
+    with pytest.raises(JobError, match=r"evidence: .* does not hold: "):
         check_bundle(copy)
     script = subprocess.run([sys.executable, "-I", "-S", copy / "recompute.py"], capture_output=True)
     assert script.returncode == 1
@@ -232,7 +232,7 @@ def test_what_is_not_forged_is_sound_with_its_ledger_and_its_head(made):
             assert "CANNOT BE VERIFIED: draws, self-test" in told
 
 
-# ---- forgeries that are consistent -------------------------------------------------------------------------------------
+# ---- forgeries that are consistent -----------------------------------------------------------------------------------
 
 
 def consistent(change):
@@ -365,7 +365,7 @@ def test_a_bundle_under_a_cap_and_after_a_copy_of_the_ledger_is_sound(tmp_path):
         check_bundle(forge(run / "evidence", tmp_path / "forged", cap_raised))
 
 
-# ---- older bundles and ledgers -----------------------------------------------------------------------------------------
+# ---- older bundles and ledgers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units"])
@@ -378,7 +378,9 @@ def test_a_bundle_of_an_older_version_still_checks(older, kind):
         check_bundle(older / kind, heads={"0" * 64: 0})
 
 
-@pytest.mark.parametrize("change", [fewer_rows, lower_epsilon, larger_domain, empty_selftest, protects_more, more_noise])
+@pytest.mark.parametrize(
+    "change", [fewer_rows, lower_epsilon, larger_domain, empty_selftest, protects_more, more_noise]
+)
 def test_a_forgery_of_an_older_bundle_is_refused_too(older, tmp_path, change):
     with pytest.raises(JobError, match="does not hold"):
         check_bundle(forge(older / "units", tmp_path / "forged", change))
