@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ def _decimal(value: Any) -> str:
 @click.option("--selftest", "selftest_file", type=click.Path(), help="What `dpscale selftest --json` printed.")
 @click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder instead; needs no run.")
 @click.option("--public-key", type=click.Path(), help="With --check: the key that must have signed it (PEM).")
+@click.option("--ledger", help="With --check: the curator's ledger (a file or an address), or the head of its chain.")
 @json_option
 def evidence(
     run_dir: str | None,
@@ -76,13 +78,14 @@ def evidence(
     selftest_file: str | None,
     folder: str | None,
     public_key: str | None,
+    ledger: str | None,
     as_json: bool,
 ) -> None:
     """Write a folder by which an auditor can check a release, DIR/evidence; or check one."""
     if (run_dir is None) == (folder is None):
         raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
     if folder is not None:
-        _check(folder, public_key, as_json)
+        _check(folder, public_key, ledger, as_json)
         return
     from dpscale.cli.several import check_alone
     from dpscale.evidence.bundle import write_bundle
@@ -112,10 +115,21 @@ def _selftest(given: str | None) -> list[dict[str, Any]]:
     return checks
 
 
-def _check(folder: str, public_key: str | None, as_json: bool) -> None:
+def _heads(ledger: str) -> dict[str, int]:
+    """The links of a ledger's hash chains with the number of links behind each; a head that is given has none."""
+    from dpscale.ledger import Ledger
+
+    if re.fullmatch("[0-9a-f]{64}", ledger):
+        return {ledger: 0}
+    with Ledger.open(ledger, create=False) as opened:
+        return opened.heads()
+
+
+def _check(folder: str, public_key: str | None, ledger: str | None, as_json: bool) -> None:
     from dpscale.evidence.check import check_bundle
 
-    found = check_bundle(Path(folder), Path(public_key) if public_key else None)
+    key, heads = Path(public_key) if public_key else None, _heads(ledger) if ledger else None
+    found = check_bundle(Path(folder), key, heads)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -133,6 +147,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
     if found["by_columns_alone"]:
         yield f"{found['by_columns_alone']} strategies are too large for it: taken by their columns' norms"
-    yield f"self-test {'passed' if found['selftest_passed'] else 'FAILED'}, as the bundle says"
+    verdict = "passed" if found["selftest_passed"] else "FAILED"
+    yield f"self-test {verdict}, as the bundle says ({found['selftest_checks']} checks)"
+    if found["later_entries"] is not None:
+        later = f"; the ledger has {found['later_entries']} later entries" if found["later_entries"] else ""
+        yield f"its entries of the ledger are those under the head {found['head']}{later}"
     if not found["own_scripts"]:
-        yield "its scripts are not those of this dpscale: read them before they are run"
+        yield "its scripts are not those of any dpscale known here: read them before they are run"
+    for one in found["unverified"]:
+        yield f"CANNOT BE VERIFIED: {one}"

@@ -23,6 +23,7 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *_line("reserved", _spent(dataset["reserved"], dataset["currency"])),
         *_line("left", _left(dataset)),
         *(line for note in dataset["notes"] for line in _line("note", note)),
+        *_line("head", dataset.get("head", "")),
         *(f"  - {_release(row)}" for row in dataset["releases"]),
     ]
 
@@ -51,10 +52,11 @@ def _left(dataset: dict[str, Any]) -> str:
 
 
 def _release(row: dict[str, Any]) -> str:
-    asked = [f"{name} {row[name]:.6g}" for name in ("epsilon", "delta") if row[name] is not None]
+    own = row["own"]
+    epsilon = "infinite" if own["epsilon"] is None else f"{own['epsilon']:.6g}"
     public = ["noise is public: seed"] if row["public"] else []
-    return ", ".join([row["release"], *asked, f"squared mu {row['squared_mu']:.6g}", *public, row["state"],
-                      _day(row["reserved_at"])])  # fmt: skip
+    figures = f"epsilon {epsilon} at delta {own['delta']:.6g}, squared mu {row['squared_mu']:.6g}"
+    return ", ".join([row["release"], figures, *public, row["state"], _day(row["reserved_at"])])
 
 
 def _day(time: str) -> str:

@@ -42,14 +42,20 @@ def ledger_show(path: str, as_json: bool) -> None:
 @click.option("--delta", type=float, required=True, help="0 for a cap on pure releases.")
 @click.option("--currency", type=click.Choice(["gdp", "pure"]), help="What adds up; by default pure where delta is 0.")
 @click.option("--unit", help="Whom its releases protect: row, or the column that names persons.")
-def ledger_cap(path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None) -> None:
+@click.option("--table", help="With --unit, in a job of several tables: the table that the column is in.")
+def ledger_cap(
+    path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None, table: str | None
+) -> None:
     """Cap what all releases of a dataset may cost together."""
     from dpscale.ledger import Ledger
     from dpscale.privacy.protection import Protection
 
     if unit is not None and not unit.strip():
         raise JobError("--unit", "got an empty name", "row, or the name of a column", "name one")
-    protects = None if unit is None else Protection(None if unit == "row" else unit)
+    if table is not None and (unit in (None, "row") or not table.strip()):
+        raise JobError("--table", "got one without the column of a unit", "--unit COLUMN --table TABLE",
+                       "name the column, or leave --table out")  # fmt: skip
+    protects = None if unit is None else Protection(None if unit == "row" else unit, table=table)
     with Ledger.open(path) as opened:
         click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))
 

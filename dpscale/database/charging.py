@@ -15,7 +15,7 @@ from dpscale.database.run import DatabaseRun
 from dpscale.measure.tags import secret_tag
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.stages.spending import opened_ledger
+from dpscale.stages.spending import keep_link, opened_ledger
 from dpscale.storage.files import flush_names
 
 
@@ -43,7 +43,12 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
         "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
         "epsilon": run.job.privacy.epsilon,
         "delta": run.job.privacy.delta,
-        "protects": {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound},
+        "protects": {
+            "unit": protects.unit,
+            "relation": protects.relation,
+            "bound": protects.bound,
+            "table": protects.table,
+        },
     }
 
 
@@ -54,6 +59,8 @@ def charge(run: DatabaseRun, reserve: bool = True) -> str:
         state = ledger.charge(run.job.dataset, told["release"], Cost.from_dict(told["cost"]), told["digest"],
                               told["epsilon"], told["delta"], reserve, run.whom.protects,
                               public=run.job.engine.seed is not None)  # fmt: skip
+        if reserve:
+            keep_link(run, ledger, told["release"])
     if reserve:
         run.update(privacy={"dataset": run.job.dataset, **told, **told["protects"]})
     return state

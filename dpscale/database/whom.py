@@ -83,7 +83,7 @@ def _rooted(job: DatabaseJob) -> Whom:
         raise JobError(f"link {nobody.called}: nulls", f'"keep", where rows of {nobody.child} come with their parent',
                        '"reject" or "drop"', "set one of them: a row without a parent would be nobody's")  # fmt: skip
     key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
-    protects = Protection(key[0] if len(key) == 1 else None)
+    protects = Protection(", ".join(key) or None, table=root if key else None)
     return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
 
 

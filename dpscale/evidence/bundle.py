@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,7 @@ from dpscale.evidence.checklist import checklist
 from dpscale.evidence.draws import Counted, draws_and_factors, file_hashes
 from dpscale.evidence.redacted import redacted
 from dpscale.evidence.signing import ALGORITHM
+from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.currency import PURE
 from dpscale.runs.hashes import check_left, disk_errors
@@ -28,11 +29,11 @@ from dpscale.stages import STAGES
 from dpscale.stages.ending import dataset_of
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
-FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/1"
-SCRIPTS = ("recompute.py", "sensitivities.py")
+FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
+SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
-        "unit", "relation", "bound", "squared_mu", "public")  # fmt: skip
+        "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
 
 Said = dict[str, Any]
@@ -57,7 +58,7 @@ def canonical(value: Any) -> bytes:
 
 def _facts(run: Run, selftest: Any) -> Said:
     """The files that are JSON."""
-    ledger = _ledger(dataset_of(run))
+    ledger = _ledger(dataset_of(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)
     events = _events(run, ledger, costs)
     return {
@@ -72,13 +73,22 @@ def _facts(run: Run, selftest: Any) -> Said:
     }
 
 
-def _ledger(dataset: Said) -> Said:
-    """The dataset on the ledger, without its name, which may be a path, and without digests."""
+def _ledger(dataset: Said, release: str) -> Said:
+    """The dataset on the ledger, without its name, which may be a path, and without digests, and its hash chain."""
     if not dataset:
         raise BudgetError("privacy.ledger", "it does not hold this release", "the ledger that it was charged to",
                           "make the bundle where that is")  # fmt: skip
     rows = [{name: row[name] for name in KEPT if name in row} for row in dataset["releases"]]
-    return {"releases": rows, **{name: dataset[name] for name in TOTALS if name in dataset}}
+    totals = {name: dataset[name] for name in TOTALS if name in dataset}
+    return {"releases": rows, **totals, "chain": _chain(dataset["chain"], release)}
+
+
+def _chain(links: Sequence[tuple[Link, str]], release: str) -> Said:
+    """The hash chain of the dataset; `opened`: what the release's own entry says of its domain and its plan."""
+    own = next(link for link, _ in links if link.entry == "releases" and link.shown["release"] == release)
+    shown = [{"entry": link.entry, "shown": link.shown, "hidden": link.hidden, "facts": link.sealed}
+             for link, _ in links]  # fmt: skip
+    return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
 
 
 def _events(run: Run, ledger: Said, costs: Counted) -> Said:
@@ -170,13 +180,14 @@ What this folder says can be checked without the data and without dpscale:
 
     python recompute.py            exact sums from integers; with `pip install dp-accounting` its accountants too
     dpscale evidence --check .     the same, and the hash of every file and the signature, where there is one
+    dpscale evidence --check . --ledger HEAD    and the head of the curator's ledger, as `dpscale ledger show` prints it
 
 | file | what |
 | --- | --- |
 | `events.json` | the privacy events of this release and of all releases of its dataset, and the claims |
 | `draws.json` | every draw: attributes, integer strategy, multiplier, noise; its file and place there; selections |
 | `strategies.json` | the integer strategies, each once |
-| `ledger.json` | what the ledger holds of the dataset |
+| `ledger.json` | what the ledger holds of the dataset, with the hash chain of its entries |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
 | `job.toml`, `domain.toml` | what was asked (paths and addresses left out) and over which cells |
 | `run-files.json` | SHA-256 of the plan, the measurements and the answers in the run directory |
@@ -184,7 +195,8 @@ What this folder says can be checked without the data and without dpscale:
 | `versions.json` | of the run and of the bundle |
 | `hashes.json`, `signature.json` | SHA-256 of every other file; the curator's Ed25519 signature over those |
 
-A bundle shows that what was drawn, as listed, costs what was charged. It cannot show that the list is honest, that the
-secret was kept, or that no other release was made of the same data under another ledger: that is for the curator's
+A bundle shows that what was drawn, as listed, costs what was charged, and that its files agree. Whoever changes all of
+them in the same way is not found without the curator's public key or the head of the ledger's hash chain. It cannot
+show that the list is honest, that the secret was kept, or that no other release was made of the same data under another ledger: that is for the curator's
 signature, and for who looks at the machine.
 """

@@ -5,8 +5,8 @@ largest column norms of every integer strategy, and with them the cost of every 
 and against what ledger.json says was charged. Then the ε that the events come to, by formulas of its own and, where
 Google's dp-accounting is installed (pip install dp-accounting), by its accountants; held against what is claimed.
 
-sensitivities.py has how a draw's cost follows from its integers. What is not Gaussian enters Gaussian DP by its μ: ε-DP
-with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with 2Φ⁻¹(e^{ε/2}/(1 + e^{ε/2})).
+crosscheck.py compares the files of the folder with each other. sensitivities.py has how a draw's cost follows from its
+integers. What is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with 2Φ⁻¹(e^{ε/2}/(1 + e^{ε/2})).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
+    from dpscale.evidence.crosscheck import cross_faults, tomllib
     from dpscale.evidence.sensitivities import Events, Said, check_draws, mu_of_pure
 else:  # in a bundle, where nothing may be left behind
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
+    from crosscheck import cross_faults, tomllib
     from sensitivities import Events, Said, check_draws, mu_of_pure
 
 ROUNDING = 1e-9  # of floats, where a sum is not of fractions alone
@@ -249,7 +251,8 @@ def faults(folder: str | Path) -> list[str]:
     paid, due = charged_and_due(charges[draws["release"]], recomputed)
     if due > paid:
         found.append(f"the draws come to {float(due):.9g}, and {float(paid):.9g} was charged")
-    return [*found, *(told for name in ("release", "dataset") if (told := _above(name, events[name])))]
+    found += [told for name in ("release", "dataset") if (told := _above(name, events[name]))]
+    return found or cross_faults(folder)
 
 
 def _above(name: str, claim: Said) -> str:
@@ -284,6 +287,12 @@ def main(folder: str | Path) -> int:
             print(f"    {how}: ε = {epsilon:.9g}")
         print("" if accounted else "    dp-accounting is not installed: by exact sums and formulas alone\n", end="")
         found += [f"by dp-accounting, {wrong}"] if wrong else []
+    if tomllib is None:
+        print("NOT CHECKED: job.toml, domain.toml and checklist.json, which takes Python 3.11 or later")
+    print(
+        "Not shown by this: who made the folder. Whoever changes all files in the same way passes; compare the head of"
+    )
+    print("the ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
     print(*(f"FAULT: {one}" for one in found) if found else ["all as claimed"], sep="\n")
     return 1 if found else 0
 

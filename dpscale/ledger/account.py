@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,9 +58,19 @@ class Account:
 
     @cached_property
     def protects(self) -> Protection | None:
-        """What all its releases protect: as the cap says, or as the first release did; None where nobody said yet."""
-        told = [row for row in (*self.caps[-1:], *self.releases) if row["relation"]]
-        return protection_of(told[0]) if told else None
+        """What all its releases protect: as the cap says, or as the first release did; None where nobody said yet.
+
+        A cap that names a unit's column without its table is of the table that all releases for that column name.
+        """
+        said = next((one for row in (*self.caps[-1:], *self.releases) if (one := protection_of(row))), None)
+        if said is None or said.unit is None or said.table:
+            return said
+        tables = self._tables(said)
+        return replace(said, table=tables.pop()) if len(tables) == 1 else said
+
+    def _tables(self, said: Protection) -> set[str | None]:
+        """The tables that releases name for a unit's column."""
+        return {row["unit_table"] for row in self.releases if row["unit"] == said.unit}
 
     @property
     def currency(self) -> str:
@@ -88,11 +98,20 @@ class Account:
         """At how many steps of group privacy a release counts here; BudgetError where no number is sure."""
         if protection is None or self.protects is None:
             return 1
-        return checked_steps(protection, self.protects, self.name)
+        said = self.protects
+        if said.unit is not None and said.unit == protection.unit and not said.table and not self._tables(said):
+            said = replace(said, table=protection.table)  # a cap on a column, before the first release for it
+        return checked_steps(protection, said, self.name)
 
     def counted(self, row: Row) -> Cost:
-        """What an entry costs in terms of what the dataset protects."""
-        return cost_from_text(row["cost"]).scaled(self.steps(protection_of(row)))
+        """What an entry costs in terms of what the dataset protects.
+
+        An entry without a table is of the table that the cap names: whoever set the cap answers for that.
+        """
+        protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
+        if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
+            protection = replace(protection, table=cap.table)
+        return cost_from_text(row["cost"]).scaled(self.steps(protection))
 
     def check_told(self) -> None:
         """BudgetError where older releases did not tell whom they protect and the cap does not say it for them."""
@@ -120,4 +139,6 @@ def cap_of(row: Row) -> Cap:
 
 def protection_of(row: Row) -> Protection | None:
     """Whom a row protects; None for one from before that was told."""
-    return Protection(row["unit"], row["relation"], row["bound"] or 1) if row["relation"] else None
+    if not row["relation"]:
+        return None
+    return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"])

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from dpscale.errors import BudgetError
@@ -28,6 +28,7 @@ from dpscale.ledger import moving
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical
 from dpscale.ledger.cap import Cap, new_cap
+from dpscale.ledger.chain import Link, chain_of, head
 from dpscale.ledger.place import resolved
 from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
 from dpscale.ledger.schema import VERSION
@@ -148,16 +149,18 @@ class Ledger:
         reserve: bool = True,
         protects: Protection = ONE_ROW,
         public: bool = False,
+        facts: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         """Reserve the cost of a release, before its first draw, and return its state.
 
         Admitted iff the whole history with this cost is within the dataset's cap; without a cap, always. A release
         already charged with the same dataset, cost and plan is free. `epsilon` and `delta` are the job's own figures,
         kept for display and used in the refusal. `protects`: whom; refused where the dataset's others protect somebody
-        else. `public`: anyone can compute the noise (a seed); no cap admits it. With `reserve` off nothing is written:
+        else. `public`: anyone can compute the noise (a seed); no cap admits it. `facts`: hashes of public files of the
+        release, kept in its link of the hash chain for an evidence bundle. With `reserve` off nothing is written:
         the state is "admitted", or the same error is raised, so that a job hears of a refusal before its data is read.
         """
-        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public)
+        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts)
 
         def act(db: Database) -> str | Account:
             if state := request.state(db):
@@ -182,7 +185,7 @@ class Ledger:
         def act(db: Database) -> None:
             row = db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
             if (decided := row.fetchone()) is None:
-                db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)", (release, number, digest))
+                ledgerrows.insert_round(db, release, number, digest)
             elif decided[0] != digest:
                 raise BudgetError("release", f"{release!r} has decided round {number} otherwise, elsewhere",
                                   "one run directory to a release",
@@ -198,6 +201,43 @@ class Ledger:
         """Say that a committed release is out; repeating it changes nothing."""
         return self._advance(release, "committed", "released")
 
+    def digest_of(self, release: str) -> str:
+        """The link of a release in the hash chain of its dataset; BudgetError where the release is not there."""
+
+        def act(db: Database) -> str:
+            query = """SELECT links.digest FROM links JOIN releases ON links.number = releases.seq
+                WHERE links.entry = 'releases' AND releases.release = ?"""
+            if (row := db.execute(query, (release,)).fetchone()) is None:
+                raise BudgetError("release", f"{release!r} is not on the ledger", "a release that was charged",
+                                  "charge it first")  # fmt: skip
+            return str(row[0])
+
+        return self._read(act)
+
+    def check_holds(self, release: str, digest: str) -> None:
+        """BudgetError unless the hash chain has the link that a run was given when it was charged."""
+
+        def act(db: Database) -> bool:
+            return db.execute("SELECT 1 FROM links WHERE digest = ?", (digest,)).fetchone() is not None
+
+        if not self._read(act):
+            raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which was on it: its history"
+                              " was cut off or replaced", "the whole history, with its -wal file",
+                              "restore it from a copy; do not charge anything on this one")  # fmt: skip
+
+    def chain(self, dataset: str) -> list[tuple[Link, str]]:
+        """The links of a dataset's hash chain with their digests; BudgetError where the ledger is damaged."""
+        self.verify()
+        return self._read(lambda db: chain_of(ledgerrows.history(db).tables, canonical(dataset)))
+
+    def heads(self) -> dict[str, int]:
+        """Every link of every chain, with the number of links that follow it; BudgetError where it is damaged."""
+        self.verify()
+        links = self._read(lambda db: ledgerrows.rows(db, "SELECT dataset, place, digest FROM links"))
+        last = {dataset: max(own["place"] for own in links if own["dataset"] == dataset)
+                for dataset in {row["dataset"] for row in links}}  # fmt: skip
+        return {row["digest"]: last[row["dataset"]] - row["place"] for row in links}
+
     def summary(self, dataset: str | None = None) -> dict[str, Any]:
         """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
 
@@ -207,7 +247,8 @@ class Ledger:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
                                   "check the name with `dpscale ledger show`")  # fmt: skip
             chosen = names if dataset is None else {canonical(dataset)}
-            datasets = {name: statement(ledgerrows.account(db, name), STATED_DELTA) for name in sorted(chosen)}
+            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": head(db, name)[1]}
+                        for name in sorted(chosen)}  # fmt: skip
             return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
         return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)

@@ -16,13 +16,23 @@ from functools import lru_cache
 from pathlib import Path
 
 from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
+from dpscale.ledger.chain import append_older
 from dpscale.ledger.place import check_one_file
-from dpscale.ledger.rows import History, insert_history, now
-from dpscale.ledger.schema import APPLICATION_ID, STEPS, VERSION, schema, table_statements, trigger_statements
+from dpscale.ledger.rows import History, history, insert_history, now
+from dpscale.ledger.schema import (
+    APPLICATION_ID,
+    STEPS,
+    VERSION,
+    makes_trigger,
+    schema,
+    table_statements,
+    trigger_statements,
+)
 from dpscale.ledger.store import FIELD, Database
 from dpscale.storage.files import flush
 
 NAMED = 2  # the step at which a ledger draws its own name
+LINKED = 5  # the step at which its entries are linked
 # SQLite's primary result codes: (error, what happened, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
@@ -114,9 +124,15 @@ def _add(db: sqlite3.Connection, first: int) -> None:
     """What makes a ledger of this version of an older one, from that step on."""
     for step in range(first, VERSION + 1):
         for statement in STEPS[step]:
-            db.execute(statement)
+            if not makes_trigger(statement):
+                db.execute(statement)
         if step == NAMED:
             db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
+        if step == LINKED:
+            append_older(db, history(db).tables)
+        for statement in STEPS[step]:
+            if makes_trigger(statement):
+                db.execute(statement)
     db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
 
 

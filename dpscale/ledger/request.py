@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dpscale.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
@@ -30,6 +31,7 @@ class Request:
     delta: float | None
     protects: Protection
     public: bool
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
@@ -64,7 +66,7 @@ class Request:
         return account.cap is None or account.cap.admits(account.spent.plus(self.cost.scaled(steps), self.public))
 
     def insert(self, db: Database) -> None:
-        ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public)
+        ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public, self.facts)
 
     def refusal(self, account: Account) -> BudgetError:
         """The sentence; it takes some search: not while others wait."""

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from dpscale.errors import BudgetError
+from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, canonical
 from dpscale.ledger.cap import Cap
 from dpscale.ledger.schema import ROWS, VERSION
 from dpscale.ledger.store import Database
 from dpscale.privacy.protection import Protection
 
-TERMS = ("currency", "unit", "relation", "bound")
-CAPS = """SELECT caps.*, currency, unit, relation, bound FROM caps LEFT JOIN terms ON terms.cap = caps.seq
+TERMS = ("currency", "unit", "relation", "bound", "unit_table")
+CAPS = """SELECT caps.*, currency, unit, relation, bound, unit_table FROM caps LEFT JOIN terms ON terms.cap = caps.seq
     WHERE caps.dataset = ? ORDER BY caps.seq"""
-RELEASES = """SELECT releases.*, unit, relation, bound, public FROM releases
+RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 SLIPS = 2
 
@@ -109,17 +110,18 @@ def _digits(name: str) -> str:
 
 def cap_row(cap: Cap, protects: Protection | None) -> Row:
     """A cap set now, with its terms."""
-    told = (protects.unit, protects.relation, protects.bound) if protects else (None, None, None)
+    told = (protects.unit, protects.relation, protects.bound, protects.table) if protects else (None,) * 4
     values = cap.epsilon, cap.delta, now(), cap.currency, *told
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
 
 
 def insert_cap(db: Database, dataset: str, row: Row) -> None:
+    chain.append(db, dataset, "caps", {**row, "dataset": dataset})
     values = dataset, row["epsilon"], row["delta"], row["set_at"]
     db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
     (cap,) = db.execute("SELECT max(seq) FROM caps").fetchone()
     terms = cap, *(row[name] for name in TERMS)
-    db.execute("INSERT INTO terms (cap, currency, unit, relation, bound) VALUES (?, ?, ?, ?, ?)", terms)
+    db.execute("INSERT INTO terms (cap, currency, unit, relation, bound, unit_table) VALUES (?, ?, ?, ?, ?, ?)", terms)
 
 
 def insert_release(
@@ -128,17 +130,31 @@ def insert_release(
     figures: tuple[float | None, float | None],
     protects: Protection,
     public: bool,
+    facts: Mapping[str, str],
 ) -> None:
-    """A reserved release: its name, dataset, plan's digest and cost; the job's epsilon and delta; whom it protects."""
-    db.execute(
-        "INSERT INTO protections (release, unit, relation, bound, public) VALUES (?, ?, ?, ?, ?)",
-        (entry[0], protects.unit, protects.relation, protects.bound, int(public)),
-    )
-    db.execute(
-        "INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?)",
-        (*entry, *figures, now()),
-    )
+    """A reserved release: its name, dataset, plan's digest and cost; the job's epsilon and delta; whom it protects.
+
+    `facts`: what an auditor may see of its files, for the hash chain.
+    """
+    told = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
+            "unit_table": protects.table}  # fmt: skip
+    row = dict(zip(("release", "dataset", "plan_digest", "cost", "epsilon", "delta"), (*entry, *figures), strict=True))
+    row["reserved_at"] = now()
+    chain.append(db, entry[1], "releases", {**row, **told}, facts)
+    _insert(db, "protections", {"release": entry[0], **told})
+    _insert(db, "releases", {**row, "state": "reserved"})
+
+
+def insert_round(db: Database, release: str, number: int, digest: str) -> None:
+    """What a release decided to measure in a round; the ledger refuses one that is not reserved."""
+    if known := db.execute("SELECT dataset FROM releases WHERE release = ?", (release,)).fetchone():
+        chain.append(db, known[0], "rounds", {"release": release, "round": number, "digest": digest})
+    db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)", (release, number, digest))
+
+
+def _insert(db: Database, table: str, row: Row) -> None:
+    marks = ", ".join("?" * len(row))
+    db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
 
 def identity(db: Database) -> str:
@@ -157,8 +173,7 @@ def insert_history(db: Database, told: History) -> None:
     db.execute("INSERT INTO identity (id) VALUES (?)", (told.name,))
     for table, entries in told.tables.items():
         for row in entries:
-            marks = ", ".join("?" * len(row))
-            db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+            _insert(db, table, row)
 
 
 def moved_to(db: Database) -> str | None:

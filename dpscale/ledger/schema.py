@@ -2,14 +2,17 @@
 release only moves forward from reserved to committed to released.
 
 Version 2 added a ledger's own name and what adaptive releases decided; version 3 whom a release protects, whether its
-noise is public, and the currency of a cap; version 4 that it was closed for good, because its history moved.
+noise is public, and the currency of a cap; version 4 that it was closed for good, because its history moved; version 5
+the table of a privacy unit, and the hash chain over all entries of a dataset.
 """
 
 from __future__ import annotations
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 4
-ROWS = ("caps", "releases", "rounds", "protections", "terms")  # the tables whose rows are numbered
+VERSION = 5
+ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
+ROWS_OF_FOUR = ROWS[:5]
+LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
 STATES = ("reserved", "committed", "released")
 
 FIRST = (
@@ -126,12 +129,44 @@ FOURTH = (
     *(
         f"""CREATE TRIGGER {table}_closed BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM closed)
         BEGIN SELECT RAISE(ABORT, 'this ledger is closed'); END"""
-        for table in ROWS
+        for table in ROWS_OF_FOUR
     ),
     """CREATE TRIGGER releases_stay BEFORE UPDATE ON releases WHEN EXISTS (SELECT 1 FROM closed)
         BEGIN SELECT RAISE(ABORT, 'this ledger is closed'); END""",
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH}
+FIFTH = (
+    """ALTER TABLE protections ADD COLUMN unit_table TEXT""",
+    """ALTER TABLE terms ADD COLUMN unit_table TEXT""",
+    """CREATE TABLE links (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        dataset TEXT NOT NULL,
+        place INTEGER NOT NULL CHECK (place >= 1),
+        entry TEXT NOT NULL CHECK (entry IN ('caps', 'releases', 'rounds')),
+        number INTEGER NOT NULL,
+        facts TEXT NOT NULL,
+        salt TEXT NOT NULL CHECK (length(salt) = 64),
+        digest TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
+        UNIQUE (entry, number),
+        UNIQUE (dataset, place))""",
+    """CREATE TRIGGER links_insert BEFORE INSERT ON links
+        WHEN EXISTS (SELECT 1 FROM links WHERE seq = NEW.seq OR digest = NEW.digest
+                OR (entry = NEW.entry AND number = NEW.number) OR (dataset = NEW.dataset AND place >= NEW.place))
+            OR EXISTS (SELECT 1 FROM closed)
+        BEGIN SELECT RAISE(ABORT, 'a link is added once, at the end of its chain'); END""",
+    """CREATE TRIGGER links_update BEFORE UPDATE ON links
+        BEGIN SELECT RAISE(ABORT, 'a link stays as it is'); END""",
+    """CREATE TRIGGER links_delete BEFORE DELETE ON links
+        BEGIN SELECT RAISE(ABORT, 'links are never deleted'); END""",
+    *(
+        f"""CREATE TRIGGER {table}_linked BEFORE INSERT ON {table}
+        WHEN NOT EXISTS (SELECT 1 FROM links WHERE entry = '{table}'
+            AND number = (SELECT coalesce(max(seq), 0) + 1 FROM {table}))
+            AND NOT EXISTS (SELECT 1 FROM closed)
+        BEGIN SELECT RAISE(ABORT, 'an entry has a link in the hash chain: update dpscale'); END"""
+        for table in LINKED
+    ),
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH}
 
 
 def schema(version: int) -> tuple[str, ...]:
@@ -141,13 +176,13 @@ def schema(version: int) -> tuple[str, ...]:
 
 def table_statements() -> list[str]:
     """The tables and indexes of a ledger of this version."""
-    return [statement for statement in schema(VERSION) if not _makes_trigger(statement)]
+    return [statement for statement in schema(VERSION) if not makes_trigger(statement)]
 
 
 def trigger_statements() -> list[str]:
     """What keeps their rows from then on."""
-    return [statement for statement in schema(VERSION) if _makes_trigger(statement)]
+    return [statement for statement in schema(VERSION) if makes_trigger(statement)]
 
 
-def _makes_trigger(statement: str) -> bool:
+def makes_trigger(statement: str) -> bool:
     return statement.startswith("CREATE TRIGGER")

@@ -17,9 +17,19 @@ from typing import Any
 
 from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.address import connection, driver
-from dpscale.ledger.rows import History, insert_history
+from dpscale.ledger.chain import append_older
+from dpscale.ledger.rows import History, history, insert_history, now
 from dpscale.ledger.schema import APPLICATION_ID, VERSION
-from dpscale.ledger.serverschema import CATALOGUE, PATH, SCHEMA, expected, table_statements, trigger_statements
+from dpscale.ledger.serverschema import (
+    CATALOGUE,
+    FIRST_VERSION,
+    PATH,
+    SCHEMA,
+    expected,
+    table_statements,
+    trigger_statements,
+    upgrade_statements,
+)
 from dpscale.ledger.store import FIELD, Again, Database
 
 TAKES = "a ledger of dpscale on a PostgreSQL server that keeps what is committed"
@@ -103,7 +113,9 @@ class ServerStore:
             if not there:
                 _create(address, create)
             with self.transaction(writes=False) as db:
-                check_identity(db, address)
+                version = check_identity(db, address)
+            if version < VERSION:
+                self._upgrade()
         except BaseException:
             self.db.close()
             raise
@@ -122,6 +134,17 @@ class ServerStore:
             except BaseException:
                 _roll_back(self.db)
                 raise
+
+    def _upgrade(self) -> None:
+        """Bring a sound ledger of the first version to this one, unless another process did meanwhile."""
+        with self.transaction(writes=True) as db:
+            if check_identity(db, str(self.path)) < VERSION:
+                for statement in upgrade_statements():
+                    db.execute(statement)
+                append_older(db, history(db).tables)
+                for statement in trigger_statements(before=FIRST_VERSION):
+                    db.execute(statement)
+                db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
 
     def findings(self, db: Database) -> list[str]:
         """Nothing more than the tables tell; BudgetError where the schema is not a ledger's."""
@@ -189,13 +212,14 @@ def _check_durable(db: Any, address: str) -> None:
         raise unusable(address, "is on a server with fsync off, which a power cut makes forget charges", "turn it on")
 
 
-def check_identity(db: Database, address: str) -> None:
-    """BudgetError unless the schema is a ledger of this version with all its triggers."""
-    versions = db.execute("SELECT max(version) FROM schema_version").fetchone()
-    if versions[0] != VERSION:
-        raise unusable(address, f"has schema version {versions[0]}, known is {VERSION}", "update dpscale")
-    if set(db.execute(CATALOGUE).fetchall()) != expected():
+def check_identity(db: Database, address: str) -> int:
+    """The version of the ledger; BudgetError unless it is a known one, and the schema has all its triggers."""
+    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+    if version not in range(FIRST_VERSION, VERSION + 1):
+        raise unusable(address, f"has schema version {version}, known is {VERSION}", "update dpscale")
+    if set(db.execute(CATALOGUE).fetchall()) != expected(version):
         raise unusable(address, "has another schema than a ledger", "restore it from a copy")
+    return int(version)
 
 
 def _create(address: str, create: bool) -> None:

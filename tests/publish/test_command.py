@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -74,3 +75,36 @@ def test_what_is_not_there_is_refused_in_a_sentence(run, tmp_path):
     assert "did you mean 'age'" in publish(run, "--set", "aeg", "--out", tmp_path / "a").output
     assert "name some by --set" in publish(run, "--degree", 7, "--out", tmp_path / "b").output
     assert publish(tmp_path).exit_code == 2
+
+
+def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_not():
+    import pyarrow as pa
+
+    from dpscale.publish.writing import _escaped
+
+    table = pa.table({"=1+2": ["=A1", "+x", "-y", "@z", "\tt", "\rr", "-5", "+1.5e3", "plain", None],
+                      "count": list(range(-5, 5))})  # fmt: skip
+    found = _escaped(table)
+    assert found.column_names == ["'=1+2", "count"]
+    assert found.column(0).to_pylist() == ["'=A1", "'+x", "'-y", "'@z", "'\tt", "'\rr", "-5", "+1.5e3", "plain", None]
+    assert found.column(1).to_pylist() == list(range(-5, 5))
+
+
+def test_no_formula_is_live_in_files_of_a_publication(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    from dpscale.attribute import Attribute
+    from dpscale.domain import Domain
+    from dpscale.publish.tables import Published
+    from dpscale.publish.writing import write_published
+
+    domain = Domain([Attribute("=1+2", "categories", values=("=A1", "-y", "-5"))])
+    names = ("=1+2",)
+    published = Published(6, {names: np.array([1, 2, 3])}, {names: np.ones(3)}, {})
+    write_published(tmp_path / "out", domain, published, "r", 1.0, ("csv", "xlsx"))
+    book = openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")
+    cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
+    assert not [cell.value for cell in cells if cell.data_type == "f"]
+    assert {"'=1+2", "'=A1", "'-y", "-5"} <= {cell.value for cell in cells}
+    for path in (tmp_path / "out").rglob("*.csv"):
+        assert '"=' not in path.read_text()
+        assert '"-y' not in path.read_text()

@@ -1,0 +1,136 @@
+"""The hash chain over the entries of a dataset: caps, releases and rounds, in the order in which they were written.
+
+A link is SHA-256 over the link before it and over its entry, so the last one (the head) stands for the whole history:
+no entry changes, disappears or is added in between without another head. Every dataset has a chain of its own, so that
+a chain can be shown without the entries of other datasets. What an auditor must not see (the name of the dataset, which
+may be a path, and digests) enters by a hash with a random salt. The state of a release is no part of its link, because
+it moves on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpscale.ledger.account import canonical
+from dpscale.ledger.store import Database
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+FLOATS = ("epsilon", "delta")
+CAP = ("epsilon", "delta", "set_at", "currency", "unit", "unit_table", "relation", "bound")
+RELEASE = ("release", "cost", "epsilon", "delta", "reserved_at", "unit", "unit_table", "relation", "bound", "public")
+SHOWN = {"caps": CAP, "releases": RELEASE, "rounds": ("release", "round")}
+HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds": ("digest",)}
+
+
+@dataclass(frozen=True)
+class Link:
+    """An entry as the chain has it. `facts`: what a release says of its own files, opened by `key` alone."""
+
+    entry: str
+    shown: Row
+    hidden: str
+    facts: Mapping[str, str]
+    key: str
+
+    @property
+    def sealed(self) -> str:
+        """The hash by which the facts enter the chain."""
+        return sha256([self.key, dict(self.facts)])
+
+    def digest(self, before: str) -> str:
+        """The hash of this link behind another one; `before` is empty at the start of a chain."""
+        return sha256([before, self.entry, self.shown, self.hidden, self.sealed])
+
+
+def sha256(content: Any) -> str:
+    """SHA-256 of canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
+    """The link of a row. `row`: its own columns, and those of its terms or its protection."""
+    shown = {name: float(row[name]) if name in FLOATS and row.get(name) is not None else row.get(name)
+             for name in SHOWN[entry]}  # fmt: skip
+    hidden = {name: canonical(row[name]) if name == "dataset" else row[name] for name in HIDDEN[entry]}
+    return Link(entry, shown, sha256([salt, hidden]), facts, sha256([salt, "facts"]))
+
+
+def head(db: Database, dataset: str) -> tuple[int, str]:
+    """The number of links of a dataset's chain and the last of them; (0, "") where there is none."""
+    query = "SELECT place, digest FROM links WHERE dataset = ? ORDER BY place DESC LIMIT 1"
+    row = db.execute(query, (dataset,)).fetchone()
+    return (int(row[0]), str(row[1])) if row else (0, "")
+
+
+def append(db: Database, dataset: str, entry: str, row: Row, facts: Mapping[str, str] | None = None) -> str:
+    """Add the link of the entry that is written next to its table; `row` as in `link_of`. Returns its digest."""
+    (number,) = db.execute(f"SELECT coalesce(max(seq), 0) + 1 FROM {entry}").fetchone()
+    return _insert(db, canonical(dataset), entry, int(number), row, facts or {})
+
+
+def _insert(db: Database, dataset: str, entry: str, number: int, row: Row, facts: Mapping[str, str]) -> str:
+    (place, before), salt = head(db, dataset), secrets.token_hex(32)
+    digest = link_of(entry, row, facts, salt).digest(before)
+    db.execute(
+        "INSERT INTO links (dataset, place, entry, number, facts, salt, digest) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (dataset, place + 1, entry, number, json.dumps(dict(facts), sort_keys=True), salt, digest),
+    )
+    return digest
+
+
+def append_older(db: Database, tables: Tables) -> None:
+    """Link the entries of a ledger that had no chain: caps, releases, rounds, each in their order."""
+    for (entry, number), row in _entries(tables).items():
+        _insert(db, row["of"], entry, number, row, {})
+
+
+def chain_of(tables: Tables, dataset: str) -> list[tuple[Link, str]]:
+    """The links of a dataset's chain in their order, each with the digest that is stored of it."""
+    entries = _entries(tables)
+    return [(_stored(link, entries), link["digest"]) for link in tables["links"] if link["dataset"] == dataset]
+
+
+def _stored(link: Row, entries: Mapping[tuple[str, int], Row]) -> Link:
+    return link_of(link["entry"], entries[link["entry"], link["number"]], json.loads(link["facts"]), link["salt"])
+
+
+def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
+    """Every row that has a link, by table and number; `of`: the canonical name of its dataset."""
+    terms = {row["cap"]: row for row in tables["terms"]}
+    protections = {row["release"]: row for row in tables["protections"]}
+    dataset = {row["release"]: row["dataset"] for row in tables["releases"]}
+    beside = {"caps": lambda row: terms.get(row["seq"], {}),
+              "releases": lambda row: protections.get(row["release"], {}), "rounds": lambda row: {}}  # fmt: skip
+    return {
+        (table, row["seq"]): {
+            **more(row),
+            **row,
+            "of": canonical(row.get("dataset") or dataset.get(row["release"], "")),
+        }
+        for table, more in beside.items()
+        for row in tables[table]
+    }
+
+
+def findings(tables: Tables) -> Iterator[str]:
+    """What is wrong with the chains: a link that does not follow, an entry without one."""
+    entries, last = _entries(tables), dict[str, tuple[int, str]]()
+    for link in tables["links"]:
+        place, before = last.get(link["dataset"], (0, ""))
+        key = link["entry"], link["number"]
+        entry = entries.pop(key, None)
+        if entry is None or entry["of"] != link["dataset"] or link["place"] != place + 1:
+            yield f"link {link['seq']} of the hash chain has no entry at its place"
+            continue
+        if link_of(link["entry"], entry, json.loads(link["facts"]), link["salt"]).digest(before) != link["digest"]:
+            yield f"entry {link['number']} of {link['entry']} is not the one that the hash chain has"
+        last[link["dataset"]] = link["place"], link["digest"]
+    for table, number in entries:
+        yield f"entry {number} of {table} is not in the hash chain"

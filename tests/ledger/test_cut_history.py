@@ -1,0 +1,74 @@
+"""A write-ahead log that was cut opens as a shorter history; a run that was charged knows its entry and refuses."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import dpscale as dp
+from dpscale.errors import BudgetError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.run import Run
+from dpscale.stages.ending import dataset_of
+from tests.audit.small import write
+from tests.evidence.test_bundle import GAUSSIAN, UNSEEDED, command
+from tests.stages.disks import needs_mounts
+
+
+def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypatch):
+    path, copy = tmp_path / "ledger.sqlite", tmp_path / "cut" / "ledger.sqlite"
+    copy.parent.mkdir()
+    job = write(tmp_path, privacy=GAUSSIAN, engine=UNSEEDED)
+    with Ledger.open(path) as ledger:  # stays open, so that nothing leaves the log
+        ledger.charge("small", "first", Cost(gaussian="1/50"), "ab" * 32)
+        short = os.path.getsize(f"{path}-wal")
+        run = Run(dp.run(job, tmp_path / "run").path)
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
+    os.truncate(f"{copy}-wal", short)
+    assert dataset_of(run)["releases"][-1]["release"] == run.manifest["release"]
+    with Ledger.open(copy) as cut:
+        assert [row["release"] for row in cut.summary("small")["datasets"]["small"]["releases"]] == ["first"]
+        cut.verify()  # the shorter history is sound in itself
+    monkeypatch.setenv("DPSCALE_LEDGER", str(copy))
+    with pytest.raises(BudgetError, match="its history was cut off or replaced") as refused:
+        dataset_of(run)
+    assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
+    (selftest := tmp_path / "selftest.json").write_text('[{"name": "a", "passed": true, "detail": ""}]')
+    code, _, told = command("evidence", run.path, "--selftest", selftest)
+    assert (code, told.count("\n")) == (3, 1)
+
+
+@needs_mounts
+def test_a_folder_behind_a_bind_mount_is_one_ledger_under_two_names(tmp_path):
+    """Journal and locks are of the same folder, so charges through both names see each other."""
+    (tmp_path / "own").mkdir()
+    (folder := tmp_path / "mounted").mkdir()
+    with Ledger.open(tmp_path / "own" / "ledger.sqlite") as ledger:
+        ledger.set_cap("d", 1.0, 1e-6)
+        subprocess.run(["mount", "--bind", tmp_path / "own", folder], check=True)
+        try:
+            with Ledger.open(folder / "ledger.sqlite") as other:
+                for one, name in ((ledger, "a"), (other, "b"), (ledger, "c")):
+                    one.charge("d", name, Cost(gaussian="1/80"), "ab" * 32)
+                assert ledger.summary() | {"ledger": ""} == other.summary() | {"ledger": ""}
+                with pytest.raises(BudgetError, match="of its cap of"):
+                    other.charge("d", "e", Cost(gaussian="1/10"), "ab" * 32)
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_releases_are_shown_at_their_own_delta_and_totals_at_a_named_one(tmp_path):
+    """A release of epsilon 1 at delta 1e-6 was shown as epsilon 1.31767 at delta 1e-09."""
+    job = write(tmp_path, privacy={"epsilon": 1.0, "delta": 1e-6, "dataset": "small"}, engine=UNSEEDED)
+    dp.run(job, tmp_path / "run")
+    lines = command("ledger", "show", tmp_path / "ledger.sqlite")[1].splitlines()
+    assert next(line for line in lines if "spent" in line).split()[1:6] == ["epsilon", "1", "at", "delta", "1e-06"]
+    assert "epsilon 1 at delta 1e-06" in next(line for line in lines if line.startswith("  - "))
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.charge("small", "finer", Cost(gaussian="1/50"), "ab" * 32, delta=1e-9)
+        told = ledger.summary("small")["datasets"]["small"]
+    assert [row["own"]["delta"] for row in told["releases"]] == [1e-6, 1e-9]
+    assert told["spent"]["delta"] == 1e-6

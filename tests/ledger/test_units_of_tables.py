@@ -1,0 +1,72 @@
+"""A privacy unit is a column of a table: columns of one name in two tables do not add up under one cap."""
+
+import pytest
+
+from dpscale.errors import BudgetError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+from tests.evidence.test_bundle import command
+
+COST, DIGEST = Cost(gaussian="1/50"), "ab" * 32
+CUSTOMER, ORDER, COLUMN = Protection("id", table="customers"), Protection("id", table="orders"), Protection("id")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def charge(ledger, release, protects):
+    return ledger.charge("shop", release, COST, DIGEST, protects=protects)
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize(("first", "second"), [(CUSTOMER, ORDER), (COLUMN, CUSTOMER), (CUSTOMER, COLUMN)])
+def test_units_of_two_tables_or_of_an_unnamed_one_are_not_added_up(ledger, first, second, capped):
+    if capped:
+        ledger.set_cap("shop", 3.0, 1e-9, protects=COLUMN)
+    charge(ledger, "one", first)
+    charge(ledger, "again", first)
+    with pytest.raises(BudgetError, match="costs for different units do not add") as refused:
+        charge(ledger, "two", second)
+    assert str(refused.value).count("\n") == 0
+    assert len(ledger.summary("shop")["datasets"]["shop"]["releases"]) == 2
+    ledger.verify()
+
+
+def test_a_cap_on_a_column_stays_enforced_for_the_table_that_comes_first(ledger):
+    ledger.set_cap("shop", 0.9, 1e-9, protects=COLUMN)
+    charge(ledger, "one", CUSTOMER)
+    with pytest.raises(BudgetError, match="of its cap of"):
+        charge(ledger, "two", CUSTOMER)
+
+
+def test_older_entries_are_of_the_table_that_a_cap_names(ledger):
+    charge(ledger, "one", COLUMN)
+    with pytest.raises(BudgetError, match="--unit id --table customers"):
+        charge(ledger, "two", CUSTOMER)
+    ledger.set_cap("shop", 3.0, 1e-9, protects=CUSTOMER)
+    charge(ledger, "two", CUSTOMER)
+    for other in (ORDER, COLUMN):
+        with pytest.raises(BudgetError, match="do not add"):
+            charge(ledger, "three", other)
+    told = ledger.summary("shop")["datasets"]["shop"]
+    assert told["spent"]["squared_mu"] == pytest.approx(2 / 50)
+    assert told["protects"] == "all rows of one customers.id (add/remove)"
+
+
+def test_a_unit_of_a_table_counts_at_two_steps_where_rows_are_protected(ledger):
+    charge(ledger, "one", Protection())
+    charge(ledger, "two", CUSTOMER)
+    assert ledger.summary("shop")["datasets"]["shop"]["spent"]["squared_mu"] == pytest.approx((1 + 4) / 50)
+
+
+def test_the_command_takes_a_table_with_a_unit_alone(tmp_path):
+    cap = ("ledger", "cap", tmp_path / "l.sqlite", "--dataset", "shop", "--epsilon", "1", "--delta", "1e-9")
+    assert command(*cap, "--table", "customers")[0] == 2
+    assert command(*cap, "--unit", "id", "--table", "customers")[0] == 0
+    assert "customers.id" in command("ledger", "show", tmp_path / "l.sqlite")[1]
+    with pytest.raises(BudgetError):
+        Protection(None, table="customers")
