@@ -6,7 +6,8 @@ and against what ledger.json says was charged. Then the ε that the events come 
 Google's dp-accounting is installed (pip install dp-accounting), by its accountants; held against what is claimed.
 
 crosscheck.py compares the files of the folder with each other. sensitivities.py has how a draw's cost follows from its
-integers. What is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with 2Φ⁻¹(e^{ε/2}/(1 + e^{ε/2})).
+integers. What is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with
+2Φ⁻¹(e^{ε/2}/(1 + e^{ε/2})).
 """
 
 from __future__ import annotations
