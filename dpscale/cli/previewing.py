@@ -33,7 +33,8 @@ def plan(
 
     read, began = read_job(job), time.perf_counter()
     if not isinstance(read, Job):
-        plan_several(read, as_json)
+        with Bars(quiet) as progress:
+            plan_several(read, run_dir, scheduler, progress, as_json)
         return
     with Bars(quiet) as progress, one_thread():  # whose small matrices only wait for more
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)

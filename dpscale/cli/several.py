@@ -12,6 +12,7 @@ from dpscale.cli.progress import Bars
 
 if TYPE_CHECKING:
     from dpscale.database.job import DatabaseJob
+    from dpscale.engine.schedulers import Progress
 
 
 def run_several(
@@ -42,10 +43,20 @@ def run_several(
     click.echo(f"report: {report}")
 
 
-def plan_several(job: DatabaseJob, as_json: bool) -> None:
-    """Whom it protects, and how the budget goes to its pieces."""
+def plan_several(
+    job: DatabaseJob, run_dir: str | None, scheduler: str | None, progress: Progress, as_json: bool
+) -> None:
+    """Whom it protects, and how the budget goes to its pieces; with a run directory the plans are kept there."""
+    from dpscale.database.ending import charged
     from dpscale.database.planning import summary
+    from dpscale.database.run import DatabaseRun
+    from dpscale.database.running import run_database
+    from dpscale.stages.refused import leaving_nothing
 
+    if run_dir is not None:
+        directory = DatabaseRun.create(job, run_dir)
+        with leaving_nothing(directory, charged):
+            run_database(directory, scheduler=scheduler, progress=progress, last="plan")
     told = summary(job)
     if as_json:
         click.echo(json.dumps(told))

@@ -25,16 +25,21 @@ from dpscale.storage.files import present, remove_partial
 
 
 def run_database(
-    run: DatabaseRun, client: Any = None, scheduler: str | None = None, progress: Progress = silent
+    run: DatabaseRun,
+    client: Any = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+    last: str = "report",
 ) -> None:
-    """All stages that are left."""
+    """Perform the stages that are left, up to `last`."""
     check_ledger_place(standing(run.job.privacy.ledger))
     with disk_errors(run.path), run.locked():
         check_open(run)
         run.hold_versions()
         check_repeat(run)
         stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
-        for name in ("plan", "measure", "synthesize", "report"):
+        names = ("plan", "measure", "synthesize", "report")
+        for name in names[: names.index(last) + 1]:
             if not run.done(name):
                 with run.during(name):
                     getattr(stages, name)()

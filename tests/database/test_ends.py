@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.database import drawing
 from dpscale.database.job import DatabaseJob
 from dpscale.database.run import DatabaseRun
@@ -112,3 +114,14 @@ def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkey
         assert run.done("report")
     assert same["without"] < 0.85
     assert same["with"] > 0.95
+
+
+def test_plan_keeps_the_plans_of_several_tables_and_spends_nothing(tmp_path):
+    job = write(tmp_path)
+    done = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "tables" / "persons" / "plan" / "plan.json").exists()
+    assert not list((tmp_path / "run").rglob("measurements"))
+    assert not (tmp_path / "ledger.sqlite").exists()
+    done = CliRunner().invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert done.exit_code == 0, done.output
