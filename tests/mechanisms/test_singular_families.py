@@ -1,4 +1,4 @@
-"""Families with singular Grams through all mechanisms: variances as generalised least squares has them, or a refusal."""
+"""Families with singular Grams through all mechanisms: variances of generalised least squares, or a refusal."""
 
 import numpy as np
 import pytest
@@ -59,12 +59,11 @@ def check(asked, plan):
 def through(name, matrix, sizes, planner, noise="gaussian", beside=None):
     with pytest.MonkeyPatch.context() as patch:
         asked = workload(patch, name, matrix, sizes, beside)
-        try:
-            plan = dp.plan(asked, planner, noise=noise)
-        except dp.PlanError as error:
-            assert planner == "baseline" and beside == "affine", error
+        if planner == "baseline" and any(part.name == "affine" for part in asked.parts):
+            with pytest.raises(dp.PlanError, match="no product"):
+                dp.plan(asked, planner, noise=noise)
             return
-        check(asked, plan)
+        check(asked, dp.plan(asked, planner, noise=noise))
 
 
 @pytest.mark.parametrize("name", MATRICES)
