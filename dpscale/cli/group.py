@@ -1,7 +1,7 @@
 """The command's frame: exit codes, one sentence on stderr, and the options that commands share.
 
-Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a report section failed; 75 try again.
-With --json a command prints one JSON object on stdout and nothing else there; progress goes to stderr.
+Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a section of the report failed; 75 try
+again. With --json a command prints one JSON object on stdout and nothing else there; progress goes to stderr.
 """
 
 from __future__ import annotations

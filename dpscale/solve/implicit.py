@@ -113,7 +113,7 @@ def explicit_gram(
     sizes, cells = workload.domain.shape(names), workload.domain.cells(names)
     if cells > limit:
         raise PlanError("workload", f"{cells} cells over {', '.join(names)}", f"at most {limit} cells as one matrix",
-                        "coarsen or drop attributes, or take a mechanism of products or residuals")  # fmt: skip
+                        "coarsen or drop attributes, or take query-smasher")  # fmt: skip
     total = np.zeros((cells, cells)).reshape(sizes * 2)
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():

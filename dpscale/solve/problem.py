@@ -20,7 +20,7 @@ from dpscale.workload.factors import AxisWeights, compressed
 
 Array = NDArray[np.float64]
 
-RIDGE, RIDGE_CELLS = 1e-12, 200
+RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded, and the fewest of the basis
 
 
@@ -28,7 +28,7 @@ ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded,
 class Problem:
     """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span.
 
-    `weights`: of every axis, by which the rows are centred.
+    `weights`: of every axis, by which the rows are centred. `based`: whether its strategy lies in the span of the rows.
     """
 
     key: str
@@ -36,6 +36,7 @@ class Problem:
     rows: Array
     basis: Array | None
     weights: tuple[Weights | None, ...]
+    based: bool = True
 
     @property
     def on_two_cells(self) -> bool:
@@ -55,7 +56,7 @@ class Problem:
     def rounded_basis(self) -> Array | None:
         """Integer rows near an orthonormal basis of the rows, whose rounding error no estimate can show; None where the
         rows span the whole space, or have exact integer rows."""
-        if self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
+        if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
             return None
         directions = np.linalg.svd(self.rows, full_matrices=False)[2]
         bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
@@ -89,7 +90,8 @@ class Problem:
         return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
 
 
-def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights) -> Problem:
+def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights,
+               based: bool = True) -> Problem:  # fmt: skip
     """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added
     on few cells.
 
@@ -100,11 +102,14 @@ def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | Non
     full = math.prod(n - 1 for n in shape)
     if basis is not None and len(rows) < full:
         return Problem(key, shape, rows, basis, weights)
-    if len(rows) < full <= RIDGE_CELLS:
+    if len(rows) < full and not based and full > WHOLE_CELLS:
+        raise PlanError("workload", f"queries over {math.prod(shape)} cells for strategies that span all of them",
+                        f"at most {WHOLE_CELLS} cells", "take query-smasher")  # fmt: skip
+    if len(rows) < full and (not based or full <= RIDGE_CELLS):
         gram = rows.T @ rows
         centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
-    return Problem(key, shape, rows, None, weights)
+    return Problem(key, shape, rows, None, weights, based)
 
 
 def _orthogonal(weights: Weights | None, size: int) -> Array:

@@ -51,7 +51,7 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
         known[sub.signature()] = wide_problem(_summed(sub, wide))
         return (known[sub.signature()],)
     rows, basis = sub.rows() / math.sqrt(sub.scale), _common_basis(sub) if based else None
-    known[sub.signature()] = problem_of(sub.signature(), sub.sizes, rows, basis, sub.weights)
+    known[sub.signature()] = problem_of(sub.signature(), sub.sizes, rows, basis, sub.weights, based)
     return (known[sub.signature()],)
 
 
@@ -75,7 +75,8 @@ def _problem_of(
     elif based and (family := long_family(factor.key, shape, weights)):
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
-        known[factor.key] = problem_of(factor.key, shape, factor.rows, factor.integer_basis if based else None, weights)
+        basis = factor.integer_basis if based else None
+        known[factor.key] = problem_of(factor.key, shape, factor.rows, basis, weights, based)
     return known[factor.key]
 
 

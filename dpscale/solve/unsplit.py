@@ -92,8 +92,8 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     everything = workload.domain.ordered({name for names in sets for name in names})
     most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own
     arrays = {names for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
-    limits = {names: MOST_OF_ALL if names in arrays else most for names in joint}
-    fitting = {names for names in joint if len(names) > 1 and workload.domain.cells(names) <= limits[names]}
+    few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
+    fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
     if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))

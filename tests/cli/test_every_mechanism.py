@@ -97,9 +97,8 @@ def check(folder, family, degree, mechanism, compared=False, pure=False):
         return
     assert code == 0, (name, said)
     assert len(charged(ledger)) == 1, name
-    commands = [["status", run], ["report", run], ["publish", run],
-                ["evidence", run, "--selftest", folder / "selftest.json"],
-                ["evidence", "--check", run / "evidence"]]  # fmt: skip
+    selftest = ["evidence", run, "--selftest", folder / "selftest.json"]
+    commands = [["status", run], ["report", run], ["publish", run], selftest, ["evidence", "--check", run / "evidence"]]
     if compared:
         commands.append(["compare", run, folder / "data", "--out", folder / "compared" / name])
     assert [(one[0], *command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name

@@ -83,7 +83,7 @@ def cluster(secured, shared):
         before = {nanny.pid for nanny in shared.workers.values()}
         gone = before - set(client.run(leave_if_changed, on_error="ignore").values())
         assert eventually(lambda: not gone & {nanny.pid for nanny in shared.workers.values()})
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=500)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def client(cluster):
     from distributed import Client
 
     with Client(cluster, set_as_default=False) as made:
-        made.wait_for_workers(2, timeout=60)
+        made.wait_for_workers(2, timeout=500)
         yield made
 
 

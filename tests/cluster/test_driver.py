@@ -106,7 +106,7 @@ def test_a_driver_killed_with_its_worker_is_started_again(cluster, client, slow,
     assert measuring(run)
     first = signs.read(run)
     os.kill(first["pid"], signal.SIGKILL)
-    assert cli("wait", run, "--seconds", 60)[0] == 0
+    assert cli("wait", run, "--seconds", 500)[0] == 0
     second = signs.read(run)
     assert first["submission"] == second["submission"]
     assert first["driver"] != second["driver"]
@@ -128,7 +128,7 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
     assert "measure: cancelled, submit it again to go on" in cli("status", run)[1]
     assert "driver: cancelled" in cli("status", run)[1]
     assert "working" in submit(cluster, job)
-    assert cli("wait", run, "--seconds", 60)[0] == 0
+    assert cli("wait", run, "--seconds", 500)[0] == 0
     check(run, expected)
 
 
@@ -155,7 +155,7 @@ def test_submitted_again_while_it_is_being_cancelled_it_goes_on(cluster, client,
     assert measuring(run)
     cli("cancel", run)
     assert submit(cluster, job)["submission"] != first["submission"]
-    assert cli("wait", run, "--seconds", 60)[0] == 0
+    assert cli("wait", run, "--seconds", 500)[0] == 0
     check(run, expected)
 
 
@@ -199,7 +199,7 @@ def test_submitted_twice_it_runs_once(cluster, client, slow, job, expected):
     assert measuring(run.path)
     assert submit(cluster, job)["state"] == "running"
     assert len({one["submission"] for one in found} | {signs.read(run.path)["submission"]}) == 1
-    assert cli("wait", run.path, "--seconds", 60)[0] == 0
+    assert cli("wait", run.path, "--seconds", 500)[0] == 0
     starts = [json.loads(line)["stage"] for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert starts.count("measure") == 2  # its start and its end
     check(run.path, expected)
@@ -210,7 +210,7 @@ def test_two_runs_at_once_on_one_ledger(cluster, client, job, expected):
     shutil.rmtree(job.parent / "two", ignore_errors=True)
     submit(cluster, job)
     submit(cluster, other, "two")
-    assert [cli("wait", job.parent / name, "--seconds", 60)[0] for name in ("run", "two")] == [0, 0]
+    assert [cli("wait", job.parent / name, "--seconds", 500)[0] for name in ("run", "two")] == [0, 0]
     assert measurements(job.parent / "run") == measurements(expected)
     assert charges(job.parent) == ["released"] * 2
 
@@ -228,12 +228,12 @@ def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhe
         assert measuring(run)
         kill(scheduler)
         monkeypatch.setattr(signs, "SILENT_SECONDS", 4)
-        code, _, told = cli("wait", run, "--seconds", 60)
+        code, _, told = cli("wait", run, "--seconds", 500)
     assert code == 75
     assert "no sign of life" in told or "connection to the Dask scheduler was lost" in told, told
     assert eventually(lambda: signs.told(run)["state"] == "failed" or signs.told(run)["silent"])
     submit(cluster, job)
-    assert cli("wait", run, "--seconds", 60)[0] == 0
+    assert cli("wait", run, "--seconds", 500)[0] == 0
     check(run, expected)
 
 

@@ -22,7 +22,7 @@ def test_four_workers_give_the_bytes_of_threads(secured, tmp_path, mechanism):
                      security=Security(), host="127.0.0.1") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):  # fmt: skip
-        client.wait_for_workers(4, timeout=60)
+        client.wait_for_workers(4, timeout=500)
         os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         found = dp.run(job, tmp_path / "cluster", client=client)
     assert measurements(found.path) == measurements(expected.path)

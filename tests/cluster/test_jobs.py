@@ -83,7 +83,7 @@ def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere
         begun = subprocess.Popen([*command, made.address], env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
         kill(scheduler)
-        _, told = begun.communicate(timeout=60)
+        _, told = begun.communicate(timeout=500)
     assert begun.returncode == 75, told
     assert "dpscale: engine: the connection to the Dask scheduler was lost; start it, then run again" in told
     assert "Traceback" not in told.split("dpscale: engine")[1]

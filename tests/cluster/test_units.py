@@ -63,7 +63,7 @@ def test_the_same_rows_whichever_worker_is_lost_and_nothing_is_left(cluster, cli
     assert same(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), wanted)
     after = {worker.pid for worker in cluster.workers.values()}
     assert (before != after) == bool(lost)
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=500)
     assert not any(client.run(held).values())
 
 

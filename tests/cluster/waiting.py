@@ -1,4 +1,4 @@
-"""Waiting in tests: until something holds, at most a minute."""
+"""Waiting in tests: until something holds, with a deadline that only a fault reaches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(holds: Callable[[], object], seconds: float = 60) -> bool:
+def eventually(holds: Callable[[], object], seconds: float = 500) -> bool:
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:

@@ -23,3 +23,16 @@ def test_rows_of_values_have_their_least_squares_variance(mechanism, shape):
     single = [plan.variance(names, query) for query in queries]
     np.testing.assert_allclose(single, told, rtol=1e-6)
     assert 0 <= plan.optimality_gap < 0.2
+
+
+def test_a_mechanism_whose_strategies_span_everything_says_at_once_which_one_plans_many_cells():
+    queries = np.random.default_rng(0).random((5, 60, 60))
+    asked = dp.Workload(dp.Domain({"a": 60, "b": 60})).add_queries(("a", "b"), queries)
+    with pytest.raises(dp.PlanError, match="take query-smasher"):
+        dp.plan(asked, "weighted-fourier")
+    assert dp.plan(asked, "query-smasher").optimality_gap < 0.1
+
+
+def test_circulant_strategies_of_arrays_keep_their_accuracy():
+    asked = dp.Workload(dp.Domain({"a": 300})).add_queries(("a",), np.random.default_rng(0).random((5, 300)))
+    assert dp.plan(asked, "weighted-fourier").rmse() < 5 * dp.plan(asked, "query-smasher").rmse()
