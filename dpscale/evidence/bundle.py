@@ -30,7 +30,7 @@ from dpscale.stages.ending import dataset_of
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
-SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py")
+SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
@@ -197,6 +197,6 @@ What this folder says can be checked without the data and without dpscale:
 
 A bundle shows that what was drawn, as listed, costs what was charged, and that its files agree. Whoever changes all of
 them in the same way is not found without the curator's public key or the head of the ledger's hash chain. It cannot
-show that the list is honest, that the secret was kept, or that no other release was made of the same data under another
-ledger: that is for the curator's signature, and for who looks at the machine.
+show that the list is honest, that the secret was kept, or that no other release was made of the same data under
+another ledger: that is for the curator's signature, and for who looks at the machine.
 """

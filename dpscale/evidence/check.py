@@ -22,7 +22,7 @@ from dpscale.evidence.signing import ALGORITHM, fingerprint, public_key, verifie
 HASHES, SIGNATURE = "hashes.json", "signature.json"
 SCRIPTS = {
     "dpscale-evidence/1": ("recompute.py", "sensitivities.py"),
-    "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py"),
+    "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
 }
 SHIPPED: dict[str, dict[str, str]] = {  # SHA-256 of the scripts of older versions, by format
     "dpscale-evidence/1": {

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from dpscale.evidence.shapes import is_grouped, shape_faults, strategy_faults
+else:  # in a bundle, whose recompute.py made its folder one to import from
+    from shapes import is_grouped, shape_faults, strategy_faults
 
 try:
     import tomllib
@@ -27,7 +30,6 @@ except ImportError:  # before Python 3.11
 Said = dict[str, Any]
 WITHIN = 1e-6  # of a claim: rounding of conversions
 SPENT = Fraction(9, 10)  # of its charge, at least, what a mechanism without selections draws
-EPOCH = date(1970, 1, 1)
 # SHA-256 of the checklist's answers that are the same in every bundle
 CONSTANT = "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc"
 DERIVED = (
@@ -42,10 +44,10 @@ def cross_faults(folder: str | Path) -> list[str]:
     """What one file of a bundle says otherwise than another; nothing where they agree."""
     names = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
-    found = [*_ledger(files), *_strategies(files), *_selftest(files["selftest"]), *_files(files), *_charge(files)]
+    found = [*_ledger(files), *strategy_faults(files), *_selftest(files["selftest"]), *_files(files), *_charge(files)]
     if tomllib is not None:
         job, domain = (tomllib.loads((Path(folder) / f"{name}.toml").read_text("utf-8")) for name in ("job", "domain"))
-        found += [*_job(job, files), *_shapes(domain, files), *_checklist(job, files)]
+        found += [*_job(job, files), *shape_faults(domain, files), *_checklist(job, files)]
     chain = files["ledger"].get("chain")
     if (chain is not None) != (files["versions"]["format"] != "dpscale-evidence/1"):
         found.append("ledger.json has not the hash chain that a bundle of its format has")
@@ -123,94 +125,11 @@ def unverified(folder: str | Path) -> list[str]:
     if tomllib is None:
         return [*found, "job, domain and checklist, which takes Python 3.11 or later"]
     domain = tomllib.loads((Path(folder) / "domain.toml").read_text("utf-8"))
-    if grouped := sum(_is_grouped(draw, factors, domain["attributes"]) for draw in files["draws"]["draws"]):
+    if grouped := sum(is_grouped(draw, factors, domain["attributes"]) for draw in files["draws"]["draws"]):
         found.append(f"the cells of {grouped} draws of an adaptive mechanism, which are groups of the domain's cells")
     if files["draws"]["selections"] and (share := _share(files)) < Fraction(1, 2):
         found.append(f"the noise: draws beside selections come to {float(share):.3g} of the charge alone")
     return found
-
-
-# ---- the domain ----------------------------------------------------------------------------------------------------
-
-
-def _shapes(domain: Said, files: Said) -> Iterator[str]:
-    """Strategies of other numbers of cells than the attributes of domain.toml have."""
-    sizes, factors = {name: cells(one) for name, one in domain["attributes"].items()}, files["strategies"]["factors"]
-    for draw in files["draws"]["draws"]:
-        if unknown := sorted(set(draw["attributes"]) - set(sizes)):
-            yield f"draws.json measures {unknown[0]!r}, which domain.toml does not have"
-            return
-        shape, full = _shape(draw, factors), [sizes[name] for name in draw["attributes"]]
-        if shape != full and not _is_grouped(draw, factors, domain["attributes"]):
-            yield f"the strategy of ({', '.join(draw['attributes'])}) has another shape than domain.toml gives it"
-            return
-
-
-def _shape(draw: Said, factors: Mapping[str, Said]) -> list[int]:
-    return [size for name in draw["factors"] for size in factors[name]["shape"]]
-
-
-def _is_grouped(draw: Said, factors: Mapping[str, Said], attributes: Mapping[str, Said]) -> bool:
-    """Whether a draw of a later round is over groups of cells, each cell in one: the shape is smaller."""
-    shape, full = _shape(draw, factors), [cells(attributes[name]) for name in draw["attributes"]]
-    smaller = len(shape) == len(full) and all(one <= most for one, most in zip(shape, full, strict=True))
-    return smaller and shape != full and int(draw["round"]) > 0
-
-
-def cells(one: Said) -> int:
-    """The number of cells of an attribute of domain.toml, with those for outside values and nulls."""
-    foreign = one.get("unparsable") or ("reject" if one["outside"] == "clip" else one["outside"])
-    return _listed(one) + ("category" in (one["outside"], foreign)) + (one["nulls"] == "category")
-
-
-def _listed(one: Said) -> int:
-    kind = one["kind"]
-    if "values" in one or "map" in one:
-        return len(one["values"] if "values" in one else one["map"])
-    if kind == "date":
-        return _period(one["by"], one["high"]) - _period(one["by"], one["low"]) + 1
-    counts = {"boolean": lambda: 2, "coded": lambda: int(one["size"]), "bins": lambda: len(one["edges"]) - 1,
-              "integer": lambda: (one["high"] - one["low"]) // one.get("round", 1) + 1}  # fmt: skip
-    return counts[kind]()
-
-
-def _period(by: str, name: Any) -> int:
-    """The number of a period of the calendar, by its name."""
-    text = str(name)
-    if by == "day":
-        return (date.fromisoformat(text) - EPOCH).days
-    if by == "week":
-        year, week = text.split("-W")
-        return ((date.fromisocalendar(int(year), int(week), 1) - EPOCH).days + 3) // 7
-    if by == "year":
-        return int(text)
-    year, part = re.split("-Q?", text)
-    return int(year) * (4 if by == "quarter" else 12) + int(part)
-
-
-def _strategies(files: Said) -> Iterator[str]:
-    """Strategies whose entries are not of their shape."""
-    for name, factor in files["strategies"]["factors"].items():
-        if fault := _misshapen(factor):
-            yield f"strategy {name} {fault}"
-
-
-def _misshapen(factor: Said) -> str:
-    count = math.prod(factor["shape"])
-    if not factor["shape"] or min(factor["shape"]) < 1:
-        return "has no cells"
-    if "columns" in factor:
-        squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
-        if len(squared) != count or len(absolute) != count:
-            return f"has norms of {len(squared)} columns for {count} cells"
-        if any(not 0 <= a <= s <= a * a for s, a in zip(squared, absolute, strict=True)):
-            return "has norms that no column of whole numbers has"
-    if "matrix" in factor and any(len(row) != count for row in factor["matrix"]):
-        return f"has rows that are not of {count} cells"
-    if "levels" in factor:
-        return next((fault for level in factor["levels"] if (fault := _misshapen(level))), "")
-    known = ("matrix", "packed", "columns")
-    return "" if factor["kind"] in ("identity", "center") or any(one in factor for one in known) else "has no entries"
 
 
 # ---- the ledger ----------------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ largest column norms of every integer strategy, and with them the cost of every 
 and against what ledger.json says was charged. Then the ε that the events come to, by formulas of its own and, where
 Google's dp-accounting is installed (pip install dp-accounting), by its accountants; held against what is claimed.
 
-crosscheck.py compares the files of the folder with each other. sensitivities.py has how a draw's cost follows from its
-integers. What is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with
-2Φ⁻¹(e^{ε/2}/(1 + e^{ε/2})).
+crosscheck.py compares the files with each other; sensitivities.py has how a draw's cost follows from its integers. What
+is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with half of ε there.
 """
 
 from __future__ import annotations
@@ -288,8 +287,7 @@ def main(folder: str | Path) -> int:
             print(f"    {how}: ε = {epsilon:.9g}")
         print("" if accounted else "    dp-accounting is not installed: by exact sums and formulas alone\n", end="")
         found += [f"by dp-accounting, {wrong}"] if wrong else []
-    if tomllib is None:
-        print("NOT CHECKED: job.toml, domain.toml and checklist.json, which takes Python 3.11 or later")
+    print("" if tomllib else "NOT CHECKED: job.toml, domain.toml, checklist.json: that takes Python 3.11\n", end="")
     print(
         "Not shown by this: who made the folder. Whoever changes all files in the same way passes; compare the head of"
     )

@@ -24,11 +24,11 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from dpscale.errors import BudgetError
-from dpscale.ledger import moving
+from dpscale.ledger import chain, moving
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical
 from dpscale.ledger.cap import Cap, new_cap
-from dpscale.ledger.chain import Link, chain_of, head
+from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.place import resolved
 from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
 from dpscale.ledger.schema import VERSION
@@ -203,24 +203,11 @@ class Ledger:
 
     def digest_of(self, release: str) -> str:
         """The link of a release in the hash chain of its dataset; BudgetError where the release is not there."""
-
-        def act(db: Database) -> str:
-            query = """SELECT links.digest FROM links JOIN releases ON links.number = releases.seq
-                WHERE links.entry = 'releases' AND releases.release = ?"""
-            if (row := db.execute(query, (release,)).fetchone()) is None:
-                raise BudgetError("release", f"{release!r} is not on the ledger", "a release that was charged",
-                                  "charge it first")  # fmt: skip
-            return str(row[0])
-
-        return self._read(act)
+        return self._read(lambda db: chain.digest_of(db, release))
 
     def check_holds(self, release: str, digest: str) -> None:
         """BudgetError unless the hash chain has the link that a run was given when it was charged."""
-
-        def act(db: Database) -> bool:
-            return db.execute("SELECT 1 FROM links WHERE digest = ?", (digest,)).fetchone() is not None
-
-        if not self._read(act):
+        if not self._read(lambda db: chain.holds(db, digest)):
             raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which was on it: its history"
                               " was cut off or replaced", "the whole history, with its -wal file",
                               "restore it from a copy; do not charge anything on this one")  # fmt: skip
@@ -231,12 +218,9 @@ class Ledger:
         return self._read(lambda db: chain_of(ledgerrows.history(db).tables, canonical(dataset)))
 
     def heads(self) -> dict[str, int]:
-        """Every link of every chain, with the number of links that follow it; BudgetError where it is damaged."""
+        """Every link of every chain, with the number of links behind it; BudgetError where the ledger is damaged."""
         self.verify()
-        links = self._read(lambda db: ledgerrows.rows(db, "SELECT dataset, place, digest FROM links"))
-        last = {dataset: max(own["place"] for own in links if own["dataset"] == dataset)
-                for dataset in {row["dataset"] for row in links}}  # fmt: skip
-        return {row["digest"]: last[row["dataset"]] - row["place"] for row in links}
+        return self._read(chain.heads)
 
     def summary(self, dataset: str | None = None) -> dict[str, Any]:
         """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
@@ -247,7 +231,7 @@ class Ledger:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
                                   "check the name with `dpscale ledger show`")  # fmt: skip
             chosen = names if dataset is None else {canonical(dataset)}
-            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": head(db, name)[1]}
+            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": chain.head(db, name)[1]}
                         for name in sorted(chosen)}  # fmt: skip
             return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpscale.errors import BudgetError
 from dpscale.ledger.account import canonical
 from dpscale.ledger.store import Database
 
@@ -67,6 +68,30 @@ def head(db: Database, dataset: str) -> tuple[int, str]:
     query = "SELECT place, digest FROM links WHERE dataset = ? ORDER BY place DESC LIMIT 1"
     row = db.execute(query, (dataset,)).fetchone()
     return (int(row[0]), str(row[1])) if row else (0, "")
+
+
+def digest_of(db: Database, release: str) -> str:
+    """The link of a release; BudgetError where the release is not there."""
+    query = """SELECT links.digest FROM links JOIN releases ON links.number = releases.seq
+        WHERE links.entry = 'releases' AND releases.release = ?"""
+    if (row := db.execute(query, (release,)).fetchone()) is None:
+        raise BudgetError("release", f"{release!r} is not on the ledger", "a release that was charged",
+                          "charge it first")  # fmt: skip
+    return str(row[0])
+
+
+def holds(db: Database, digest: str) -> bool:
+    """Whether a link is there."""
+    return db.execute("SELECT 1 FROM links WHERE digest = ?", (digest,)).fetchone() is not None
+
+
+def heads(db: Database) -> dict[str, int]:
+    """Every link of every chain, with the number of links behind it."""
+    links = db.execute("SELECT digest, dataset, place FROM links").fetchall()
+    last = dict[str, int]()
+    for _, dataset, place in links:
+        last[dataset] = max(place, last.get(dataset, 0))
+    return {digest: last[dataset] - place for digest, dataset, place in links}
 
 
 def append(db: Database, dataset: str, entry: str, row: Row, facts: Mapping[str, str] | None = None) -> str:

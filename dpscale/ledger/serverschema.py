@@ -2,8 +2,8 @@
 
 They are those of `schema`, at its version; `upgrade_statements` lead there from the one version before that a server
 can have. What SQLite keeps by itself, the last number that each table gave, is a table here: numbers are given by a
-trigger in the row's own transaction, so that none is lost and a gap tells of a row that was
-taken out. (A sequence leaves gaps wherever a transaction was rolled back.)
+trigger in the row's own transaction, so that none is lost and a gap tells of a row that was taken out. (A sequence
+leaves gaps wherever a transaction was rolled back.)
 """
 
 from __future__ import annotations
