@@ -33,8 +33,7 @@ ROUNDING = 1e-9  # of floats, where a sum is not of fractions alone
 SMALL = 1e-12  # the δ at which dp-accounting is asked of a pure release
 WITHIN = 1e-6  # of the claim, for bounds found by bisection and on grids
 DISCRETE = 1e-3  # of the claim, and as much absolutely: dp-accounting's losses are on a grid, rounded upwards
-PURE = ("laplace", "pure", "selection")
-MANY = 64  # distinct Laplace events that are still composed one by one
+PURE, MANY = ("laplace", "pure", "selection"), 64  # distinct Laplace events that are still composed one by one
 
 
 def read(folder: str | Path, name: str) -> Any:
