@@ -111,16 +111,41 @@ class ParquetSource:
     def _plainly(
         self, columns: Sequence[str], groups: Sequence[int], ids: str, rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """As pyarrow reads them."""
+        """As pyarrow reads them, texts as dictionaries.
+
+        pyarrow cannot decode DELTA_LENGTH_BYTE_ARRAY pages into dictionaries; these texts are encoded here.
+        """
+        texts, done = [name for name in columns if name != ids and is_text(self.schema.field(name).type)], 0
+        try:
+            for batch in self._decoded(columns, groups, texts, rows):
+                yield batch
+                done += len(batch)
+        except OSError as error:
+            if not texts or "Not yet implemented" not in str(error):
+                raise
+            for batch in self._decoded(columns, groups, (), rows):
+                begun, done = min(done, len(batch)), max(done - len(batch), 0)
+                if begun < len(batch):
+                    yield _with_dictionaries(batch.slice(begun), texts)
+
+    def _decoded(
+        self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
+    ) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
-        texts = [name for name in columns if name != ids and is_text(self.schema.field(name).type)]
         with mapped(self.path) as where:
             far = is_url(self.path)  # fetched in few and large pieces, of the columns asked alone
-            with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=texts,
+            with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
                                 pre_buffer=far) as file:  # fmt: skip
                 yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
                                              columns=list(columns), use_threads=False)  # fmt: skip
+
+
+def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
+    """The batch with some columns as dictionaries."""
+    for name in texts:
+        batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).dictionary_encode())
+    return batch
 
 
 def footer(path: str, held: Any = None) -> Any:
