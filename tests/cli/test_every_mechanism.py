@@ -98,7 +98,10 @@ def check(folder, family, degree, mechanism, compared=False, pure=False):
     assert code == 0, (name, said)
     assert len(charged(ledger)) == 1, name
     selftest = ["evidence", run, "--selftest", folder / "selftest.json"]
-    commands = [["status", run], ["report", run], ["publish", run], selftest, ["evidence", "--check", run / "evidence"]]
+    published = command("publish", run)
+    unknown = family in ARRAYS and published[0] == 2 and "it needs the total" in published[1]  # no row asks for it
+    assert published == (0, "") or (unknown and published[1].count("\n") == 1), (name, published)
+    commands = [["status", run], ["report", run], selftest, ["evidence", "--check", run / "evidence"]]
     if compared:
         commands.append(["compare", run, folder / "data", "--out", folder / "compared" / name])
     assert [(one[0], *command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name
