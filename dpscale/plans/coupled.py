@@ -115,9 +115,8 @@ class CoupledResiduals(Accuracy):
     def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
         """Whether every cell of a residual has a useful estimate.
 
-        A joint strategy of several spaces has full rank on them, but directions that no query needs may have nothing
-        but the ridge that gives it this rank. Single queries there have their true, very large variance; a marginal,
-        which comes without errors, is refused.
+        A joint strategy of several spaces may have full rank on them only by a ridge: directions that no query needs
+        are measured with a very large variance. They count as not measured.
         """
         if not block.joint or block.factors[0].kind == "full" or not kept:
             return all(factor.spans_all for factor in self._on(block, kept))
@@ -135,21 +134,30 @@ class CoupledResiduals(Accuracy):
         """Every block that estimates pieces must have them in its row space.
 
         A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
+        Of residuals that are not measured whole it must not lie where only the ridge gives the strategy its rank.
         """
-        together: dict[int, Array] = {}
+        together, partial = dict[int, Array](), dict[int, Array]()
         for kept, part in pieces:
             if kept not in self.residuals:
                 raise out_of_span(kept)
             for source in self.residuals[kept].sources:
                 block = self.blocks[source.block]
                 if block.joint and block.factors[0].spaces is not None:
-                    together[source.block] = together.get(source.block, 0.0) + self._lifted(block, kept, part)
+                    lifted = self._lifted(block, kept, part)
+                    together[source.block] = together.get(source.block, 0.0) + lifted
+                    if not self.residuals[kept].spans_all:
+                        partial[source.block] = partial.get(source.block, 0.0) + lifted
                 elif not spans(self._on(block, kept), part):
                     raise out_of_span(kept)
         for index, query in together.items():
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))
             if not block.factors[0].spans(whole.reshape(1, -1)):
+                raise out_of_span(block.attributes)
+        for index, query in partial.items():
+            block = self.blocks[index]
+            whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
+            if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
                 raise out_of_span(block.attributes)
 
     def _lifted(self, block: Block, kept: AttributeSet, pieces: Array) -> Array:

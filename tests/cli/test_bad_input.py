@@ -64,7 +64,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"mechanism": {"name": "query-smash"}}, ["mechanism.name", "'query-smasher'"]),
         ({"privacy": {"epsilon": 0.0, "delta": 1e-9}}, ["privacy.epsilon", "0.0"]),
         ({"privacy": {"epsilon": -1.0, "delta": 1e-9}}, ["privacy.epsilon", "-1.0"]),
-        ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, ["privacy.delta", "0.0"]),
+        ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, ["privacy.delta", "leave delta out"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1.0}}, ["privacy.delta", "1.0"]),
         ({"privacy": {"rho": 1.0, "delta": 1e-9}}, ["delta", "epsilon alone"]),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-9, "rho": 1.0}}, ["rho"]),
@@ -90,7 +90,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"privacy_cost": 1e-70}}, ["budget"]),
         ({"data": DATA | {"path": "nowhere/*.parquet"}}, ["data.path", "nowhere"]),
         ({"data": DATA | {"domain": "nothing.toml"}}, ["domain", "nothing.toml"]),
-        ({"data": DATA | {"privacy_unit": "persn", "max_rows_per_unit": 1}}, ["persn", "of the domain's it has age"]),
+        ({"data": DATA | {"privacy_unit": "persn", "max_rows_per_unit": 1}}, ["persn", "one of person, age"]),
     ],
 )
 def test_a_wrong_job(place, changes, says):
