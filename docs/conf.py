@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 project = "dpscale"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "around", "job_file"]
+extensions = ["sphinx.ext.napoleon", "myst_parser", "sphinx.ext.autodoc", "sphinx_click", "around", "job_file"]
 
 html_theme = "furo"
 html_title = "dpscale"

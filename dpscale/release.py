@@ -125,14 +125,18 @@ class Release:
 
         Parameters
         ----------
-        attribute: of kind integer, coded or bins.
-        by: another attribute. Then the result is a pandas DataFrame with a row for each of its values. A group without
+        attribute : str
+            An attribute of kind integer, coded or bins.
+        by : str, optional
+            Another attribute. Then the result is a pandas DataFrame with a row for each of its values. A group without
             a mean has missing values, and the column `reason` says why.
-        level: probability that the interval covers the true mean.
+        level : float
+            Probability that the interval covers the true mean.
 
         Raises
         ------
-        PlanError: where the number of records is not distinguishable from zero.
+        PlanError
+            Where the number of records is not distinguishable from zero.
         """
         return self._each(partial(statistics.mean, self.answered, attribute, level), by)
 
