@@ -6,14 +6,16 @@ u = S1 / 1ᵀS1 the total of the axis and what is left of it are independent, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
-from dpscale.residual import Weights
+from dpscale.residual import Profiles, Weights, piece
 from dpscale.residual import profile_of as profile_of_weights
 from dpscale.workload import Family
 
@@ -101,3 +103,24 @@ def joint_spreads(factor: Factor) -> Array:
 def averaging_profile(averaging: Averaging, size: int) -> Array:
     """u of an axis: of the factor that all blocks share, or of its weights."""
     return profile_of(averaging) if isinstance(averaging, Factor) else profile_of_weights(averaging, size)
+
+
+def with_outside(weights: Array, block: Block, names: Sequence[str]) -> Array:
+    """The weights with an axis for each attribute that the block does not have, which can only be averaged."""
+    for axis, name in enumerate(names):
+        if name not in block.attributes:
+            weights = np.stack([weights, np.zeros_like(weights)], axis=axis)
+    return weights
+
+
+def mixed(queries: Array, weights: Array, profiles: Profiles) -> Array:
+    """Σ_τ w_τ P_τ q of queries (m, sizes…)."""
+    if (weights == 1).all():
+        return queries
+    total = np.zeros_like(queries)
+    for pattern in product((0, 1), repeat=weights.ndim):
+        kept = [axis for axis, inside in enumerate(pattern) if inside]
+        part = piece(queries, kept, 1, profiles)
+        shape = [n if inside else 1 for n, inside in zip(queries.shape[1:], pattern, strict=True)]
+        total = total + weights[pattern] * part.reshape(-1, *shape)
+    return total

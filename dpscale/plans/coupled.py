@@ -30,15 +30,17 @@ from dpscale.plans.axis_tables import (
     combined,
     gram_table,
     joint_spreads,
+    mixed,
     query_table,
     total_variance,
+    with_outside,
 )
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.residual_estimator import spans
 from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
-from dpscale.residual import Profiles, kron, piece
+from dpscale.residual import kron, piece
 from dpscale.workload import Family, Part, ProductPart
 
 Array = NDArray[np.float64]
@@ -191,8 +193,8 @@ class CoupledResiduals(Accuracy):
         total = np.zeros(len(queries))
         for index, block, weights in self._tellers(attributes):
             mine = tuple(name for name in attributes if name in block.attributes)
-            mixed = _mixed(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
-            total += self.variances[index] * _quadratic(block, mine, mixed)
+            turned = mixed(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
+            total += self.variances[index] * _quadratic(block, mine, turned)
         return total
 
     def _product_variances(self, block: Block, families: dict[str, Family], weights: Array) -> Array:
@@ -201,7 +203,7 @@ class CoupledResiduals(Accuracy):
         if block.joint:
             return self._joint_variances(block, families)
         tables, scale = self._tables(query_table, block, families), _summed(block, names)
-        return scale * combined(tables, _with_outside(weights, block, names))
+        return scale * combined(tables, with_outside(weights, block, names))
 
     def _product_error(self, block: Block, families: dict[str, Family], weights: Array) -> float:
         """What one block adds to the sum over all product queries, at unit noise variance."""
@@ -209,7 +211,7 @@ class CoupledResiduals(Accuracy):
         if block.joint:
             return self._joint_error(block, families)
         tables, scale = self._tables(gram_table, block, families), _summed(block, names)
-        return scale * float(combined(tables, _with_outside(weights, block, names)).sum())
+        return scale * float(combined(tables, with_outside(weights, block, names)).sum())
 
     def _joint_variances(self, block: Block, families: dict[str, Family]) -> Array:
         mine = tuple(name for name in families if name in block.attributes)
@@ -268,27 +270,6 @@ def _summed(block: Block, names: Sequence[str]) -> float:
     """1ᵀS1 of the attributes of a block that are not asked."""
     pairs = zip(block.attributes, block.factors, strict=True)
     return float(np.prod([total_variance(factor) for name, factor in pairs if name not in names]))
-
-
-def _with_outside(weights: Array, block: Block, names: Sequence[str]) -> Array:
-    """The weights with an axis for each attribute that the block does not have, which can only be averaged."""
-    for axis, name in enumerate(names):
-        if name not in block.attributes:
-            weights = np.stack([weights, np.zeros_like(weights)], axis=axis)
-    return weights
-
-
-def _mixed(queries: Array, weights: Array, profiles: Profiles) -> Array:
-    """Σ_τ w_τ P_τ q of queries (m, sizes…)."""
-    if (weights == 1).all():
-        return queries
-    total = np.zeros_like(queries)
-    for pattern in product((0, 1), repeat=weights.ndim):
-        kept = [axis for axis, inside in enumerate(pattern) if inside]
-        part = piece(queries, kept, 1, profiles)
-        shape = [n if inside else 1 for n, inside in zip(queries.shape[1:], pattern, strict=True)]
-        total = total + weights[pattern] * part.reshape(-1, *shape)
-    return total
 
 
 def _quadratic(block: Block, attributes: AttributeSet, queries: Array) -> Array:

@@ -22,7 +22,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
-from dpscale.storage.files import flush_names, read_bytes, remove_partial
+from dpscale.storage.files import flush_names, remove_partial
 
 PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
 
@@ -169,7 +169,10 @@ def _drawn(run: Run, released: Released) -> str:
 def _facts(run: Run) -> dict[str, str]:
     """Hashes of public files that the charge is for, as an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
-    domain = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
+    known = vars(run)  # the file does not change, so it is hashed once
+    if "domain_sha256" not in known:
+        known["domain_sha256"] = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
+    domain = known["domain_sha256"]
     return {"domain": domain, **({"plan": plan} if plan else {})}
 
 

@@ -18,7 +18,7 @@ class Cut:
 
 def estimates(evidence, options, folder):
     cut = Cut(evidence.least_squares())
-    return Modelled(evidence.workload, cut, evidence.workload.domain.names, evidence.noise)
+    return Modelled(evidence, cut, evidence.workload.domain.names)
 
 
 RECONSTRUCTION = Reconstruction(
