@@ -22,7 +22,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs.run import Run
-from dpscale.storage.files import flush_names, remove_partial
+from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
 
