@@ -19,7 +19,7 @@ def content(place, on):
            "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
     (place / f"{on}.toml").write_text(tomli_w.dumps(job))
     run = Run(dp.run(place / f"{on}.toml", place / on).path)
-    return reading._content(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
+    return reading.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
 
 
 @pytest.fixture
