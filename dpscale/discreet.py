@@ -7,6 +7,8 @@ wherever it is met, because where depends on the data.
 
 A refusal of data is no failure of a task: it is what the task found. It leaves as a value (`Refused`), goes through the
 sums and is raised on the driver, so that no worker logs which task, and with it whose files, held what was refused.
+
+With DPSCALE_DEBUG=1 an unexpected error is the cause of ours, with its text and traceback: see `errors`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from typing import Any
 
-from dpscale.errors import DataError, DpscaleError, TransientError, Unreadable
+from dpscale.errors import DEBUG, DEBUG_WARNING, DataError, DpscaleError, TransientError, Unreadable, debugging
 
 FIELD = "engine"
 HOUSE = Path(__file__).parent
@@ -60,16 +62,14 @@ class Discreet:
             return _first(found)
         try:
             return self.function(*arguments)
-        except Unreadable:
-            raise
-        except DataError as error:
-            error.__context__ = None  # of a library, with a text and arrays
-            return Refused(error.with_traceback(None))
-        except DpscaleError:
+        except DpscaleError as error:
+            without_cause(error)
+            if isinstance(error, DataError) and not isinstance(error, Unreadable):
+                return Refused(error.with_traceback(None))
             raise
         except Exception as error:
             redacted = _told(error, f"task {self.__name__}").with_traceback(error.__traceback__)
-            error.__traceback__ = None
+            redacted = with_cause(redacted, error)
         raise redacted
 
     def __repr__(self) -> str:
@@ -84,12 +84,27 @@ def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except DpscaleError as error:
-        error.__context__ = None
+        without_cause(error)
         raise
     except Exception as error:
-        redacted = _told(error, what)
-        error.__traceback__ = None  # its frames hold arrays
+        redacted = with_cause(_told(error, what), error)
     raise redacted
+
+
+def with_cause(made: DpscaleError, error: BaseException) -> DpscaleError:
+    """An error of ours that stands for another one, which is its cause only where the user asks for it."""
+    if debugging():
+        made.__cause__ = error
+        made.add_note(DEBUG_WARNING)
+    else:
+        error.__traceback__ = None  # its frames hold arrays
+    return made
+
+
+def without_cause(error: DpscaleError) -> None:
+    """Part an error of ours from what it stands for, which is a library's, with a text and arrays."""
+    if not debugging():
+        error.__cause__ = error.__context__ = None
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -109,14 +124,30 @@ def _told(error: Exception, what: str) -> DpscaleError:
         return no_memory()
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        return TransientError(FIELD, f"{what} failed: {reason}", "", "mend it and run again: it goes on there")
+        more = "" if error.errno else hint()
+        return TransientError(FIELD, f"{what} failed: {reason}", "", f"mend it and run again: it goes on there{more}")
+    return unexpected(error, what)
+
+
+def unexpected(error: BaseException, what: str, but: str = "") -> TransientError:
+    """What is said of an error that nobody foresaw: its kind and place. `but`: what it does not mean."""
     got = f"{what} failed with {kind_and_place(error)}"
-    return TransientError(FIELD, got, "", f"its text may tell of records and is left out; {AGAIN}")
+    return TransientError(FIELD, got, "", f"{but}its text may tell of records and is left out; {AGAIN}{hint()}")
 
 
-def kind_and_place(error: Exception) -> str:
+def hint() -> str:
+    """How to see the cause of an error, for the end of its sentence; empty where it is shown."""
+    return "" if debugging() else f"; set {DEBUG}=1 to see the cause (its output is private)"
+
+
+def kind_and_place(error: BaseException) -> str:
     """The kind of an error and where in our code it was, without its text."""
-    ours = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(HOUSE)]
-    frame = next((frame for frame in reversed(ours) if frame.filename != __file__), None)
+    frame = own_frame(error)
     place = f" at {Path(frame.filename).relative_to(HOUSE.parent)}:{frame.lineno}" if frame else ""
     return type(error).__name__ + place
+
+
+def own_frame(error: BaseException) -> FrameSummary | None:
+    """The innermost frame of our code that an error went through."""
+    ours = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(HOUSE)]
+    return next((frame for frame in reversed(ours) if frame.filename != __file__), None)

@@ -2,9 +2,24 @@
 
 A message names the field, what it got, what it takes and the remedy. No message holds a value of a record: an error
 text is an output, and outputs are private only by noise.
+
+The environment variable DPSCALE_DEBUG=1 is the one exception: an unexpected error is then the cause of ours, with its
+text, which may tell of records. Who sets it keeps what is shown private.
 """
 
 from __future__ import annotations
+
+import os
+from traceback import format_exception
+from typing import Any
+
+DEBUG = "DPSCALE_DEBUG"
+DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."
+
+
+def debugging() -> bool:
+    """Whether the user asks for the causes of errors, whatever they tell of records."""
+    return os.environ.get(DEBUG) == "1"
 
 
 class DpscaleError(Exception):
@@ -28,8 +43,17 @@ class DpscaleError(Exception):
         parts = [f"{field}: {got}", f"it takes {takes}" if takes else "", remedy]
         super().__init__("; ".join(part for part in parts if part))
 
-    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
-        return type(self), (self.field, self.got, self.takes, self.remedy)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What travels between processes: no cause, but as text where the user asks for it."""
+        said = type(self), (self.field, self.got, self.takes, self.remedy)
+        if self.__cause__ is None or not debugging():
+            return said
+        shown = Cause("".join(format_exception(self.__cause__)))
+        return *said, {"__cause__": shown, "__notes__": [DEBUG_WARNING]}
+
+
+class Cause(Exception):
+    """The traceback of an error in another process, as text."""
 
 
 class JobError(DpscaleError):

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.cli import signs
+from dpscale.cli.group import show_cause
+from dpscale.discreet import hint
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
 from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
@@ -264,10 +266,11 @@ def _cancelled() -> Cancelled:
 def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     """Tell how a run ended. Of what is not an error of ours only the kind: its text may tell of records."""
     code, text, state = 0, None, "done"
+    show_cause(error)
     if isinstance(error, DpscaleError):
         code, text, state = error.exit_code, str(error), error.state
     elif error is not None:
-        code, text, state = INTERNAL, f"the driver failed with {type(error).__name__}", "failed"
+        code, text, state = INTERNAL, f"the driver failed with {type(error).__name__}{hint()}", "failed"
     with suppress(OSError, DpscaleError):
         signs.change(path, lambda stands: allowed(stands) and stands["state"] in signs.AT_WORK, exit_code=code,
                      state=state, error=text, working=None)  # fmt: skip

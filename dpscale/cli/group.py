@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import click
 
 from dpscale.discreet import no_memory
-from dpscale.errors import DpscaleError, TransientError
+from dpscale.errors import DEBUG_WARNING, DpscaleError, TransientError, debugging
 
 STOPPED = "dpscale: stopped; the same command (without --fresh) goes on where it left, and spends nothing twice"
 
@@ -24,13 +25,17 @@ class _Group(click.Group):
     """Turns dpscale's errors into one sentence on stderr and their exit code."""
 
     def invoke(self, context: click.Context) -> Any:
+        if debugging():
+            click.echo(f"dpscale: {DEBUG_WARNING}", err=True)
         try:
             with _quiet_threads():
                 return super().invoke(context)
         except DpscaleError as error:
+            show_cause(error)
             click.echo(f"dpscale: {error}", err=True)
             context.exit(error.exit_code)
-        except MemoryError:  # its text may tell how many records there are
+        except MemoryError as error:  # its text may tell how many records there are
+            show_cause(error)
             click.echo(f"dpscale: {no_memory()}", err=True)
             context.exit(TransientError.exit_code)
         except KeyboardInterrupt:
@@ -49,8 +54,15 @@ def _quiet_threads() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = before
 
 
+def show_cause(error: BaseException | None) -> None:
+    """The traceback of an error with its causes, where the user asks for it."""
+    if error is not None and debugging():
+        click.echo("".join(traceback.format_exception(error)), err=True)
+
+
 def _kind_alone(failure: Any) -> None:
     try:
+        show_cause(failure.exc_value)
         if failure.exc_type is not SystemExit:
             click.echo(f"dpscale: a thread or a destructor failed with {failure.exc_type.__name__}", err=True)
     except Exception:  # for want of memory: nothing is said, and nothing of it

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from dpscale.discreet import out_of_memory
-from dpscale.errors import DataError, Unreadable
+from dpscale.discreet import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
+from dpscale.errors import DataError, DpscaleError, Unreadable
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 from dpscale.tables.formats import TAKEN, codec_of
 
@@ -17,6 +19,9 @@ BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+DECODERS = ("tables/raw.py", "tables/sources.py", "tables/arrow_files.py", "tables/csv_files.py", "tables/pages.py",
+            "tables/page_columns.py", "tables/table.py", "parquet/", "storage/")  # fmt: skip
 MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
@@ -74,7 +79,10 @@ def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
 
 
 class reading:
-    """Turns what a broken file raises into one sentence that names the file and nothing of its content."""
+    """Turns what a broken file raises into one sentence that names the file and nothing of its content.
+
+    An error of pyarrow that is no sign of damage is one of ours: its kind and place are named, not the file blamed.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -85,17 +93,45 @@ class reading:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         import pyarrow as pa
 
-        broken = (pa.ArrowException, OSError, UnicodeError, csv.Error)
-        if isinstance(error, broken) and out_of_memory(error):
+        broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
+        if error is not None and broken and out_of_memory(error):
             raise MemoryError from None
         if is_url(self.path) and error is not None and of_store(error):
             with telling(self.path, "read"):
                 raise error
-        if isinstance(error, broken):
-            unreadable = isinstance(error, OSError) and error.errno is not None
-            reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
-            told = Unreadable if unreadable else DataError
-            raise told("data.path", f"{self.path} {reason}", TAKEN, why_broken(self.path, error)) from None
+        if error is not None and broken:
+            made = with_cause(_sentence(self.path, error), error)
+            try:
+                raise made
+            finally:
+                without_cause(made)
+
+
+def _sentence(path: str, error: BaseException) -> DpscaleError:
+    """What is said of an error that came while a file was read."""
+    if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
+        remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
+        return Unreadable("data.path", f"{path} cannot be read ({os.strerror(error.errno)})", TAKEN, remedy)
+    if not is_damage(error):
+        return unexpected(error, f"reading {path}", "the file need not be damaged; ")
+    reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+    return DataError("data.path", f"{path} {reason}", TAKEN, why_broken(path, error))
+
+
+def _is_of(path: str, error: OSError) -> bool:
+    """Whether the system refused this file, and not another one."""
+    return error.filename is None or os.fspath(error.filename) == path
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error tells of bytes that are not what they should be: by its kind, and by who looked at them."""
+    import pyarrow as pa
+
+    if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
+        return True
+    met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
+    frame = own_frame(error)
+    return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
 
 
 def why_broken(path: str, error: Any = None) -> str:

@@ -174,7 +174,8 @@ def test_a_wrong_job_ends_with_its_sentence(cluster, client, tmp_path):
 def test_an_error_that_is_none_of_ours_tells_only_its_kind(tmp_path):
     signs.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
     assert driver._end(tmp_path, lambda _: True, ValueError("31337 rows")) == 70
-    assert signs.read(tmp_path)["error"] == "the driver failed with ValueError"
+    told = "the driver failed with ValueError; set DPSCALE_DEBUG=1 to see the cause (its output is private)"
+    assert signs.read(tmp_path)["error"] == told
     assert "31337" not in (tmp_path / signs.FILE).read_text()
 
 

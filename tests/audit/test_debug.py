@@ -1,0 +1,160 @@
+"""Errors of our own code are not taken for damage of a file; only DPSCALE_DEBUG=1 shows their cause."""
+
+import csv
+import errno
+import pickle
+import traceback
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.discreet import Discreet, discreetly
+from dpscale.engine import resolve
+from dpscale.tables import encode, sources
+from dpscale.tables.raw import reading
+from tests.stages.small import write_job
+
+SECRET = "secret 918273"
+OURS = [
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowKeyError,
+    pa.ArrowIndexError,
+    pa.ArrowCapacityError,
+]
+OF_ANOTHER_PLACE = [pa.ArrowInvalid, OSError, csv.Error]
+HINT = "set DPSCALE_DEBUG=1 to see the cause (its output is private)"
+
+
+def fail(kind):
+    def planted(*_, **__):
+        raise kind(SECRET)
+
+    return planted
+
+
+@pytest.fixture
+def file(tmp_path):
+    pd.DataFrame({"a": ["0", "1"] * 9}).to_parquet(tmp_path / "x.parquet")
+    return tmp_path / "x.parquet"
+
+
+@pytest.fixture
+def debug(monkeypatch):
+    monkeypatch.setenv("DPSCALE_DEBUG", "1")
+
+
+def count(file):
+    domain = dp.Domain.from_dict({"attributes": {"a": {"kind": "categories", "values": ["0", "1"]}}})
+    return dp.count_marginals(dp.Table.open(file, domain), [("a",)])
+
+
+def check_unexpected(error, kind, place):
+    assert type(error) is dp.TransientError
+    assert f"failed with {kind.__name__} at dpscale/{place}:" in str(error)
+    assert str(error).endswith(HINT)
+    assert "remove" not in str(error)
+    assert (error.__cause__, error.__context__) == (None, None)
+    assert "secret" not in "".join(traceback.format_exception(error)) + repr(error) + str(pickle.dumps(error))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_misuse_of_pyarrow_in_a_reader_is_not_damage(file, monkeypatch, kind):
+    monkeypatch.setattr(sources, "small", fail(kind))
+    with pytest.raises(dp.DpscaleError) as caught:
+        dp.Table.open(file, dp.Domain({"a": 2})).partitions[0].columns()
+    check_unexpected(caught.value, kind, "tables/sources.py")
+    with pytest.raises(dp.DpscaleError) as caught:
+        count(file)
+    check_unexpected(caught.value, kind, "tables/sources.py")
+
+
+@pytest.mark.parametrize("kind", OURS + OF_ANOTHER_PLACE)
+def test_an_error_of_code_that_decodes_no_file_is_not_damage(file, monkeypatch, kind):
+    monkeypatch.setattr(encode, "_places", fail(kind))
+    with pytest.raises(dp.DpscaleError) as caught:
+        count(file)
+    check_unexpected(caught.value, kind, "tables/encode.py")
+
+
+def test_what_the_system_refuses_is_told_by_its_reason():
+    with pytest.raises(dp.DataError) as caught, reading("x.parquet"):
+        raise OSError(errno.EMFILE, SECRET)
+    assert "x.parquet cannot be read (Too many open files)" in str(caught.value)
+    assert "remove" not in str(caught.value)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+    with (
+        pytest.raises(dp.TransientError, match="reading x.parquet failed with FileNotFoundError"),
+        reading("x.parquet"),
+    ):
+        raise FileNotFoundError(errno.ENOENT, SECRET, "another file")
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.csv"])
+def test_damage_is_still_damage(tmp_path, name, debug):
+    frame, file = pd.DataFrame({"a": ["0", "1"] * 999}), tmp_path / name
+    if name == "x.csv":
+        file.write_text("a,b\n0,1\n0,1,1\n")
+    else:
+        frame.to_parquet(file) if name == "x.parquet" else feather.write_feather(frame, file)
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(dp.DataError, match=r"cannot be read|is damaged") as caught:
+        count(file)
+    assert caught.value.__cause__ is not None
+
+
+def test_the_cause_is_chained_where_the_user_asks_for_it(file, monkeypatch, debug):
+    monkeypatch.setattr(sources, "small", fail(pa.ArrowTypeError))
+    with pytest.raises(dp.TransientError, match="ArrowTypeError at dpscale") as caught:
+        count(file)
+    assert isinstance(caught.value.__cause__, pa.ArrowTypeError)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET in shown
+    assert "This output is PRIVATE" in shown
+    assert HINT not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", "0", "yes"])
+def test_other_values_of_the_variable_show_nothing(monkeypatch, value):
+    monkeypatch.setenv("DPSCALE_DEBUG", value)
+    for call in (Discreet(fail(ValueError)), lambda: discreetly("work", fail(ValueError))):
+        with pytest.raises(dp.TransientError) as caught:
+            call()
+        assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+        assert str(caught.value).endswith(HINT)
+
+
+def fail_in_a_process(_):
+    raise ValueError(SECRET)
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_cause_travels_from_workers_only_where_the_user_asks_for_it(scheduler, asked, monkeypatch):
+    monkeypatch.setenv("DPSCALE_DEBUG", "1" if asked else "0")
+    with pytest.raises(dp.TransientError) as caught:
+        resolve(scheduler=scheduler).map(fail_in_a_process, ["x"])
+    assert (SECRET in "".join(traceback.format_exception(caught.value))) == asked
+    assert (caught.value.__cause__ is not None) == asked
+
+
+def test_the_command_shows_the_cause_and_warns(place, monkeypatch):
+    monkeypatch.setattr(sources, "small", fail(pa.ArrowTypeError))
+    call = ["run", str(write_job(place)), "--run-dir", str(place / "run"), "--quiet"]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 75
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.output
+    assert result.stderr.endswith(f"{HINT}\n")
+    monkeypatch.setenv("DPSCALE_DEBUG", "1")
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 75
+    assert result.stderr.startswith("dpscale: DPSCALE_DEBUG is set: ")
+    assert "This output is PRIVATE" in result.stderr
+    assert f"ArrowTypeError: {SECRET}" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("dpscale: engine: reading ")
