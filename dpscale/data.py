@@ -17,6 +17,8 @@ from dpscale.tables.formats import Dialect
 from dpscale.tables.origin import Origin
 from dpscale.tables.where import EVERYTHING, Where, read_where
 
+LAKES = ("delta", "iceberg")
+
 
 def _address(value: str) -> str:
     """A path, or an address without keys in it."""
@@ -40,7 +42,7 @@ class Filed(Settings):
     header: bool | None = None
     names: list[str] | None = None
     where: str | None = None
-    format: Literal["delta", "iceberg"] | None = None
+    format: Literal["delta", "iceberg", "parquet", "csv", "tsv", "arrow"] | None = None
     version: Annotated[int, Field(ge=0)] | None = None
 
     @field_validator("delimiter")
@@ -78,15 +80,21 @@ class Filed(Settings):
             raise ValueError("header = false and names go together")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
             raise ValueError("names takes a name for every column, each once")
-        if self.version is not None and self.format is None:
-            raise ValueError("version goes with format")
+        if self.version is not None and not self.lake:
+            raise ValueError('version goes with format = "delta" or "iceberg"')
         return self
 
     @property
+    def lake(self) -> str:
+        """The kind of a table with a log; empty for plain files."""
+        return self.format if self.format in LAKES else ""
+
+    @property
     def dialect(self) -> Dialect:
-        """How CSV files are written."""
+        """How files are written."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
-        return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()))
+        return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()),
+                       "" if self.lake else self.format or "")  # fmt: skip
 
     @property
     def matching(self) -> Where:
@@ -96,7 +104,7 @@ class Filed(Settings):
     @property
     def origin(self) -> Origin:
         """How they are kept, and which rows of them are there."""
-        return Origin(False, self.dialect, self.matching, self.format or "", self.version)
+        return Origin(False, self.dialect, self.matching, self.lake, self.version)
 
     @property
     def said(self) -> dict[str, Any]:

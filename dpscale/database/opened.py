@@ -23,7 +23,7 @@ def opened(files: Files, domain: Domain = NO_DOMAIN) -> Table:
 
 def latest(job: DatabaseJob) -> dict[str, int]:
     """The latest version of every table with a log of which none is asked for."""
-    asked = {name: one for name, one in job.tables.items() if one.format and one.version is None}
+    asked = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
     return {name: one.origin.lake(one.path).version for name, one in asked.items()}
 
 

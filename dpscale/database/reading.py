@@ -82,4 +82,4 @@ def _layouts(run: DatabaseRun) -> dict[str, Layout | None]:
 
 def _layout(table: TableSection) -> Layout | None:
     """Of a table with a log the version."""
-    return {"version": table.version} if table.version is not None else layout(table.path)
+    return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)

@@ -54,7 +54,8 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     begun = run.manifest["snapshot"]
     if begun is not None and run.held_secret() is None:
         return str(begun)
-    known = layout(run.job.data.path, run.job.data.matching) if table.lake is None else {"version": table.lake.version}
+    data, lake = run.job.data, table.lake
+    known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     content = content_hash(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if begun not in (None, tag):

@@ -101,8 +101,8 @@ def other_data(run: Run) -> list[str]:
 
 def _layout(data: Data) -> Layout | None:
     """As it is now; None where that cannot be told."""
-    if not data.format:
-        return layout(data.path, data.matching)
+    if not data.lake:
+        return layout(data.path, data.matching, data.dialect.format)
     with suppress(DataError):
         return {"version": data.origin.lake(data.path).version}
     return None

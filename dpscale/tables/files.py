@@ -1,5 +1,7 @@
 """Which files a path stands for, and which columns a hive-partitioned folder keeps in their paths.
 
+Where the format is named, every file that is not hidden is one of the table, whatever it is called.
+
 A path is of this machine, or an address in an object store, which is found by the same rules.
 
 Hidden are, as Spark and Hive have it, names that begin with a dot or an underscore, at any level below the path asked
@@ -23,28 +25,31 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
 
 
-def find_files(paths: Iterable[str]) -> list[str]:
-    """The files at some files, folders and globs: absolute, each once, in the order of their names."""
-    return _all_data(sorted({os.path.abspath(file) for path in paths for file in _at(path)}))
+def find_files(paths: Iterable[str], named: str = "") -> list[str]:
+    """The files at some files, folders and globs: absolute, each once, in the order of their names. `named`: their
+    format, where it is not by their endings."""
+    return _all_data(sorted({os.path.abspath(file) for path in paths for file in _at(path, named)}), named)
 
 
-def find_objects(urls: Iterable[str]) -> list[Found]:
+def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
     """The same of a store's prefixes, objects and globs, each with its size."""
-    found = {one.url: one for url in urls for one in listed(url) if _counts(url, one.url)}
-    return [found[url] for url in _all_data(sorted(found))]
+    found = {one.url: one for url in urls for one in listed(url) if _counts(url, one.url, named)}
+    return [found[url] for url in _all_data(sorted(found), named)]
 
 
-def _counts(asked: str, url: str) -> bool:
+def _counts(asked: str, url: str, format_named: str) -> bool:
     """Whether an object at or below what is asked for is data: the object named itself is, whatever it is called."""
     named = re.split(r"[*?\[]", asked, maxsplit=1)
     below = url.removeprefix(named[0].rpartition("/")[0] if len(named) > 1 else asked).strip("/")
-    return url == asked or (is_data(url) and not any(map(_is_hidden, below.split("/"))))
+    data = not url.endswith("/") if format_named else is_data(url)
+    return url == asked or (data and not any(map(_is_hidden, below.split("/"))))
 
 
-def _all_data(files: list[str]) -> list[str]:
+def _all_data(files: list[str], named: str) -> list[str]:
     for file in files:
-        if not is_data(file):
-            raise DataError("data.path", f"{file}", TAKEN, f"name it *{', *'.join(SUFFIXES)}")
+        if not named and not is_data(file):
+            remedy = f'name it *{", *".join(SUFFIXES)}, or say what it is, as format = "csv" in [data]'
+            raise DataError("data.path", f"{file}", TAKEN, remedy)
     return files
 
 
@@ -67,24 +72,24 @@ def _which(file: str) -> tuple[int, int] | str:
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(file)
 
 
-def _at(path: str) -> list[str]:
+def _at(path: str, named: str) -> list[str]:
     if os.path.isdir(path):
-        return _below(path)
+        return _below(path, named)
     if os.path.exists(path):
         return [path]
     matches = [match for match in glob.glob(path, recursive=True) if not _is_hidden(os.path.basename(match))]
-    return [file for match in matches for file in (_below(match) if os.path.isdir(match) else [match])]
+    return [file for match in matches for file in (_below(match, named) if os.path.isdir(match) else [match])]
 
 
-def _below(folder: str) -> list[str]:
-    """Data files anywhere below a folder; what is of no known format is left alone."""
+def _below(folder: str, named: str) -> list[str]:
+    """Data files anywhere below a folder; what is of no known format is left alone, where none is named."""
     files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
         real = os.path.realpath(where)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
         if real not in seen:  # a link back up would count records twice
-            files += [os.path.join(where, name) for name in names if is_data(name) and not _is_hidden(name)]
+            files += [os.path.join(where, name) for name in names if (named or is_data(name)) and not _is_hidden(name)]
         seen.add(real)
     return files
 

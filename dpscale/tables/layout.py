@@ -21,15 +21,16 @@ Layout = dict[str, int]
 Entry = tuple[str, int, int]
 
 
-def layout(path: str, where: Where = EVERYTHING) -> Layout | None:
+def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | None:
     """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where no file is.
 
-    Of files whose folders' names a filter passes over nothing is asked.
+    Of files whose folders' names a filter passes over nothing is asked. `named`: the format, if a job says it.
     """
     if path == FRAME:
         return None
-    found = [(one.url, one.size, one.time) for one in find_objects([path])] if is_url(path) else _in_folders(path)
-    entries = _asked(path, list(found), where)
+    objects = find_objects([path], named) if is_url(path) else []
+    found = [(one.url, one.size, one.time) for one in objects] if is_url(path) else list(_in_folders(path, named))
+    entries = _asked(path, found, where)
     if not entries:
         return None
     _, sizes, times = zip(*entries, strict=True)
@@ -48,9 +49,9 @@ def differing(one: Layout, other: Layout) -> list[str]:
     return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
 
 
-def _in_folders(path: str) -> Iterator[Entry]:
+def _in_folders(path: str, named: str) -> Iterator[Entry]:
     try:
-        files = find_files([path])
+        files = find_files([path], named)
     except DataError:
         if os.path.exists(path) and os.access(path, os.R_OK):
             raise

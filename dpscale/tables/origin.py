@@ -20,7 +20,7 @@ PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 @dataclass(frozen=True)
 class Origin:
-    """What a job says of how its data are kept. `format`: empty for plain files."""
+    """What a job says of how its data are kept. `format`: of a table with a log; empty for plain files."""
 
     links: bool = False
     dialect: Dialect = PLAIN

@@ -13,7 +13,7 @@ from typing import Any
 from dpscale.discreet import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.errors import DataError, DpscaleError, Unreadable
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
-from dpscale.tables.formats import TAKEN, codec_of
+from dpscale.tables.formats import TAKEN, codec_of, format_of, is_csv
 
 BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
@@ -84,8 +84,8 @@ class reading:
     An error of pyarrow that is no sign of damage is one of ours: its kind and place are named, not the file blamed.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, named: str = "") -> None:
+        self.path, self.named = path, named
 
     def __enter__(self) -> None:
         return None
@@ -100,14 +100,14 @@ class reading:
             with telling(self.path, "read"):
                 raise error
         if error is not None and broken:
-            made = with_cause(_sentence(self.path, error), error)
+            made = with_cause(_sentence(self.path, error, self.named), error)
             try:
                 raise made
             finally:
                 without_cause(made)
 
 
-def _sentence(path: str, error: BaseException) -> DpscaleError:
+def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
     """What is said of an error that came while a file was read."""
     if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
         remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
@@ -115,7 +115,7 @@ def _sentence(path: str, error: BaseException) -> DpscaleError:
     if not is_damage(error):
         return unexpected(error, f"reading {path}", "the file need not be damaged; ")
     reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
-    return DataError("data.path", f"{path} {reason}", TAKEN, why_broken(path, error))
+    return DataError("data.path", f"{path} {reason}", TAKEN, why_broken(path, error, named))
 
 
 def _is_of(path: str, error: OSError) -> bool:
@@ -134,10 +134,10 @@ def is_damage(error: BaseException) -> bool:
     return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
 
 
-def why_broken(path: str, error: Any = None) -> str:
+def why_broken(path: str, error: Any = None, named: str = "") -> str:
     """What to do about a file that is not of its format, by its first bytes and what was met, telling none of it."""
     first, packed = _head(path), codec_of(path)
-    text = str(path).endswith((".csv", ".tsv"))
+    text = is_csv(path, named) and packed is None
     if packed and first and not first.startswith(MAGIC[packed]):
         return f"it is not compressed by {packed}: name it without the ending, or compress it"
     for name, ending in (("gzip", ".gz"), ("zstd", ".zst")):
@@ -152,9 +152,9 @@ def why_broken(path: str, error: Any = None) -> str:
     return "mend or remove it"
 
 
-def other_delimiter(path: str) -> str:
+def other_delimiter(path: str, named: str = "") -> str:
     """What may set the fields of a CSV apart, where its first line has no comma; "" where that cannot be told."""
-    first = _head(path).partition(b"\n")[0] if str(path).endswith(".csv") else b""
+    first = _head(path).partition(b"\n")[0] if format_of(path, named) == "CSV" else b""
     found = [mark for mark in ";\t|" if mark.encode() in first]
     return found[0] if found and b"," not in first else ""
 

@@ -21,8 +21,8 @@ from dpscale.errors import DataError
 from dpscale.tables.formats import PLAIN, Dialect
 from dpscale.tables.moments import days
 from dpscale.tables.numbers import Numbers, is_text, numbers
+from dpscale.tables.origin import Origin
 from dpscale.tables.raw import other_delimiter
-from dpscale.tables.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,11 +48,14 @@ WRITTEN = r"\s*\d{1,4}[./]\d{1,2}[./]\d{2,4}\s*"  # a day, otherwise than as 202
 TRUTH = {"true", "false", "yes", "no", "y", "n", "t", "f"}
 
 
-def sketch(path: str, dialect: Dialect = PLAIN) -> str:
-    """A domain file for the table at `path`, with the warning on top. `dialect`: how CSV files are written."""
-    table = Table.open(path, Domain({"unknown": 2}), dialect=dialect)
+def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
+    """A domain file for the table at `path`, with the warning on top.
+
+    `dialect`: how files are written; `lake`: the kind of a table with a log.
+    """
+    table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     seen = {name: _Seen() for name in table.partitions[0].columns() if name}
-    if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path)):
+    if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
         raise DataError("data.path", f"one column, whose name has {mark!r} in it", "fields set apart by a comma",
                         f"say --delimiter {mark!r} here, and delimiter in [data]")  # fmt: skip
     for partition in table.partitions:

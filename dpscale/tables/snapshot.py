@@ -29,13 +29,13 @@ MOST_TASKS = 1000
 TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
 
 
-def fingerprint(path: str, footers: bool = False) -> Fingerprint:
+def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:
     """Path, size and content hash of one file."""
     try:
         with opening(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if footers and is_parquet(path):
+            if footers and is_parquet(path, named):
                 return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
             return path, size, hashlib.file_digest(cast(BufferedReader, file), hashlib.blake2b).hexdigest()
     except OSError:
@@ -49,8 +49,8 @@ def _footer(file: BinaryIO, size: int) -> bytes:
     return file.read()
 
 
-def _fingerprints(footers: bool, paths: Sequence[str]) -> list[Fingerprint]:
-    return [fingerprint(path, footers) for path in paths]
+def _fingerprints(footers: bool, named: str, paths: Sequence[str]) -> list[Fingerprint]:
+    return [fingerprint(path, footers, named) for path in paths]
 
 
 def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
@@ -63,10 +63,11 @@ def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
     if not table.root:
         contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
         return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
-    prints = [one for chunk in each(partial(_fingerprints, footers), _chunks(table.files)) for one in chunk]
-    named = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
+    named = table.partitions[0].dialect.format
+    prints = [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+    entries = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
     digest = hashlib.sha256()
-    for name, size, content in named:
+    for name, size, content in entries:
         digest.update(name + f"\0{size}\0{content}\n".encode())
     digest.update(table.lake.identity().encode() if table.lake else b"")
     return digest.hexdigest()

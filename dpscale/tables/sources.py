@@ -40,10 +40,10 @@ class Source(Protocol):
 def open_source(path: str, dialect: Dialect = PLAIN) -> Source:
     """Read the header or footer of a file, once."""
     source: Source
-    if is_csv(path):
+    if is_csv(path, dialect.format):
         source = CsvSource(path, dialect)
     else:
-        source = ParquetSource(path) if is_parquet(path) else ArrowSource(path)
+        source = ParquetSource(path) if is_parquet(path, dialect.format) else ArrowSource(path)
     if len(set(source.names)) != len(source.names):
         raise DataError("data.path", f"{path} has two columns of one name", "distinct names", "rename one")
     return source

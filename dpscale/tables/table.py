@@ -38,7 +38,7 @@ class Partition:
     """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
 
     `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
-    a CSV is written. `where`: which rows are there, of conditions that its path does not decide.
+    it is written. `where`: which rows are there, of conditions that its path does not decide.
     `absent`: columns that are null where the file lacks them.
     """
 
@@ -52,7 +52,7 @@ class Partition:
 
     @property
     def is_csv(self) -> bool:
-        return is_csv(self.path)
+        return is_csv(self.path, self.dialect.format)
 
     def source(self) -> Source:
         """The file, opened."""
@@ -60,38 +60,38 @@ class Partition:
 
     def size(self) -> int:
         """About how many bytes there are to read."""
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             return file_size(self.path) if self.share is None else self.share
 
     def columns(self) -> list[str]:
         """Names of the columns that can be read here; reads the file's header only."""
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             return list(dict.fromkeys([*self.source().names, *dict(self.fixed), *self.absent]))
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column here; reads the file's header only."""
         import pyarrow as pa
 
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             source = self.source()
             if column in source.names:
                 return source.kind(column)
         if column in dict(self.fixed):
             return pa.string()
         if column not in self.absent:
-            raise missing_column(column, self.path)
+            raise missing_column(column, self.path, named=self.dialect.format)
         return pa.null()
 
     def types(self) -> dict[str, str]:
         """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             source = self.source()
             return {name: "" if self.is_csv else str(source.kind(name)) for name in source.names}
 
     def row_bound(self) -> int:
         """An upper guess of the file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a
         compressed one's byte."""
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             if self.is_csv:
                 size = file_size(self.path)
                 return size * PACKED if codec_of(self.path) else size // 2
@@ -101,7 +101,7 @@ class Partition:
         """This partition, cut by row groups where it is large."""
         if self.is_csv or self.size() < SPLIT_BYTES:
             return [self]
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             lengths = self.source().groups()
         groups: list[list[int]] = [[]]
         rows = 0
@@ -131,12 +131,12 @@ class Partition:
     ) -> Iterator[dict[str, Any]]:
         """The same of all rows."""
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
-        with reading(self.path):
+        with reading(self.path, self.dialect.format):
             source = self.source()
             present = set(source.names)
             for name in columns:
                 if name not in present and name not in fixed:
-                    raise missing_column(name, self.path)
+                    raise missing_column(name, self.path, named=self.dialect.format)
             wanted = [name for name in columns if name in present]
             for batch in source.batches(wanted or source.names[:1], self.row_groups, ids, domain):
                 rows = len(batch)
@@ -172,7 +172,7 @@ class Table:
         if not isinstance(domain, Domain):
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
         paths = _paths(path)
-        sizes = _sizes(paths)
+        sizes = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
             told = ", ".join(map(called, paths)) or "no path"
@@ -215,7 +215,8 @@ class Table:
         for name in columns:
             if name not in present:
                 known = self.domain.columns(self.domain.names)
-                raise missing_column(name, first.path, [one for one in known if one in present])
+                there = [one for one in known if one in present]
+                raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
         """Names and types of the domain's attributes as the first file has them, in its order; "" for texts of a CSV.
@@ -241,14 +242,14 @@ def _paths(path: Any) -> list[str]:
     return [os.fspath(one).removeprefix("file://") for one in paths]
 
 
-def _sizes(paths: list[str]) -> dict[str, int | None]:
+def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
     """The files, and how large they are where finding them tells that."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
-        return dict.fromkeys(find_files(paths))
+        return dict.fromkeys(find_files(paths, named))
     if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
         raise DataError("data.path", "files of several places", "one bucket, or this machine", "copy them together")
-    return {one.url: one.size for one in find_objects(urls)}
+    return {one.url: one.size for one in find_objects(urls, named)}
 
 
 def file_size(path: str) -> int:
@@ -256,9 +257,9 @@ def file_size(path: str) -> int:
     return looked_at(path).size if is_url(path) else os.path.getsize(path)
 
 
-def missing_column(name: str, path: str, present: Sequence[str] = ()) -> DataError:
+def missing_column(name: str, path: str, present: Sequence[str] = (), named: str = "") -> DataError:
     """Of the file's own columns only those that the domain names: without a header its first record stands there."""
     has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
-    if not present and (mark := other_delimiter(path)):
+    if not present and (mark := other_delimiter(path, named)):
         has = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")
     return DataError("data.path", f"no column {name!r} in {path}", "a column for every attribute used", has)

@@ -41,7 +41,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"data": DATA + "\nencoding = 'utf-9'"}, "an encoding of texts"),
     ({"data": DATA + "\nheader = false"}, "go together"),
     ({"data": DATA + "\nnames = ['a', 'a']\nheader = false"}, "each once"),
-    ({"data": DATA + "\nformat = 'csv'"}, "data.format"),
+    ({"data": DATA + "\nformat = 'xml'"}, "data.format"),
     ({"data": DATA + "\nversion = 3"}, "version goes with format"),
     ({"data": DATA + "\nwhere = 'a = = 1'"}, "data.where"),
     ({"data": DATA + "\nwhere = 'a = 1 or b = 2'"}, "in (…)"),
