@@ -68,6 +68,12 @@ class DataError(DpscaleError):
     """The data cannot be read, or does not fit the domain."""
 
 
+class RefusedValue(DataError):
+    """A policy refuses a value. `worst`: why, as `tables.encode` numbers it; 0 where no attribute is concerned."""
+
+    worst = 0
+
+
 class Unreadable(DataError):
     """A file that the system does not give, whatever is in it: a cluster tries again."""
 

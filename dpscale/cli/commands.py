@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpscale.cli import closing, comparing, others, previewing, publishing, running, submitted, tables
+from dpscale.cli import closing, comparing, domains, others, previewing, publishing, running, submitted, tables
 from dpscale.cli.group import main
 
 __all__ = [
-    "closing", "comparing", "main", "others", "previewing", "publishing", "running", "submitted", "tables",
+    "closing", "comparing", "domains", "main", "others", "previewing", "publishing", "running", "submitted", "tables",
 ]  # fmt: skip

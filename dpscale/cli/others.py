@@ -1,20 +1,15 @@
-"""Commands beside a run: the ledger, domain and job files, the self-test, the demo."""
+"""Commands beside a run: the ledger, job files, the self-test, the demo."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.errors import JobError
-
-if TYPE_CHECKING:
-    from dpscale.tables.formats import Dialect
 
 
 @main.group()
@@ -70,72 +65,6 @@ def ledger_copy(source: str, target: str) -> None:
     with Ledger.open(source, create=False) as opened:
         count = opened.move(target)
     click.echo(f"{target} holds the history ({count} releases); {source} is closed for good")
-
-
-@main.group()
-def domain() -> None:
-    """Domain files."""
-
-
-def _written(command: Any) -> Any:
-    """The options that say how CSV files are written."""
-    for option in (
-        click.option(
-            "--null", "nulls", multiple=True, metavar="TEXT", help="A text that says nothing; again for more."
-        ),
-        click.option("--encoding", metavar="NAME", help="Of CSV files, as latin-1 (default: utf-8)."),
-        click.option("--delimiter", metavar="CHARACTER", help="Of CSV files (default: a comma, in .tsv a tab)."),
-    ):
-        command = option(command)
-    return command
-
-
-def _dialect(path: str, delimiter: str | None, encoding: str | None, nulls: Sequence[str]) -> Dialect:
-    """The same as a dialect; JobError for what a job would not take either."""
-    from pydantic import ValidationError
-
-    from dpscale.data import Data
-    from dpscale.job import job_sentence
-
-    try:
-        return Data(path=path, domain=".", delimiter=delimiter, encoding=encoding, null_values=list(nulls)).dialect
-    except ValidationError as error:
-        raise job_sentence(error, lambda place: []) from None
-
-
-@domain.command("sketch")
-@click.argument("data")
-@_written
-def domain_sketch(data: str, delimiter: str | None, encoding: str | None, nulls: tuple[str, ...]) -> None:
-    """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
-    from dpscale.tables.sketch import WARNING, sketch
-
-    click.echo(WARNING, err=True)
-    click.echo(sketch(data, _dialect(data, delimiter, encoding, nulls)))
-
-
-@domain.command("check")
-@click.argument("file")
-@click.argument("data", required=False)
-@_written
-@json_option
-def domain_check(
-    file: str, data: str | None, delimiter: str | None, encoding: str | None, nulls: tuple[str, ...], as_json: bool
-) -> None:
-    """Read a domain file and list its attributes; with DATA see by headers whether the columns are there."""
-    from dpscale.domain import Domain
-    from dpscale.tables import Table
-
-    read = Domain.read(file)
-    if data is not None:
-        Table.open(data, read, dialect=_dialect(data, delimiter, encoding, nulls)).require(read.columns(read.names))
-    told = [{"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column} for one in read.attributes]
-    if as_json:
-        click.echo(json.dumps({"attributes": told, "reviewed": read.reviewed}))
-        return
-    for one in told:
-        made = "" if one["column"] == one["name"] else f", from {one['column']}"
-        click.echo(f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{made}")
 
 
 @main.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpscale.domain import Domain
 from dpscale.errors import DataError, TransientError
@@ -23,10 +23,11 @@ from dpscale.privacy.budget import LAPLACE
 from dpscale.tables import Table
 from dpscale.tables.encode import encode
 from dpscale.tables.frames import FRAME
+from dpscale.tables.judging import empty
 from dpscale.workload import Workload
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 NOTHING = "0" * 64  # of what is drawn
 ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
@@ -50,8 +51,7 @@ def check_unit_column(unit: str | None, table: Table) -> None:
     present = table.partitions[0].columns() if unit is not None and table.lake is None else {}
     if unit is None or not present or unit in present:
         return
-    csv = table.partitions[0].path.partition("://")[2].lower() or table.partitions[0].path.lower()
-    named = [] if ".csv" in csv or ".tsv" in csv else list(present)
+    named = [] if table.partitions[0].is_csv else list(present)
     raise DataError("data.privacy_unit", f"{unit!r}, which is no column of the data",
                     f"one of {', '.join(named)}" if named else "a column of the data",
                     nearest(unit, named) if named else "check the name and the header")  # fmt: skip
@@ -63,13 +63,7 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
     table.require([*table.domain.columns(names), *([unit] if unit else [])])
     for name in names:
         attribute = table.domain[name]
-        encode(attribute, _empty(table.partitions[0].kind(attribute.column)))
-
-
-def _empty(kind: Any) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
+        encode(attribute, empty(table.partitions[0].kind(attribute.column)))
 
 
 def check_cap(job: Job) -> None:

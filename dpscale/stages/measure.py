@@ -16,7 +16,9 @@ from dpscale.adaptive import Scores, draw_chosen
 from dpscale.blas import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, plan_passes
+from dpscale.engine.faults import refused_everywhere
 from dpscale.engine.shards import Shards
+from dpscale.errors import RefusedValue
 from dpscale.measure import Measurements, Released, carry_out
 from dpscale.measure.affordable import check_affordable, check_choosing
 from dpscale.names import AttributeSet
@@ -55,8 +57,12 @@ def measure(run: Run, engine: Engine, table: Table, released: Released, seen: St
     if waiting is not None or released.planned.selection(state) is not None:
         check_secret(run)
         charge(run, released, reserve=False)
-        reader = Reader.of(run, engine, table, seen, columns_of(run.domain, released.planned.counted))
-        state = _Measuring(run, engine, released, reader).to_the_end(state, waiting)
+        columns = columns_of(run.domain, released.planned.counted)
+        try:
+            reader = Reader.of(run, engine, table, seen, columns)
+            state = _Measuring(run, engine, released, reader).to_the_end(state, waiting)
+        except RefusedValue as met:
+            raise refused_everywhere(engine, table, columns, met) from None
     write_trace(run.path / "trace.parquet", released.planned.trace(state))
 
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from dpscale.discreet import discreetly
 from dpscale.domain import Domain
-from dpscale.errors import DataError
+from dpscale.errors import DataError, RefusedValue
 from dpscale.names import AttributeSet
 from dpscale.tables.choice import guess_rows, plan_cover
 from dpscale.tables.counter import Counter
 from dpscale.tables.encode import Codes, code_type, encode
+from dpscale.tables.judging import refused_of, worst_of
 from dpscale.tables.marked import Marked
 from dpscale.tables.numbers import Flags
 from dpscale.tables.program import Program
@@ -145,7 +146,12 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
 
 def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
     table.require(table.domain.columns(layout.names))
-    return {one.attributes: one.counts for one in layout.marginals(count(layout, table.partitions))}
+    try:
+        flat = count(layout, table.partitions)
+    except RefusedValue as met:
+        found = worst_of(table.partitions, layout.domain, layout.names)
+        raise refused_of(layout.domain, layout.names, [found]) or met from None
+    return {one.attributes: one.counts for one in layout.marginals(flat)}
 
 
 def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:

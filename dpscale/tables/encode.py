@@ -8,6 +8,7 @@ Texts that are no numbers, or no dates, have no nearest cell: they follow a poli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from dpscale.attribute import Attribute
 from dpscale.calendar import numbered
-from dpscale.errors import DataError
+from dpscale.domain import Domain
+from dpscale.errors import DataError, RefusedValue
 from dpscale.tables.moments import days
 from dpscale.tables.numbers import Flags, Numbers, is_text, numbers
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Codes = NDArray[np.unsignedinteger[Any]]
 Cells = NDArray[np.int64]
 DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # what is no cell; the least of a column is told
+POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
 
 
 def code_type(size: int) -> np.dtype[Any]:
@@ -76,16 +79,21 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
 
 def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped: Flags | None) -> Codes:
     """Encode the dictionary once, then look up; an unused entry outside the domain does no harm."""
+    cells, rows = _entries(attribute, column)
+    if cells.min() < 0:
+        return _codes(attribute, cells[rows], dropped)
+    return cells.astype(code_type(attribute.size))[rows]
+
+
+def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Cells, NDArray[np.int64]]:
+    """The cells of a dictionary's entries, with one for nulls where there are any, and the entry of each row."""
     import pyarrow as pa
 
     cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
     if indices.null_count or not len(cells):
         indices = indices.fill_null(len(cells))
         cells = np.append(cells, null_cell(attribute))
-    rows = indices.to_numpy(zero_copy_only=False)
-    if cells.min() < 0:
-        return _codes(attribute, cells[rows], dropped)
-    return cells.astype(code_type(attribute.size))[rows]
+    return cells, indices.to_numpy(zero_copy_only=False)
 
 
 def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
@@ -100,18 +108,55 @@ def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped:
     return cells.astype(code_type(attribute.size))
 
 
-def _refused(attribute: Attribute, worst: int) -> DataError:
-    field, name = f"data column {attribute.name!r}", f"attributes.{attribute.name}"
-    if worst == NULL:
-        remedy = f'set nulls = "category" or "drop" for {name}'
-        return DataError(field, "a null", "no nulls, as the domain file says", remedy)
-    if worst == UNPARSABLE:
-        remedy = f'set unparsable = "category" or "drop" for {name}'
-        what = "date" if attribute.kind == "date" else "number"
-        return DataError(field, f"a text that is no {what}", f"{what}s", remedy)
+def _refused(attribute: Attribute, worst: int) -> RefusedValue:
+    found, takes, remedy = REASONS[worst](attribute)
+    error = RefusedValue(f"data column {attribute.name!r}", found, takes, remedy)
+    error.worst = worst
+    return error
+
+
+def _null(attribute: Attribute) -> tuple[str, str, str]:
+    remedy = f'set nulls = "category" or "drop" for attributes.{attribute.name}'
+    return "a null", "no nulls, as the domain file says", remedy
+
+
+def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
+    what = "date" if attribute.kind == "date" else "number"
+    remedy = f'set unparsable = "category" or "drop" for attributes.{attribute.name}'
+    return f"a text that is no {what}", f"{what}s", remedy
+
+
+def _beyond(attribute: Attribute) -> tuple[str, str, str]:
     choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
-    remedy = f"set outside = {choices} for {name}, or widen its domain"
-    return DataError(field, "a value outside the domain", "only values of the domain file", remedy)
+    remedy = f"set outside = {choices} for attributes.{attribute.name}, or widen its domain"
+    return "a value outside the domain", "only values of the domain file", remedy
+
+
+REASONS = {NULL: _null, UNPARSABLE: _unparsable, OUTSIDE: _beyond}
+
+
+def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
+    """What is said of all attributes with refused values, by what is worst in each; nothing of which or how many."""
+    if len(worst) == 1:
+        [(name, code)] = worst.items()
+        return _refused(domain[name], code)
+    columns = ", ".join(f"{name!r} ({REASONS[code](domain[name])[0]})" for name, code in worst.items())
+    policies = [word for code, word in POLICIES.items() if code in worst.values()]
+    return RefusedValue("data columns", columns, "only what the domain file says",
+                        f"set {' and '.join(policies)} of these attributes, or widen their domains "
+                        "(`dpscale domain check FILE DATA` shows the values; its output is private)")  # fmt: skip
+
+
+def judged(attribute: Attribute, column: pa.Array) -> Cells:
+    """The cell of every row of a column; below zero where there is none."""
+    import pyarrow as pa
+
+    if is_text(column.type) or pa.types.is_decimal(column.type):
+        column = column.cast(pa.large_string()).dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        cells, rows = _entries(attribute, column)
+        return cells[rows]
+    return _cells(attribute, column)
 
 
 def null_cell(attribute: Attribute) -> int:

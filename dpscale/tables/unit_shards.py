@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.domain import Domain
-from dpscale.errors import DataError
+from dpscale.errors import RefusedValue
 from dpscale.storage.scratch import Store
 from dpscale.tables.count import encode_batch
 from dpscale.tables.encode import Codes
@@ -176,7 +176,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
         if owners.missing.any() and not dealing.drop:
-            raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
+            raise RefusedValue(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
         apart = owners.missing.astype(np.uint8)
         if gone is not None:

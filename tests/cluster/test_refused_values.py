@@ -6,6 +6,7 @@ import re
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import tomli_w
 
@@ -72,6 +73,24 @@ def test_the_traces_of_a_refused_value_are_the_same_wherever_it_is(client, tmp_p
     text, erred, _, logs = found[0]
     assert "outside the domain" in text
     assert erred == logs == []
+
+
+def test_all_columns_are_named_on_a_cluster_as_anywhere(client, tmp_path):
+    job = write(tmp_path, None)
+    for number, column in ((0, 2), (2, 0), (3, 1)):
+        part = pd.read_csv(tmp_path / "data" / f"{number}.csv")
+        part.iloc[5, column] = 9
+        part.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
+    said = set()
+    for where, given in (("cluster", client), ("here", None)):
+        with pytest.raises(DataError) as caught:
+            run_stages(Run.create(Job.read(job), tmp_path / where), client=given)
+        said.add(str(caught.value))
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+    [text] = said
+    assert text.startswith("data columns: ")
+    assert text.count("(a value outside the domain)") == 3
 
 
 def test_the_planted_way_by_exceptions_is_seen(client, tmp_path, monkeypatch):

@@ -1,0 +1,121 @@
+"""Commands for domain files: a draft from data, and a check of data against one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpscale.cli.group import json_option, main, scheduler_option
+
+if TYPE_CHECKING:
+    from dpscale.domain import Domain
+    from dpscale.tables.origin import Origin
+
+
+@main.group()
+def domain() -> None:
+    """Domain files."""
+
+
+def _written(command: Any) -> Any:
+    """The options that say how files are written."""
+    for option in (
+        click.option(
+            "--format", metavar="NAME", help="parquet, csv, tsv, arrow, delta or iceberg (default: by the ending)."
+        ),
+        click.option(
+            "--null", "null_values", multiple=True, metavar="TEXT", help="A text that says nothing; again for more."
+        ),
+        click.option("--encoding", metavar="NAME", help="Of CSV files, as latin-1 (default: utf-8)."),
+        click.option("--delimiter", metavar="CHARACTER", help="Of CSV files (default: a comma, in .tsv a tab)."),
+    ):
+        command = option(command)
+    return command
+
+
+def _origin(path: str, written: dict[str, Any]) -> Origin:
+    """The same as the origin of data; JobError for what a job would not take either."""
+    from pydantic import ValidationError
+
+    from dpscale.data import Data
+    from dpscale.job import job_sentence
+
+    try:
+        return Data(path=path, domain=".", **{**written, "null_values": list(written["null_values"])}).origin
+    except ValidationError as error:
+        raise job_sentence(error, lambda place: []) from None
+
+
+@domain.command("sketch")
+@click.argument("data")
+@_written
+def domain_sketch(data: str, **written: Any) -> None:
+    """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
+    from dpscale.tables.sketch import WARNING, sketch
+
+    click.echo(WARNING, err=True)
+    origin = _origin(data, written)
+    click.echo(sketch(data, origin.dialect, origin.format))
+
+
+@domain.command("check")
+@click.argument("file")
+@click.argument("data", required=False)
+@_written
+@scheduler_option
+@json_option
+def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bool, **written: Any) -> None:
+    """Read a domain file and list its attributes; with DATA list every fault of the data. That output is PRIVATE."""
+    from dpscale.domain import Domain
+
+    read = Domain.read(file)
+    checked = _checked(read, data, scheduler, _origin(data, written)) if data is not None else {}
+    faults = checked.get("faults", [])
+    attributes = [_attribute(one) for one in read.attributes]
+    if as_json:
+        click.echo(json.dumps({"attributes": attributes, "reviewed": read.reviewed, **checked}))
+    else:
+        click.echo("\n".join([*_told(checked), *(() if faults else map(_line, attributes))]))
+    if faults:
+        raise click.exceptions.Exit(2)
+
+
+def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
+    """What one pass over the data finds that the domain refuses."""
+    from dpscale.discreet import discreetly
+    from dpscale.engine import resolve
+    from dpscale.engine.faults import WARNING, check
+
+    click.echo(WARNING, err=True)
+    engine = resolve(scheduler=scheduler)
+    try:
+        found: dict[str, Any] = discreetly("domain check", lambda: check(engine, origin.table(data, read)))
+    finally:
+        engine.close()
+    return found
+
+
+def _attribute(one: Any) -> dict[str, Any]:
+    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column}
+
+
+def _line(one: dict[str, Any]) -> str:
+    made = "" if one["column"] == one["name"] else f", from {one['column']}"
+    return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{made}"
+
+
+def _told(checked: dict[str, Any]) -> list[str]:
+    """A line on all columns, and one for each fault."""
+    if not checked:
+        return []
+    rows = f"{checked['columns_affected']} of {checked['columns']} columns have faults, in {checked['rows']:,} rows"
+    return [rows, *(f"{one['column']!r}: {one['fault']}{_count(one)}" for one in checked["faults"])]
+
+
+def _count(one: dict[str, Any]) -> str:
+    """How many files or rows have a fault, and a few of the values."""
+    places = [f"in {one[name]:,} {name}" for name in ("rows", "files") if name in one]
+    values = [f"as {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
+    return "".join(f", {part}" for part in (*places, *values))

@@ -1,0 +1,154 @@
+"""`domain check FILE DATA` lists every fault; a run names all columns that it refuses, without values."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.errors import RefusedValue
+from tests.stages.small import DOMAIN, job, table, write_job
+
+SECRETS = ("918273", "pl4nted")
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def spoil(frame):
+    """Three bad columns in different rows: numbers and texts outside the domain, and nulls."""
+    frame = frame.astype({"sex": object, "code": "Int64"})
+    frame.loc[frame.index % 1000 == 7, "code"] = 918273
+    frame.loc[3900, "code"] = None
+    frame.loc[[50, 3000], "sex"] = ["pl4nted", None]
+    frame.loc[2000, "age"] = None
+    return frame
+
+
+def write(folder, frame, kind, partitions=5, order=1):
+    """Partitions of a table, in Parquet or CSV."""
+    folder.mkdir(exist_ok=True)
+    for number, rows in enumerate(np.array_split(np.arange(len(frame)), partitions)):
+        part, path = frame.iloc[rows], folder / f"{order * number % partitions}.{kind}"
+        part.to_csv(path, index=False) if kind == "csv" else part.to_parquet(path, index=False)
+    return folder
+
+
+@pytest.fixture
+def domain(tmp_path):
+    (tmp_path / "d.toml").write_text(tomli_w.dumps(DOMAIN))
+    return tmp_path / "d.toml"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+def test_every_fault_is_listed_in_one_pass(tmp_path, domain, kind, scheduler):
+    data = write(tmp_path / "data", spoil(table()), kind)
+    result = call("domain", "check", domain, data, "--scheduler", scheduler)
+    assert result.exit_code == 2
+    assert "PRIVATE" in result.stderr
+    assert result.stdout.splitlines() == [
+        "3 of 4 columns have faults, in 4,000 rows",
+        "'age': missing values, in 1 rows",
+        "'sex': missing values, in 1 rows",
+        "'sex': values outside the domain, in 1 rows, as 'pl4nted'",
+        "'code': missing values, in 1 rows",
+        "'code': values outside the domain, in 4 rows, as '918273'",
+    ]
+
+
+def test_missing_columns_and_types_are_listed_beside_values(tmp_path, domain):
+    frame = spoil(table())
+    data = write(tmp_path / "data", frame.assign(sex=frame.index), "parquet", 2)
+    frame.drop(columns=["age", "income"]).to_parquet(data / "x.parquet", index=False)
+    result = call("domain", "check", domain, data, "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert (told["private"], told["rows"], told["columns"], told["columns_affected"]) == (True, 8000, 4, 4)
+    found = {(one["attribute"], one["fault"].partition(";")[0]): one for one in told["faults"]}
+    assert found["age", "no such column"]["files"] == found["income", "no such column"]["files"] == 1
+    assert found["sex", "type int64"]["files"] == 2
+    assert found["code", "values outside the domain"]["rows"] == 8
+    assert found["code", "values outside the domain"]["examples"] == ["918273"]
+
+
+def test_examples_are_few_and_the_same_wherever_they_are(tmp_path):
+    (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'coded'\nsize = 2\n")
+    frame, told = pd.DataFrame({"a": ["x" * 99, *map(str, range(2, 40)), "1"]}), []
+    for partitions in (1, 7):
+        data = write(tmp_path / str(partitions), frame, "csv", partitions)
+        told.append(json.loads(call("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
+    assert told[0] == told[1]
+    assert told[0][0]["fault"] == "texts that are no number"
+    assert told[0][0]["examples"] == ["x" * 40]
+    assert (told[0][1]["rows"], len(told[0][1]["examples"])) == (38, 5)
+
+
+def test_data_without_faults_pass(tmp_path, domain):
+    data = write(tmp_path / "data", table(), "csv")
+    result = call("domain", "check", domain, data)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "0 of 4 columns have faults, in 4,000 rows"
+    assert "age: integer, 8 cells" in result.stdout
+    assert json.loads(call("domain", "check", domain, data, "--json").stdout)["faults"] == []
+
+
+def test_data_without_any_column_of_the_domain_are_refused_in_a_sentence(tmp_path, domain):
+    data = write(tmp_path / "data", pd.DataFrame({"x;y": [1]}), "csv", 1)
+    result = call("domain", "check", domain, data)
+    assert result.exit_code == 2
+    assert "delimiter" in result.stderr
+
+
+WANTED = (
+    "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); it takes only what the domain file says; "
+    "set nulls of these attributes, or widen their domains "
+    "(`dpscale domain check FILE DATA` shows the values; its output is private)"
+)
+ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("unit", [{}, {"privacy_unit": "person", "max_rows_per_unit": 3}])
+def test_a_run_names_all_columns_whichever_way_the_work_is_cut(place, kind, unit):
+    said = set()
+    for number, (scheduler, memory) in enumerate(ENGINES):
+        write(place / f"data{number}", spoil(table()), kind, 3 + 2 * number, order=2)
+        data = {"path": f"data{number}", "domain": "domain.toml", **unit}
+        path = write_job(place, data=data, engine={"scheduler": scheduler, "memory": memory})
+        result = call("run", path, "--run-dir", place / f"run{number}", "--quiet")
+        assert result.exit_code == 2, result.output
+        assert not any(secret in result.output for secret in SECRETS)
+        said.add(result.stderr)
+    assert said == {f"dpscale: {WANTED}\n"}
+
+
+def test_columns_that_are_not_measured_are_not_named(place):
+    write(place / "data2", spoil(table()), "csv")
+    data = {"path": "data2", "domain": "domain.toml"}
+    path = write_job(place, data=data, workload=[{"family": "marginal", "attributes": [["sex", "income"]]}])
+    result = call("run", path, "--run-dir", place / "run", "--quiet")
+    assert result.stderr.startswith("dpscale: data column 'sex': a null; it takes no nulls")
+
+
+def test_counts_and_frames_name_all_columns_too(place):
+    frame = spoil(table()).dropna()
+    data = write(place / "data2", frame, "parquet")
+    names = [("code",), ("sex",)]
+    with pytest.raises(RefusedValue) as caught:
+        dp.count_marginals(dp.Table.open(data, dp.Domain.from_dict(DOMAIN)), names)
+    reasons = "'sex' (a value outside the domain), 'code' (a value outside the domain)"
+    assert str(caught.value).startswith(f"data columns: {reasons}; it takes")
+    write_job(place)
+    privacy = {"epsilon": 1.0, "ledger": str(place / "l.sqlite"), "dataset": "d"}
+    asked = job(data={"domain": str(place / "domain.toml")}, privacy=privacy)
+    with pytest.raises(dp.DataError) as caught:
+        dp.run(asked, place / "run", data=frame)
+    assert str(caught.value).startswith(f"data columns: {reasons}; it takes")
