@@ -13,7 +13,8 @@ from dpscale.database.opened import NO_DOMAIN, Files, opened
 from dpscale.database.whom import Whom
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.errors import DataError
+from dpscale.engine.faults import refused_everywhere
+from dpscale.errors import DataError, RefusedValue
 from dpscale.relational.cross import Cross
 from dpscale.relational.features import Features
 from dpscale.relational.siblings import Tables, sibling_sums
@@ -170,7 +171,11 @@ def _coded(
     engine: Engine, job: DatabaseJob, name: str, keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
-    found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in _parts(section, domain)], "keys")
+    parts = _parts(section, domain)
+    try:
+        found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in parts], "keys")
+    except RefusedValue as met:
+        raise refused_everywhere(engine, opened(section, domain), domain.names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
 

@@ -26,7 +26,9 @@ RIGHT = [
     {"reconstruct": {"method": "maxent", "agree": True}},
     {"mechanism": {"name": "aim-grem", "published": True}, "reconstruct": {"method": "grem", "non_negative": True}},
 ]
+RIGHT += [{"data": JOB["data"] | {"format": kind}} for kind in ("parquet", "csv", "tsv", "arrow", "delta", "iceberg")]
 WRONG = [
+    {"data": JOB["data"] | {"format": "xml"}},
     {"mechanism": {"name": "query-smash"}},
     {"mechanism": {"rounds": 4}},
     {"mechanism": {"name": "aim-grem", "rounds": 0}},

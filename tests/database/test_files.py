@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 import dpscale as dp
 from dpscale.database.checking import check
@@ -29,6 +30,22 @@ def shop(folder: Path) -> Path:
     asked["privacy"] |= {"privacy_cost": 1e5, "careless": True}
     asked["link"] = [one | {"dangling": "drop"} for one in asked["link"]]
     return write(folder, asked)
+
+
+def test_a_table_of_a_named_format_and_all_refused_columns_of_a_table(tmp_path: Path) -> None:
+    """Orders in a file whose ending says nothing; then two of its columns have values outside the domain."""
+    path = shop(tmp_path)
+    (tmp_path / "orders.csv").rename(tmp_path / "orders.dat")
+    content = tomllib.loads(path.read_text())
+    content["tables"]["orders"] |= {"path": "orders.dat", "format": "csv"}
+    path.write_text(tomli_w.dumps(content))
+    told = check(DatabaseJob.read(path), resolve(scheduler="synchronous"))
+    assert {one["name"]: one["rows"] for one in told["tables"]}["orders"] > 0
+    lines = (tmp_path / "orders.dat").read_text().splitlines()
+    person = lines[0].split(";")[0]
+    (tmp_path / "orders.dat").write_text("\n".join([*lines, f"{person};999;1", f"{person};1;-7"]))
+    with pytest.raises(dp.DataError, match=r"data columns: 'month' \(.*, 'amount' \("):
+        dp.run(path, tmp_path / "run")
 
 
 def test_a_run_sees_the_rows_that_match_and_no_others(tmp_path: Path) -> None:
