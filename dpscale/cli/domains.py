@@ -116,6 +116,6 @@ def _told(checked: dict[str, Any]) -> list[str]:
 
 def _count(one: dict[str, Any]) -> str:
     """How many files or rows have a fault, and a few of the values."""
-    places = [f"in {one[name]:,} {name}" for name in ("rows", "files") if name in one]
+    places = [f"in {one[name]:,} {name[: -1 if one[name] == 1 else None]}" for name in ("rows", "files") if name in one]
     values = [f"as {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
     return "".join(f", {part}" for part in (*places, *values))

@@ -56,10 +56,10 @@ def test_every_fault_is_listed_in_one_pass(tmp_path, domain, kind, scheduler):
     assert "PRIVATE" in result.stderr
     assert result.stdout.splitlines() == [
         "3 of 4 columns have faults, in 4,000 rows",
-        "'age': missing values, in 1 rows",
-        "'sex': missing values, in 1 rows",
-        "'sex': values outside the domain, in 1 rows, as 'pl4nted'",
-        "'code': missing values, in 1 rows",
+        "'age': missing values, in 1 row",
+        "'sex': missing values, in 1 row",
+        "'sex': values outside the domain, in 1 row, as 'pl4nted'",
+        "'code': missing values, in 1 row",
         "'code': values outside the domain, in 4 rows, as '918273'",
     ]
 
