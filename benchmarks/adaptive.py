@@ -37,8 +37,9 @@ from intervals import errors
 from marginal_tables import DATA, KEPT, LINKED, Names, Table, generated, real
 
 from dpscale import Domain, Workload, plan
-from dpscale.adaptive import run
-from dpscale.measure.block import measure_block
+from dpscale.counting import ExactMarginal
+from dpscale.measurement.adaptive import run
+from dpscale.measurement.block import measure_block
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
@@ -47,14 +48,13 @@ from dpscale.plans.schedule import make_schedule
 from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.from_estimates import from_estimates
-from dpscale.reconstruct.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruct.pairwise.learn import completed, effort, learn
-from dpscale.reconstruct.pairwise.pairs import wanted
-from dpscale.reconstruct.pairwise.triples import lacking, with_triples
-from dpscale.reconstruct.simulated import CONTAINS
-from dpscale.tables import ExactMarginal
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.from_estimates import from_estimates
+from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
+from dpscale.reconstruction.pairwise.learn import completed, effort, learn
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.triples import lacking, with_triples
+from dpscale.reconstruction.simulated import CONTAINS
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]

@@ -22,14 +22,14 @@ from adaptive import cost_of, tables
 from marginal_tables import DATA, KEPT, Table
 
 from dpscale import Domain, Workload, plan
-from dpscale.adaptive import run
+from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.stages.ahead import evenly
+from dpscale.runs.stages.ahead import evenly
 from dpscale.workload import Part
 
 ASKED = (("marginal", 2), ("marginal", 3), ("prefix", 2), ("prefix", 3), ("range", 2))

@@ -32,21 +32,21 @@ from marginal_tables import DATA, Table
 from rows import MEMORY, error, rows_of
 
 from dpscale import Domain, Workload
-from dpscale.adaptive import run
-from dpscale.blas import one_thread
-from dpscale.graphical.fit import Effort, fit
-from dpscale.graphical.observed import Observed
+from dpscale.base.blas import one_thread
+from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.contract import Question
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.reconstruct.pairwise.learn import learn
-from dpscale.reconstruct.pairwise.pairs import wanted
-from dpscale.synthesize.ancestral import ancestral
-from dpscale.synthesize.draw import Part
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.junction_tree.fit import Effort, fit
+from dpscale.reconstruction.junction_tree.observed import Observed
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.synthesis.ancestral import ancestral
+from dpscale.synthesis.draw import Part
 
 MECHANISMS = {"mst": mst, "aim-pgm": aim_pgm, "aim-grem": aim_grem}
 Figures = dict[str, float]

@@ -22,13 +22,13 @@ import numpy as np
 import results
 
 from dpscale import Domain, Workload, plan
-from dpscale.blas import one_thread
-from dpscale.solve.implicit import Implicit, implicit
-from dpscale.solve.opt_explicit import optimise_explicit
-from dpscale.solve.opt_marginals import attribute_strategies, optimise_marginals
-from dpscale.solve.opt_product import optimise_product
-from dpscale.solve.opt_union import optimise_union
-from dpscale.solve.svd_bound import svd_bound
+from dpscale.base.blas import one_thread
+from dpscale.optimize.implicit import Implicit, implicit
+from dpscale.optimize.opt_explicit import optimise_explicit
+from dpscale.optimize.opt_marginals import attribute_strategies, optimise_marginals
+from dpscale.optimize.opt_product import optimise_product
+from dpscale.optimize.opt_union import optimise_union
+from dpscale.optimize.svd_bound import svd_bound
 from dpscale.workload import FAMILIES
 
 SIZES = (64, 256, 1024, 4096)

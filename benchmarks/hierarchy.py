@@ -16,17 +16,17 @@ from adaptive import cost_of
 from marginal_tables import Table
 
 from dpscale import Domain, Workload
-from dpscale.adaptive import run
+from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.maxent import LEARNING_BYTES
-from dpscale.reconstruct.pairwise.learn import completed, learn
-from dpscale.reconstruct.pairwise.pairs import wanted
-from dpscale.reconstruct.pairwise.triples import lacking, with_triples
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.maxent import LEARNING_BYTES
+from dpscale.reconstruction.pairwise.learn import completed, learn
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.triples import lacking, with_triples
 
 TOWNS, REGIONS, CELLS, OWN = 60, 8, (5, 8, 4, 6, 10), 0.4
 NAMES = ("town", "region", *(f"x{i}" for i in range(len(CELLS))))

@@ -10,8 +10,8 @@ from marginal_tables import Table
 
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim.state import State
-from dpscale.reconstruct.joint import bonferroni
-from dpscale.reconstruct.simulated import Simulated, simulated
+from dpscale.reconstruction.joint import bonferroni
+from dpscale.reconstruction.simulated import Simulated, simulated
 
 
 def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

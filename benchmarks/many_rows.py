@@ -20,9 +20,9 @@ import tomli_w
 from marginal_tables import DATA, Table, real
 
 import dpscale as dp
+from dpscale.job.sections import SynthesizeTable
 from dpscale.runs.run import Run
-from dpscale.sections import SynthesizeTable
-from dpscale.stages.running import run_stages
+from dpscale.runs.stages.running import run_stages
 
 WORKERS = 2
 

@@ -29,7 +29,7 @@ KEPT = ("attributes", "rows", *(f"{stage}, s" for stage in STAGES), "seconds", "
 READING = """
 import json, random, sys, time
 import dpscale as dp
-import dpscale.release
+import dpscale.api.release
 began = time.perf_counter()
 release = dp.Release.open(sys.argv[1])
 told = {"open, s": time.perf_counter() - began}

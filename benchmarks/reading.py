@@ -68,9 +68,9 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
     import polars
     import pyarrow.parquet as pq
 
-    from dpscale.tables.count import encode_batch, encoded
-    from dpscale.tables.raw import batch_rows
-    from dpscale.tables.table import Table
+    from dpscale.counting.count import encode_batch, encoded
+    from dpscale.records.raw import batch_rows
+    from dpscale.records.table import Table
 
     domain, base = domain_of(kind), duckdb.connect()
     base.execute("SET threads = 1")

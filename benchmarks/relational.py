@@ -25,15 +25,15 @@ import results
 from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
-from dpscale.blas import one_thread
-from dpscale.database.linking import ExactLinks
-from dpscale.database.publishing import Loop
-from dpscale.measure.linked import LinkRecords, precise
+from dpscale.base.blas import one_thread
+from dpscale.measurement.linked import LinkRecords, precise
+from dpscale.multitable.linking import ExactLinks
+from dpscale.multitable.publishing import Loop
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.assign import assigned
 from dpscale.relational.believed import Sums, expected_links
 from dpscale.relational.cross import Cross

@@ -21,16 +21,16 @@ from adaptive import LEARNING_BYTES, LEARNING_STEPS, adaptive, tables, which
 from marginal_tables import CONSTRUCTED, Table, constructed, generated
 
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.reconstruct.pairwise.learn import Learnt, completed, effort, learn
-from dpscale.reconstruct.pairwise.pairs import Spread, wanted
-from dpscale.reconstruct.pairwise.triples import lacking, with_triples
-from dpscale.synthesize.cells import spread
-from dpscale.synthesize.draw import Part, draw
-from dpscale.synthesize.polish import Told, told
-from dpscale.synthesize.settle import settled
-from dpscale.synthesize.tree import tree_start
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.learn import Learnt, completed, effort, learn
+from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+from dpscale.reconstruction.pairwise.triples import lacking, with_triples
+from dpscale.synthesis.cells import spread
+from dpscale.synthesis.draw import Part, draw
+from dpscale.synthesis.polish import Told, told
+from dpscale.synthesis.settle import settled
+from dpscale.synthesis.tree import tree_start
 
 MEMORY = 4 << 30
 SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary", 1.0), ("titanic", 1.0)}

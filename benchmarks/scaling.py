@@ -39,9 +39,9 @@ class Bare:
 
     def count(self, table: Any, one: Any) -> None:
         """What `count_on` counts."""
+        from dpscale.counting.count import count_by
+        from dpscale.counting.program import Program
         from dpscale.engine.counting import partition_groups
-        from dpscale.tables.count import count_by
-        from dpscale.tables.program import Program
 
         cover = one.cover(1 << 21)
         program = Program.of(cover)

@@ -74,8 +74,8 @@ def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Str
     """Of every stage its seconds, those of this process's cores, and its tasks; by workers how it is cut."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
-    from dpscale.stages import STAGES
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages import STAGES
+    from dpscale.runs.stages.running import run_stages
 
     found = {}
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:

@@ -27,11 +27,11 @@ import tomli_w
 from marginal_tables import DATA, Table, real
 
 import dpscale as dp
-from dpscale.compare.learning import propensity, target_of, taught
-from dpscale.compare.models import MOST
-from dpscale.compare.sample import sample
-from dpscale.compare.sides import names_of, open_data, open_rows
 from dpscale.engine import LocalEngine
+from dpscale.evaluation.learning import propensity, target_of, taught
+from dpscale.evaluation.models import MOST
+from dpscale.evaluation.sample import sample
+from dpscale.evaluation.sides import names_of, open_data, open_rows
 from dpscale.runs.run import Run
 
 KEPT_OUT, TARGET = 0.2, "income>50K"

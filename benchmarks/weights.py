@@ -6,7 +6,7 @@ python benchmarks/weights.py
 from pathlib import Path
 
 import dpscale as dp
-from dpscale.report import weight_plot
+from dpscale.answers.report import weight_plot
 
 
 def main() -> None:

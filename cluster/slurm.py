@@ -56,7 +56,7 @@ def _exported(name: str) -> list[str]:
 
 def main() -> int:
     """What the command line asks for; the exit code, with the sentence of an error that a user can mend."""
-    from dpscale.errors import DpscaleError
+    from dpscale.base.errors import DpscaleError
 
     try:
         carry_out(arguments())

@@ -12,7 +12,7 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.report.chromium import looked_at  # noqa: E402
+from tests.answers.chromium import looked_at  # noqa: E402
 
 HEIGHT = 1150
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dpscale.base import old_modules
+
 if TYPE_CHECKING:
     from dpscale import privacy
-    from dpscale.database.release import DatabaseRelease
-    from dpscale.domain import Attribute, Domain
-    from dpscale.errors import (
+    from dpscale.api.database import DatabaseRelease
+    from dpscale.api.public import run
+    from dpscale.api.release import Release
+    from dpscale.base.errors import (
         BudgetError,
         DataError,
         DomainError,
@@ -19,31 +22,31 @@ if TYPE_CHECKING:
         ReportError,
         TransientError,
     )
+    from dpscale.counting import count_marginals
+    from dpscale.domain import Attribute, Domain
     from dpscale.mechanisms import Plan, plan
-    from dpscale.public import run
-    from dpscale.release import Release
-    from dpscale.tables import Table, count_marginals
+    from dpscale.records import Table
     from dpscale.workload import Workload
 
 _HOMES = {
     "Attribute": "dpscale.domain",
-    "BudgetError": "dpscale.errors",
-    "DataError": "dpscale.errors",
-    "DatabaseRelease": "dpscale.database.release",
+    "BudgetError": "dpscale.base.errors",
+    "DataError": "dpscale.base.errors",
+    "DatabaseRelease": "dpscale.api.database",
     "Domain": "dpscale.domain",
-    "DomainError": "dpscale.errors",
-    "DpscaleError": "dpscale.errors",
-    "JobError": "dpscale.errors",
+    "DomainError": "dpscale.base.errors",
+    "DpscaleError": "dpscale.base.errors",
+    "JobError": "dpscale.base.errors",
     "Plan": "dpscale.plans.plan",
-    "PlanError": "dpscale.errors",
-    "Release": "dpscale.release",
-    "ReportError": "dpscale.errors",
-    "Table": "dpscale.tables",
-    "TransientError": "dpscale.errors",
+    "PlanError": "dpscale.base.errors",
+    "Release": "dpscale.api.release",
+    "ReportError": "dpscale.base.errors",
+    "Table": "dpscale.records",
+    "TransientError": "dpscale.base.errors",
     "Workload": "dpscale.workload",
-    "count_marginals": "dpscale.tables",
+    "count_marginals": "dpscale.counting",
     "plan": "dpscale.mechanisms",
-    "run": "dpscale.public",
+    "run": "dpscale.api.public",
 }
 
 __all__ = [
@@ -67,6 +70,8 @@ __all__ = [
     "privacy",
     "run",
 ]
+
+old_modules.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -89,10 +89,10 @@ def summary(release: dp.DatabaseRelease) -> str:
 
 def compared(job: Path, release: dp.DatabaseRelease) -> str:
     """Links as they are and as released, by attributes of both ends; beside it the released links drawn at random."""
-    from dpscale.database.job import DatabaseJob
-    from dpscale.database.linking import read_links
-    from dpscale.database.whom import whom
     from dpscale.engine import resolve
+    from dpscale.multitable.job import DatabaseJob
+    from dpscale.multitable.linking import read_links
+    from dpscale.multitable.whom import whom
 
     ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
     theirs, engine = released(ours, release), resolve(scheduler="threads")

@@ -20,7 +20,7 @@ settings.load_profile("dpscale")
 @pytest.fixture
 def place(tmp_path):
     """A folder with the small table as three Parquet files."""
-    from tests.stages.small import table, write_table
+    from tests.runs.small import table, write_table
 
     write_table(tmp_path / "data", table())
     return tmp_path
@@ -32,7 +32,7 @@ PLOTS = ("error_plot", "share_plot", "trace_plot")
 @pytest.fixture(scope="session", autouse=True)
 def plain_reports():
     """In this process reports have no plots, most of a small run's time; a test of the page asks for `plots`."""
-    from dpscale.stages import report
+    from dpscale.runs.stages import report
 
     with pytest.MonkeyPatch.context() as patch:
         for name in PLOTS:
@@ -43,8 +43,8 @@ def plain_reports():
 @pytest.fixture
 def plots(monkeypatch):
     """Reports have their plots."""
-    from dpscale import report as drawing
-    from dpscale.stages import report
+    from dpscale.answers import report as drawing
+    from dpscale.runs.stages import report
 
     for name in PLOTS:
         monkeypatch.setattr(report, name, getattr(drawing, name))

@@ -8,10 +8,10 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.residual import subsets
-from dpscale.residual.inaxis import decompose
-from dpscale.solve.marginal_algebra import dimensions, residual_traces, weights_of
+from dpscale.optimize.marginal_algebra import dimensions, residual_traces, weights_of
 from dpscale.workload import ExplicitPart, JointPart
+from dpscale.workload.residual import subsets
+from dpscale.workload.residual.inaxis import decompose
 
 
 def one_way_queries(family: str, size: int) -> np.ndarray:

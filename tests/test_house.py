@@ -55,4 +55,4 @@ def test_no_module_imports_itself_in_a_circle():
 
 def test_a_planted_circle_is_seen():
     with pytest.raises(CycleError):
-        TopologicalSorter(imports() | {"dpscale.errors": {"dpscale.job"}}).prepare()
+        TopologicalSorter(imports() | {"dpscale.base.errors": {"dpscale.job"}}).prepare()

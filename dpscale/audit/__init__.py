@@ -4,7 +4,3 @@
 what an observer of many releases can tell, `composition` at a finished run and its ledger. An audit that finds nothing
 proves little unless it would have found something, so each is also run on planted violations (`planted`).
 """
-
-from dpscale.audit.selftest import selftest
-
-__all__ = ["selftest"]

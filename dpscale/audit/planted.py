@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.audit.releases import Case
-from dpscale.measure import measure_block
+from dpscale.counting import ExactMarginal
+from dpscale.measurement import measure_block
 from dpscale.plans.block import Block
 from dpscale.plans.schedule import Draws
 from dpscale.privacy.draws import Draw, LaplaceDraw
-from dpscale.tables import ExactMarginal
 
 Values = NDArray[np.float64]
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
-from dpscale.measure import measure_block
+from dpscale.measurement import measure_block
 from dpscale.mechanisms import plan
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.block import Block
@@ -24,7 +25,6 @@ from dpscale.plans.plan import Plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import seeded_secret
-from dpscale.tables import ExactMarginal
 from dpscale.workload import Workload
 
 Counts = NDArray[np.int64]

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from dpscale.base.errors import JobError, TransientError
 from dpscale.cli.group import json_option, main
-from dpscale.errors import JobError, TransientError
 from dpscale.storage.files import read_text
 
 
@@ -22,9 +22,9 @@ def end(run_dir: str, as_json: bool) -> None:
     """Finish a run that is measured, or abandon it: its secret is destroyed, and nothing is measured any more."""
     from dpscale.cli import signs
     from dpscale.cli.several import end_several
-    from dpscale.database.run import is_database_run
+    from dpscale.multitable.run import is_database_run
     from dpscale.runs.run import Run
-    from dpscale.stages import ending
+    from dpscale.runs.stages import ending
 
     if is_database_run(run_dir):
         _tell_end(end_several(run_dir), as_json)
@@ -87,9 +87,9 @@ def evidence(
     if folder is not None:
         _check(folder, public_key, ledger, as_json)
         return
+    from dpscale.audit.evidence.bundle import write_bundle
+    from dpscale.audit.evidence.signing import signer
     from dpscale.cli.several import check_alone
-    from dpscale.evidence.bundle import write_bundle
-    from dpscale.evidence.signing import signer
     from dpscale.runs.run import Run
 
     check_alone(run_dir or "")
@@ -102,7 +102,7 @@ def evidence(
 def _selftest(given: str | None) -> list[dict[str, Any]]:
     """The self-test's results: those that were given, or of now."""
     if given is None:
-        from dpscale.audit import selftest
+        from dpscale.audit.selftest import selftest
 
         return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in selftest()]
     try:
@@ -126,7 +126,7 @@ def _heads(ledger: str) -> dict[str, int]:
 
 
 def _check(folder: str, public_key: str | None, ledger: str | None, as_json: bool) -> None:
-    from dpscale.evidence.check import check_bundle
+    from dpscale.audit.evidence.check import check_bundle
 
     key, heads = Path(public_key) if public_key else None, _heads(ledger) if ledger else None
     found = check_bundle(Path(folder), key, heads)

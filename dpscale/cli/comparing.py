@@ -24,8 +24,8 @@ def compare(
     run_dir: str, data: tuple[str, ...], out: str, target: str | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Hold a run's synthetic rows against DATA, in a PRIVATE report: for those alone who may see the data."""
-    from dpscale.compare import compare
-    from dpscale.compare.compared import FIGURES
+    from dpscale.evaluation import compare
+    from dpscale.evaluation.compared import FIGURES
 
     with Bars(quiet) as progress:
         page = compare(run_dir, list(data), out, target, scheduler, progress)

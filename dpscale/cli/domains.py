@@ -11,7 +11,7 @@ from dpscale.cli.group import json_option, main, scheduler_option
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain
-    from dpscale.tables.origin import Origin
+    from dpscale.records.origin import Origin
 
 
 @main.group()
@@ -39,8 +39,8 @@ def _origin(path: str, written: dict[str, Any]) -> Origin:
     """The same as the origin of data; JobError for what a job would not take either."""
     from pydantic import ValidationError
 
-    from dpscale.data import Data
     from dpscale.job import job_sentence
+    from dpscale.job.data import Data
 
     try:
         return Data(path=path, domain=".", **{**written, "null_values": list(written["null_values"])}).origin
@@ -53,7 +53,7 @@ def _origin(path: str, written: dict[str, Any]) -> Origin:
 @_written
 def domain_sketch(data: str, **written: Any) -> None:
     """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
-    from dpscale.tables.sketch import WARNING, sketch
+    from dpscale.records.sketch import WARNING, sketch
 
     click.echo(WARNING, err=True)
     origin = _origin(data, written)
@@ -84,7 +84,7 @@ def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bo
 
 def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
     """What one pass over the data finds that the domain refuses."""
-    from dpscale.discreet import discreetly
+    from dpscale.base.discreet import discreetly
     from dpscale.engine import resolve
     from dpscale.engine.faults import WARNING, check
 

@@ -19,12 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.discreet import hint
+from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.cli import signs
 from dpscale.cli.group import show_cause
-from dpscale.discreet import hint
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
-from dpscale.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.ledger.address import is_address
 from dpscale.ledger.moving import unreached
 from dpscale.ledger.place import network_kind, refused, standing
@@ -149,7 +149,7 @@ def _run(folder: Path, heart: Heart) -> None:
     """The stages, beside the worker's threads; not to join them again, for which a driver that failed would wait."""
     from distributed import get_client, secede
 
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages.running import run_stages
 
     client = get_client()
     secede()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
-from dpscale.errors import JobError
 
 
 @main.group()
@@ -71,7 +71,7 @@ def ledger_copy(source: str, target: str) -> None:
 @json_option
 def selftest(as_json: bool) -> None:
     """Audit this installation: noise, stability, and what an attacker can learn, each with planted violations."""
-    from dpscale.audit import selftest as audit
+    from dpscale.audit.selftest import selftest as audit
 
     results = audit()
     if as_json:

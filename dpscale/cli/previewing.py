@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dpscale.blas import one_thread
+from dpscale.base.blas import one_thread
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.cli.several import plan_several
@@ -27,9 +27,9 @@ def plan(
     job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Plan a job: the errors to expect, in records. Reads no data, spends nothing."""
+    from dpscale.api.public import read_job
     from dpscale.engine import resolve
     from dpscale.job import Job
-    from dpscale.public import read_job
 
     read, began = read_job(job), time.perf_counter()
     if not isinstance(read, Job):
@@ -50,9 +50,9 @@ def plan(
 def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any, progress: Any) -> Any:
     """The plan; with a run directory it is kept there."""
     from dpscale.runs.run import Run
-    from dpscale.stages.plan import make_plan
-    from dpscale.stages.refused import leaving_nothing
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages.plan import make_plan
+    from dpscale.runs.stages.refused import leaving_nothing
+    from dpscale.runs.stages.running import run_stages
 
     if run_dir is None:
         return make_plan(read, read.question(read.build_workload(read.read_domain())), engine)
@@ -63,10 +63,10 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
 
 
 def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
-    from dpscale.errors import JobError
-    from dpscale.stages.kept import told_once
-    from dpscale.stages.plan import most_cells
-    from dpscale.stages.preview import advice, compared, curve, expected, needed, overall
+    from dpscale.base.errors import JobError
+    from dpscale.runs.stages.kept import told_once
+    from dpscale.runs.stages.plan import most_cells
+    from dpscale.runs.stages.preview import advice, compared, curve, expected, needed, overall
 
     budget = read.privacy.budget
     known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,

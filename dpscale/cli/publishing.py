@@ -11,7 +11,7 @@ import click
 from dpscale.cli.group import json_option, main
 
 if TYPE_CHECKING:
-    from dpscale.release import Release
+    from dpscale.api.release import Release
 
 
 @main.command()
@@ -36,9 +36,9 @@ def publish(
     as_json: bool,
 ) -> None:
     """Whole, non-negative tables that add up, with a readme and a codebook: free post-processing of a run."""
-    from dpscale.database.release import DatabaseRelease
-    from dpscale.database.run import is_database_run
-    from dpscale.release import Release
+    from dpscale.api.database import DatabaseRelease
+    from dpscale.api.release import Release
+    from dpscale.multitable.run import is_database_run
 
     folder = Path(out) if out else Path(run_dir) / "published"
     named = [[name.strip() for name in one.split(",")] for one in sets]
@@ -59,9 +59,9 @@ def _one(
     release: Release, folder: Path, sets: list[list[str]], degree: int | None, limit: float, formats: tuple[str, ...]
 ) -> dict[str, Any]:
     """One table's publication, and what to tell of it."""
-    from dpscale.publish.tables import chosen
-    from dpscale.publish.tables import publish as made
-    from dpscale.publish.writing import write_published
+    from dpscale.answers.publish.tables import chosen
+    from dpscale.answers.publish.tables import publish as made
+    from dpscale.answers.publish.writing import write_published
 
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats)

@@ -12,7 +12,7 @@ import click
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
 from dpscale.cli.several import run_several
-from dpscale.stages import STAGES
+from dpscale.runs.stages import STAGES
 
 
 @main.command()
@@ -24,11 +24,11 @@ from dpscale.stages import STAGES
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; a run that was begun goes on where it left."""
+    from dpscale.api.public import read_job
     from dpscale.job import Job
-    from dpscale.public import read_job
-    from dpscale.stages.refused import leaving_nothing
-    from dpscale.stages.repeating import begin, check_repeat
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages.refused import leaving_nothing
+    from dpscale.runs.stages.repeating import begin, check_repeat
+    from dpscale.runs.stages.running import run_stages
 
     read = read_job(job)
     if not isinstance(read, Job):
@@ -70,7 +70,7 @@ def _stage_command(name: str, doc: str) -> None:
     @json_option
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
         from dpscale.runs.run import Run
-        from dpscale.stages.running import run_stages
+        from dpscale.runs.stages.running import run_stages
 
         directory = Run(run_dir)
         if STAGES[name].spends:
@@ -83,8 +83,8 @@ def _stage_command(name: str, doc: str) -> None:
 
 def _tell_other_data(directory: Any) -> None:
     """A stage that is done returns at once: who repeats it is told where it would be about other data."""
-    from dpscale.errors import DataError, TransientError
-    from dpscale.stages.repeating import check_repeat
+    from dpscale.base.errors import DataError, TransientError
+    from dpscale.runs.stages.repeating import check_repeat
 
     try:
         with suppress(TransientError):  # a store that cannot tell now
@@ -100,9 +100,9 @@ for _stage in STAGES.values():
 
 def _ask_rows(directory: Any, rows: int) -> None:
     """Ask for another number of rows, unless there cannot be so many."""
-    from dpscale.faults import checked
-    from dpscale.sections import SynthesizeTable
-    from dpscale.stages.memory import check_rows
+    from dpscale.base.faults import checked
+    from dpscale.job.sections import SynthesizeTable
+    from dpscale.runs.stages.memory import check_rows
 
     before = directory.synthesis or SynthesizeTable()
     asked = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
@@ -119,7 +119,7 @@ def _ask_rows(directory: Any, rows: int) -> None:
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     from dpscale.runs.run import Run
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages.running import run_stages
 
     directory = Run(run_dir)
     if rows is not None:

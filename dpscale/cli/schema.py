@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.faults import Settings, rows_of
+from dpscale.base.faults import Settings, rows_of
 from dpscale.job import Job
+from dpscale.job.sections import MechanismTable, ReconstructTable
 from dpscale.mechanisms import MECHANISMS, mechanism
-from dpscale.reconstruct import RECONSTRUCTIONS, reconstruction
-from dpscale.sections import MechanismTable, ReconstructTable
+from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction
 
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 

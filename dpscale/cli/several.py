@@ -11,19 +11,19 @@ import click
 from dpscale.cli.progress import Bars
 
 if TYPE_CHECKING:
-    from dpscale.database.job import DatabaseJob
     from dpscale.engine.schedulers import Progress
+    from dpscale.multitable.job import DatabaseJob
 
 
 def run_several(
     job: DatabaseJob, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
     """All stages; what was begun goes on where it stopped."""
-    from dpscale.database.ending import charged
-    from dpscale.database.run import DatabaseRun
-    from dpscale.database.running import run_database
-    from dpscale.public import check_not_fresh
-    from dpscale.stages.refused import leaving_nothing
+    from dpscale.api.public import check_not_fresh
+    from dpscale.multitable.ending import charged
+    from dpscale.multitable.run import DatabaseRun
+    from dpscale.multitable.running import run_database
+    from dpscale.runs.stages.refused import leaving_nothing
 
     check_not_fresh(fresh)
     directory = DatabaseRun.create(job, run_dir)
@@ -47,11 +47,11 @@ def plan_several(
     job: DatabaseJob, run_dir: str | None, scheduler: str | None, progress: Progress, as_json: bool
 ) -> None:
     """Whom it protects, and how the budget goes to its pieces; with a run directory the plans are kept there."""
-    from dpscale.database.ending import charged
-    from dpscale.database.planning import summary
-    from dpscale.database.run import DatabaseRun
-    from dpscale.database.running import run_database
-    from dpscale.stages.refused import leaving_nothing
+    from dpscale.multitable.ending import charged
+    from dpscale.multitable.planning import summary
+    from dpscale.multitable.run import DatabaseRun
+    from dpscale.multitable.running import run_database
+    from dpscale.runs.stages.refused import leaving_nothing
 
     if run_dir is not None:
         directory = DatabaseRun.create(job, run_dir)
@@ -90,16 +90,16 @@ def _link_error(expected: dict[str, Any]) -> list[str]:
 
 def end_several(run_dir: str) -> dict[str, Any]:
     """How the run ended and what was spent."""
-    from dpscale.database.ending import end
-    from dpscale.database.run import DatabaseRun
+    from dpscale.multitable.ending import end
+    from dpscale.multitable.run import DatabaseRun
 
     return end(DatabaseRun(run_dir))
 
 
 def check_alone(run_dir: str) -> None:
     """JobError for a run of several tables, or for one of its tables: what is charged is charged for all of them."""
-    from dpscale.database.run import is_database_run
-    from dpscale.errors import JobError
+    from dpscale.base.errors import JobError
+    from dpscale.multitable.run import is_database_run
     from dpscale.runs.manifest import MANIFEST, read_manifest
     from dpscale.storage.files import present
 
@@ -113,7 +113,7 @@ def check_alone(run_dir: str) -> None:
 
 def tell_several(run_dir: str, as_json: bool) -> None:
     """Which stages are done, of the whole and of every table."""
-    from dpscale.database.run import DatabaseRun
+    from dpscale.multitable.run import DatabaseRun
     from dpscale.runs.run import Run
 
     run = DatabaseRun(run_dir)

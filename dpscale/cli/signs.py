@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.storage.files import is_local, read_bytes, write_whole
 from dpscale.storage.lock import where_locks_are
 

@@ -22,7 +22,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
-    from dpscale.stages.repeating import begin, check_repeat
+    from dpscale.runs.stages.repeating import begin, check_repeat
 
     directory = begin(Job.read(job), run_dir, fresh, in_sight=False)
     directory.check_open("measure")
@@ -40,7 +40,7 @@ def status(run_dir: str, as_json: bool) -> None:
     """Tell which stages of a run are done, and how its driver on the cluster is."""
     from dpscale.cli import signs
     from dpscale.cli.several import tell_several
-    from dpscale.database.run import is_database_run
+    from dpscale.multitable.run import is_database_run
     from dpscale.runs.run import Run
 
     if is_database_run(run_dir):

@@ -21,10 +21,10 @@ def tables() -> None:
 @json_option
 def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE: not to be published."""
-    from dpscale.database.checking import WARNING, check
-    from dpscale.database.job import DatabaseJob
-    from dpscale.discreet import discreetly
+    from dpscale.base.discreet import discreetly
     from dpscale.engine import resolve
+    from dpscale.multitable.checking import WARNING, check
+    from dpscale.multitable.job import DatabaseJob
 
     read = DatabaseJob.read(job)
     click.echo(WARNING, err=True)
@@ -64,7 +64,7 @@ def _link(one: dict[str, Any]) -> list[str]:
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
 def tables_from_sdv(metadata: str, data: str) -> None:
     """Print a draft of a job from SDV's metadata of several tables. No data are read."""
-    from dpscale.database.sdv import draft, read_metadata
+    from dpscale.multitable.sdv import draft, read_metadata
 
     click.echo(draft(read_metadata(metadata), data))
 
@@ -73,7 +73,7 @@ def tables_from_sdv(metadata: str, data: str) -> None:
 @click.argument("job")
 def tables_to_sdv(job: str) -> None:
     """Print SDV's metadata of the tables that a job releases. No data are read."""
-    from dpscale.database.job import DatabaseJob
-    from dpscale.database.sdv import metadata
+    from dpscale.multitable.job import DatabaseJob
+    from dpscale.multitable.sdv import metadata
 
     click.echo(json.dumps(metadata(DatabaseJob.read(job)), indent=1))

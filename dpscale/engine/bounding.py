@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.contributions.links import link_ends
+from dpscale.contributions.through import Through, composed
+from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, deal
+from dpscale.contributions.units import buckets, decided, marked, survey, taken, together
+from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
+from dpscale.records.table import Partition, Table
 from dpscale.storage.scratch import Memory, Sealed, Use
-from dpscale.tables.count import Dropped
-from dpscale.tables.links import link_ends
-from dpscale.tables.table import Partition, Table
-from dpscale.tables.through import Through, composed
-from dpscale.tables.unit_ids import one_family
-from dpscale.tables.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, deal
-from dpscale.tables.units import buckets, decided, marked, survey, taken, together
 
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
 LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19

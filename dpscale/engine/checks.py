@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.errors import DpscaleError, JobError, PlanError
+from dpscale.base.names import sized
 from dpscale.engine.discretion import FIELD
 from dpscale.engine.watch import dependable
-from dpscale.errors import DpscaleError, JobError, PlanError
-from dpscale.names import sized
 from dpscale.storage.files import is_local, place, write_whole
 from dpscale.storage.objects import is_url, opening
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from dpscale.discreet import accepted
+from dpscale.base.discreet import accepted
 from dpscale.engine import checks
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.batches import Batches, message_of

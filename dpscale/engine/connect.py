@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from ipaddress import IPv6Address
 from typing import Any
 
+from dpscale.base.errors import JobError, TransientError
 from dpscale.engine.checks import check_versions
 from dpscale.engine.watch import no_workers, worker_seconds
-from dpscale.errors import JobError, TransientError
 
 FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20

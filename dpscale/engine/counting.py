@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.names import AttributeSet
+from dpscale.counting.choice import SPARE_CELLS, guess_rows, plan_cover
+from dpscale.counting.count import Counts, Layout, count_by
+from dpscale.counting.cover import ROWS, Cover, Saving, total
+from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.dealing import cut, fewer, worth
 from dpscale.engine.graphs import FAN_IN, pieces_of
-from dpscale.names import AttributeSet
-from dpscale.tables.choice import SPARE_CELLS, guess_rows, plan_cover
-from dpscale.tables.count import Counts, Layout, count_by
-from dpscale.tables.cover import ROWS, Cover, Saving, total
-from dpscale.tables.marked import Marked
-from dpscale.tables.program import Program
-from dpscale.tables.table import Partition
+from dpscale.records.marked import Marked
+from dpscale.records.table import Partition
 
 COUNTER_BYTES = 8
 FACTOR = 5

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dpscale.engine.batches import SCHEDULING
-from dpscale.tables.table import Partition
+from dpscale.records.table import Partition
 
 LEAST_TASKS = 32  # that a pass may have, where there are as many workers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpscale.discreet import AGAIN, FIELD, Discreet
-from dpscale.errors import TransientError
+from dpscale.base.discreet import AGAIN, FIELD, Discreet
+from dpscale.base.errors import TransientError
 
 __all__ = ["FIELD", "Discreet", "lost_workers"]
 

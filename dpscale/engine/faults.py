@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dpscale.base.errors import RefusedValue
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.errors import RefusedValue
-from dpscale.tables.judging import Faults, Key, Tally, faults_of, refused_of, worst_of
-from dpscale.tables.table import Table
+from dpscale.records.judging import Faults, Key, Tally, faults_of, refused_of, worst_of
+from dpscale.records.table import Table
 
 WARNING = "This is PRIVATE, not to be published: it shows values of records and counts them."
 

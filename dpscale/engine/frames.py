@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.batches import MOST_SENT
-from dpscale.errors import DataError
-from dpscale.tables import Table
-from dpscale.tables.frames import FIELD, FramePartition, Seen, as_arrow
-from dpscale.tables.matching import check_column
-from dpscale.tables.where import EVERYTHING, Where
+from dpscale.records import Table
+from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
+from dpscale.records.matching import check_column
+from dpscale.records.where import EVERYTHING, Where
 
 PIECE_ROWS = 1 << 20
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dpscale.discreet import accepted
+from dpscale.base.discreet import accepted
 from dpscale.engine.base import Engine, Progress, silent, spread
 from dpscale.engine.discretion import lost_workers
 from dpscale.engine.graphs import Graph, calls, sums

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from dpscale.base.errors import JobError
 from dpscale.engine.base import Engine, Progress, silent
 from dpscale.engine.cluster import ClusterEngine
 from dpscale.engine.graphs import FAN_IN
 from dpscale.engine.local import LOCAL, LocalEngine
-from dpscale.errors import JobError
 
 __all__ = ["FAN_IN", "LOCAL", "ClusterEngine", "Engine", "LocalEngine", "Progress", "resolve", "silent"]
 

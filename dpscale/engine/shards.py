@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from dpscale.adaptive import Shard, packed
-from dpscale.adaptive.shard import Distances, packed_bytes
+from dpscale.base.names import AttributeSet
+from dpscale.counting.count import Counts, Layout
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
-from dpscale.measure import Measurements, measure_all
-from dpscale.measure.tags import SecretPlace
-from dpscale.names import AttributeSet
+from dpscale.measurement import Measurements, measure_all
+from dpscale.measurement.adaptive import Shard, packed
+from dpscale.measurement.adaptive.shard import Distances, packed_bytes
+from dpscale.measurement.tags import SecretPlace
 from dpscale.plans.planned import Believed
-from dpscale.residual.groups import Groups
-from dpscale.tables.count import Counts, Layout
+from dpscale.workload.residual.groups import Groups
 
 Handle = Any
 Count = Callable[[Pass], list[Handle]]

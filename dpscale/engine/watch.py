@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from dpscale.discreet import AGAIN, FIELD, no_memory
-from dpscale.errors import DpscaleError, JobError, TransientError
+from dpscale.base.discreet import AGAIN, FIELD, no_memory
+from dpscale.base.errors import DpscaleError, JobError, TransientError
 
 POLL_SECONDS = 2.0
 WORKER_SECONDS = 120.0

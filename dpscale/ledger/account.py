@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger.cap import Cap
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.currency import GDP, PURE, Spending

@@ -11,7 +11,7 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.ledger.store import FIELD
 
 SCHEME = "postgresql"

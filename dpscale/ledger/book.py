@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain, moving
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical

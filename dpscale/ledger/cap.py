@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from fractions import Fraction
 
-from dpscale.errors import BudgetError, JobError
-from dpscale.names import shown
+from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.names import shown
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.currency import CURRENCIES, GDP, PURE, Spending
 

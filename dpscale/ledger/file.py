@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.chain import append_older
 from dpscale.ledger.place import check_one_file
 from dpscale.ledger.rows import History, history, insert_history, now

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
-from dpscale.errors import BudgetError, DpscaleError, JobError
+from dpscale.base.errors import BudgetError, DpscaleError, JobError
 from dpscale.ledger import file, rows, server
 from dpscale.ledger.address import is_address
 from dpscale.ledger.place import check_ledger_place, standing

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.ledger.address import checked_address, driver, is_address
 from dpscale.ledger.store import FIELD
 from dpscale.storage.files import checked_path

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dpscale.errors import BudgetError, JobError
+from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.names import shown
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical, cost_to_text
 from dpscale.ledger.cap import Cap, checked_request, refusal
 from dpscale.ledger.store import Database
-from dpscale.names import shown
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, canonical
 from dpscale.ledger.cap import Cap

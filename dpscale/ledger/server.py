@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.address import connection, driver
 from dpscale.ledger.chain import append_older
 from dpscale.ledger.rows import History, history, insert_history, now

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import MOST, remaining_epsilon

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from dpscale.errors import TransientError
+from dpscale.base.errors import TransientError
 
 FIELD = "privacy.ledger"
 LONGEST_PAUSE = 0.5  # seconds

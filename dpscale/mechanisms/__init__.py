@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.blas import one_thread
-from dpscale.each import Each, plainly
-from dpscale.errors import JobError, PlanError
-from dpscale.faults import Settings, checked
+from dpscale.base.blas import one_thread
+from dpscale.base.each import Each, plainly
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.faults import Settings, checked
+from dpscale.base.names import nearest, shown
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
-from dpscale.names import nearest, shown
+from dpscale.optimize.store import user_store
 from dpscale.plans.plan import Plan
 from dpscale.plans.planned import Planned
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
-from dpscale.solve.store import user_store
 from dpscale.workload import Workload
 
 MECHANISMS = {
@@ -62,7 +62,7 @@ def plan(
     `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.plans.allocation`).
     `most_cells`: of a marginal that may be counted and held.
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
-    it. What was solved before on this machine is taken from the store (`dpscale.solve.store`).
+    it. What was solved before on this machine is taken from the store (`dpscale.optimize.store`).
     """
     if not isinstance(workload, Workload):
         raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"

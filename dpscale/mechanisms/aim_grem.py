@@ -13,9 +13,9 @@ from typing import Self
 
 from pydantic import model_validator
 
-from dpscale.errors import JobError
-from dpscale.faults import setting
-from dpscale.impossible import Excludes
+from dpscale.base.errors import JobError
+from dpscale.base.faults import setting
+from dpscale.domain.impossible import Excludes
 from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen

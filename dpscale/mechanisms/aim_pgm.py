@@ -22,8 +22,8 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.faults import setting
-from dpscale.graphical.tree import model_cells
+from dpscale.base.faults import setting
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
@@ -32,7 +32,7 @@ from dpscale.mechanisms.aim.schedule import FEWER, Inside, Plainly, Targets, by_
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
-from dpscale.names import AttributeSet
+from dpscale.reconstruction.junction_tree.tree import model_cells
 
 NAME = "aim-pgm"
 

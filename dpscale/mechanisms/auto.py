@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.mechanisms import (
     eigen_design,
     hdmm,

@@ -14,18 +14,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.faults import Settings, setting
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.optimize import baselines
+from dpscale.optimize.implicit import AxisGram, Implicit, implicit
+from dpscale.optimize.opt_explicit import Noise, error_of
+from dpscale.optimize.rounded_blocks import product_block
+from dpscale.optimize.svd_bound import svd_bound
 from dpscale.plans.allocation import LAPLACE, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
-from dpscale.solve import baselines
-from dpscale.solve.implicit import AxisGram, Implicit, implicit
-from dpscale.solve.opt_explicit import Noise, error_of
-from dpscale.solve.rounded_blocks import product_block
-from dpscale.solve.svd_bound import svd_bound
 
 Array = NDArray[np.float64]
 NAME = "baseline"

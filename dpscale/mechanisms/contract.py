@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpscale.each import Each, plainly
-from dpscale.faults import Settings
+from dpscale.base.each import Each, plainly
+from dpscale.base.faults import Settings
+from dpscale.optimize.store import Store
 from dpscale.plans.planned import Planned
 from dpscale.privacy.budget import GAUSSIAN, Budget
-from dpscale.solve.store import Store
 from dpscale.workload import Workload
 
 MOST_CELLS = 1 << 27

@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from dpscale.errors import JobError, PlanError
-from dpscale.faults import Settings, setting
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.optimize import baselines
+from dpscale.optimize.design_weights import eigen_design, principal_design, separated_design
+from dpscale.optimize.implicit import explicit_gram, implicit
+from dpscale.optimize.opt_explicit import Strategy
+from dpscale.optimize.opt_marginals import optimise_marginals
+from dpscale.optimize.rounded_blocks import joint_block, product_block
+from dpscale.optimize.svd_bound import svd_bound, svd_of_gram
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.plan import Plan
-from dpscale.solve import baselines
-from dpscale.solve.design_weights import eigen_design, principal_design, separated_design
-from dpscale.solve.implicit import explicit_gram, implicit
-from dpscale.solve.opt_explicit import Strategy
-from dpscale.solve.opt_marginals import optimise_marginals
-from dpscale.solve.rounded_blocks import joint_block, product_block
-from dpscale.solve.svd_bound import svd_bound, svd_of_gram
 from dpscale.workload import Workload
 
 Array = NDArray[np.float64]

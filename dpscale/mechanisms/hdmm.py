@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
-from dpscale.errors import PlanError
-from dpscale.faults import Settings, setting
+from dpscale.base.errors import PlanError
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.optimize.baselines import identity
+from dpscale.optimize.implicit import Implicit, explicit_gram, implicit
+from dpscale.optimize.opt_explicit import Noise, optimise_explicit
+from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
+from dpscale.optimize.opt_product import optimise_product
+from dpscale.optimize.opt_union import optimise_union
+from dpscale.optimize.rounded_blocks import joint_block, product_block
+from dpscale.optimize.svd_bound import svd_bound, svd_of_gram
 from dpscale.plans.allocation import LAPLACE
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
-from dpscale.solve.baselines import identity
-from dpscale.solve.implicit import Implicit, explicit_gram, implicit
-from dpscale.solve.opt_explicit import Noise, optimise_explicit
-from dpscale.solve.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
-from dpscale.solve.opt_product import optimise_product
-from dpscale.solve.opt_union import optimise_union
-from dpscale.solve.rounded_blocks import joint_block, product_block
-from dpscale.solve.svd_bound import svd_bound, svd_of_gram
 from dpscale.workload import Workload
 
 NAME = "hdmm"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import whole_plan
-from dpscale.names import AttributeSet
 from dpscale.plans.allocation import allocate
 from dpscale.plans.block import Block
 from dpscale.plans.factor import identity_factor

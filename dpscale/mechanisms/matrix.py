@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.faults import Settings
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.faults import Settings
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
-from dpscale.names import AttributeSet
 from dpscale.plans.figures import figure, percent
 from dpscale.plans.orders import BlockOrders
 from dpscale.plans.plan import Plan
@@ -24,8 +24,8 @@ from dpscale.plans.planfile import content_of, digest_of, read_plan, write_plan
 from dpscale.plans.schedule import Schedule, make_schedule
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import LAPLACE, Budget
-from dpscale.reconstruct.evidence import Linear
-from dpscale.reconstruct.from_estimates import told_whole
+from dpscale.reconstruction.evidence import Linear
+from dpscale.reconstruction.from_estimates import told_whole
 from dpscale.workload import Part, ProductPart, Workload
 
 Array = NDArray[np.float64]

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.chain import Chosen
@@ -29,7 +30,6 @@ from dpscale.mechanisms.aim.schedule import Batched
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
-from dpscale.names import AttributeSet
 
 NAME = "mst"
 

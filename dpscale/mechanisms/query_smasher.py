@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.faults import Settings, setting
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
+from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
+from dpscale.optimize.store import Store
 from dpscale.plans.plan import Plan
-from dpscale.solve.convex import TOLERANCE, Optimum, optimise
-from dpscale.solve.store import Store
 
 Array = NDArray[np.float64]
 NAME = "query-smasher"

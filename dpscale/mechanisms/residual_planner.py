@@ -13,18 +13,18 @@ from typing import Literal
 
 import numpy as np
 
-from dpscale.errors import JobError
-from dpscale.faults import Settings, setting
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import Solved
+from dpscale.optimize.max_variance import least_maximum
+from dpscale.optimize.solution import Solution
+from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.sets import Sets
-from dpscale.solve.max_variance import least_maximum
-from dpscale.solve.solution import Solution
-from dpscale.solve.wide_bounds import lower_bound
 from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
 from dpscale.workload.wide import WideGram
 

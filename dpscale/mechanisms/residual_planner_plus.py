@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings, setting
+from dpscale.base.names import nearest
 from dpscale.domain import Domain
-from dpscale.errors import JobError
-from dpscale.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
-from dpscale.names import nearest
+from dpscale.optimize import baselines
+from dpscale.optimize.lattice import LARGEST_BITS, round_strategy, worth
 from dpscale.plans.allocation import allocate, variance_factor
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
-from dpscale.solve import baselines
-from dpscale.solve.lattice import LARGEST_BITS, round_strategy, worth
 from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
 
 Array = NDArray[np.float64]

@@ -14,19 +14,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.blas import one_thread
+from dpscale.base.blas import one_thread
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.names import AttributeSet
+from dpscale.optimize.product_form import solve_product
+from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
+from dpscale.optimize.solution import Solution, Solve
 from dpscale.plans.allocation import GAUSSIAN, allocate
 from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.sets import Sets
-from dpscale.residual import Weights
-from dpscale.solve.product_form import solve_product
-from dpscale.solve.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
-from dpscale.solve.solution import Solution, Solve
 from dpscale.workload import Subworkload, Subworkloads, decompose
+from dpscale.workload.residual import Weights
 
 
 class Solved:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
+from dpscale.optimize.convex import Optimum
 from dpscale.plans.plan import Plan
-from dpscale.solve.convex import Optimum
 from dpscale.workload import root_of
 
 Array = NDArray[np.float64]

@@ -15,27 +15,27 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
-from dpscale.names import AttributeSet
+from dpscale.optimize.axis_weights import Searched, along_curve, search, sums, unpacked
+from dpscale.optimize.demands import Demands, demands_of
+from dpscale.optimize.floor import exact_floor, floor
+from dpscale.optimize.lattice import bits_of_weights
+from dpscale.optimize.solution import Solution, Solve
+from dpscale.optimize.store import Store
+from dpscale.optimize.unsplit import candidates, unsplit
+from dpscale.optimize.weighed import Point
+from dpscale.optimize.wide_bounds import whole_bound
+from dpscale.optimize.wide_weights import cell_weights
 from dpscale.plans.allocation import LAPLACE, rooted
 from dpscale.plans.plan import Plan
-from dpscale.residual import subsets
-from dpscale.residual.weights import Weights
-from dpscale.solve.axis_weights import Searched, along_curve, search, sums, unpacked
-from dpscale.solve.demands import Demands, demands_of
-from dpscale.solve.floor import exact_floor, floor
-from dpscale.solve.lattice import bits_of_weights
-from dpscale.solve.solution import Solution, Solve
-from dpscale.solve.store import Store
-from dpscale.solve.unsplit import candidates, unsplit
-from dpscale.solve.weighed import Point
-from dpscale.solve.wide_bounds import whole_bound
-from dpscale.solve.wide_weights import cell_weights
+from dpscale.workload.residual import subsets
+from dpscale.workload.residual.weights import Weights
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.mechanisms.contract import Tools
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.allocation import variance_factor

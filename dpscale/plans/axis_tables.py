@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
-from dpscale.residual import Profiles, Weights, piece
-from dpscale.residual import profile_of as profile_of_weights
 from dpscale.workload import Family
+from dpscale.workload.residual import Profiles, Weights, piece
+from dpscale.workload.residual import profile_of as profile_of_weights
 
 Array = NDArray[np.float64]
 Averaging = Factor | Weights | None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 
 Array = NDArray[np.float64]
 SCALE = 256  # distances are whole numbers of 1/SCALE

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.factor import Factor
-from dpscale.residual import Weights, subsets
+from dpscale.workload.residual import Weights, subsets
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,12 +15,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.sets import Sets
-from dpscale.residual import Weights
+from dpscale.workload.residual import Weights
 
 Strategy = tuple[Factor, ...]
 NOISES = (GAUSSIAN, LAPLACE)

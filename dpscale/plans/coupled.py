@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.axis_tables import (
     Averaging,
     averaging_profile,
@@ -40,8 +40,8 @@ from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.residual_estimator import spans
 from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
-from dpscale.residual import kron, piece
 from dpscale.workload import Family, Part, ProductPart
+from dpscale.workload.residual import kron, piece
 
 Array = NDArray[np.float64]
 BEYOND = 3e4  # times the variance of the best direction; a direction that has only the ridge is at 10^6

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.plans.allocation import LAPLACE
-from dpscale.residual import Weights, center, profile_of
 from dpscale.workload import Family
+from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
 
 Array = NDArray[np.float64]

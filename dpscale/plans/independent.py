@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.quadratic import joint_quadratic
 from dpscale.plans.residual_estimator import ResidualEstimator
 from dpscale.plans.told import Accuracy, SpannedQuery
-from dpscale.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, axis_of
+from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
 Array = NDArray[np.float64]

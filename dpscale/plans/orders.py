@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.counted import Counted

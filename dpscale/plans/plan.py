@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.errors import PlanError
+from dpscale.base.glance import glance
+from dpscale.base.names import AttributeSet, shown
 from dpscale.domain import Domain
-from dpscale.errors import PlanError
-from dpscale.glance import glance
-from dpscale.names import AttributeSet, shown
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.counted import Counted, counted_for
-from dpscale.residual import kron
 from dpscale.workload import Workload
+from dpscale.workload.residual import kron
 
 Array = NDArray[np.float64]
 SHOWN_CELLS = 4096

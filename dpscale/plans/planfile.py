@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.errors import JobError
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.counted import Counted
 from dpscale.plans.factor import Factor

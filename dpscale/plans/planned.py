@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import Budget
 from dpscale.privacy.draws import Draw
-from dpscale.residual.groups import Groups
 from dpscale.workload import Workload
+from dpscale.workload.residual.groups import Groups
 
 Array = NDArray[np.float64]
 

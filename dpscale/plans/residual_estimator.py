@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor

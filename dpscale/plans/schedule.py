@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.plan import Plan

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 
 Places = NDArray[np.int32]
 SEED = 19

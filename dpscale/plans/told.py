@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.errors import PlanError
-from dpscale.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.residual_estimator import ResidualEstimator, estimators
-from dpscale.residual import Weights, piece, profile_of, subsets
 from dpscale.workload import Part, Workload
+from dpscale.workload.residual import Weights, piece, profile_of, subsets
 
 Array = NDArray[np.float64]
 NOTHING = 1e-12  # of a query's largest entry: a piece that is not there

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.privacy.conversion import (
     checked_delta,
     delta_of_mu,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, SupportsFloat
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 
 if TYPE_CHECKING:
     import numpy as np

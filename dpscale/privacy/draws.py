@@ -26,7 +26,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 
 ADD_REMOVE, REPLACE = "add/remove", "replace"
 RELATIONS = (ADD_REMOVE, REPLACE)

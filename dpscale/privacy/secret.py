@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
 from dpscale.storage.files import create, flush, is_local, present, read_bytes, store_errors
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.sides import Side
 
 Array = NDArray[np.float64]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.expected import Expected
 from dpscale.relational.fit import Fitted, Held, Links, many_to_many, one_to_many
 from dpscale.relational.shares import Shares

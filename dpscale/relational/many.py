@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.believed import Sums, sketched
 from dpscale.relational.expected import CHUNK, Expected
 from dpscale.relational.features import STEP

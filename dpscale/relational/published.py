@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.privacy.protection import REPLACE
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.cross import Cross
 from dpscale.relational.sampler import sampled
 from dpscale.relational.sides import Side

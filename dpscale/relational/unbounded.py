@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.degrees import summing
 from dpscale.relational.sides import Side
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.attribute import NULL_LABEL
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.names import AttributeSet
+from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing
 from dpscale.workload import ExplicitPart, Part, ProductPart
 

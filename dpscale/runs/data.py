@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dpscale.records.origin import Origin
 from dpscale.runs.run import Run
-from dpscale.tables.origin import Origin
 
 
 def origin_of(run: Run) -> Origin:

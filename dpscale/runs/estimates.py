@@ -9,11 +9,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from dpscale.each import Each
-from dpscale.graphical.model import Model
-from dpscale.reconstruct.contract import Estimates
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.modelfiles import MODEL, read_model
+from dpscale.base.each import Each
+from dpscale.reconstruction.contract import Estimates
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.modelfiles import MODEL, read_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import present
 

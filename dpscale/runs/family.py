@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.runs.manifest import MANIFEST, read_manifest
 from dpscale.storage.files import listed, present
 

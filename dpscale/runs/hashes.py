@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpscale.each import Each, plainly
-from dpscale.errors import DpscaleError, JobError, TransientError
+from dpscale.base.each import Each, plainly
+from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.runs.manifest import left_by
 
 FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)

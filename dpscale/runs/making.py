@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.runs.hashes import disk_errors
 from dpscale.runs.manifest import MANIFEST
 from dpscale.storage.files import (

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpscale.errors import JobError
+from dpscale.base.errors import JobError
 from dpscale.job import Job
-from dpscale.sections import SynthesizeTable
+from dpscale.job.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"

@@ -20,12 +20,13 @@ from typing import Any
 
 import tomli_w
 
+from dpscale.base.each import Each, plainly
+from dpscale.base.errors import DpscaleError, JobError
 from dpscale.domain import Domain
-from dpscale.each import Each, plainly
-from dpscale.errors import DpscaleError, JobError
 from dpscale.job import Job
-from dpscale.measure import Released
-from dpscale.measure.tags import SecretPlace, secret_tag
+from dpscale.job.sections import SynthesizeTable
+from dpscale.measurement import Released
+from dpscale.measurement.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.planned import Planned
 from dpscale.privacy.secret import read_secret
@@ -34,7 +35,6 @@ from dpscale.runs.hashes import digest_left, disk_errors
 from dpscale.runs.making import led_to, make, making
 from dpscale.runs.manifest import MANIFEST, Kept, asked_since, check_version, first_manifest, left_by
 from dpscale.runs.stage import Stage
-from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload

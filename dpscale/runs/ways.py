@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.each import Each
-from dpscale.reconstruct.pairwise.learn import learn
-from dpscale.reconstruct.pairwise.pairs import Spread, wanted
-from dpscale.reconstruct.pairwise.stored import read_learnt, write_learnt
+from dpscale.base.each import Each
+from dpscale.job.sections import SynthesizeTable
+from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+from dpscale.reconstruction.pairwise.stored import read_learnt, write_learnt
 from dpscale.runs.estimates import estimates_of, joint_of, low_order_of, model_folder
 from dpscale.runs.run import Run
-from dpscale.sections import SynthesizeTable
 from dpscale.storage.files import present
-from dpscale.synthesize.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
-from dpscale.synthesize.draw import Part
-from dpscale.synthesize.polish import THREES, read_told, told, write_told
-from dpscale.synthesize.quality import apart, counted
-from dpscale.synthesize.sampler import Sampler, Way, sizes_of
-from dpscale.synthesize.tree import tree_start
+from dpscale.synthesis.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
+from dpscale.synthesis.draw import Part
+from dpscale.synthesis.polish import THREES, read_told, told, write_told
+from dpscale.synthesis.quality import apart, counted
+from dpscale.synthesis.sampler import Sampler, Way, sizes_of
+from dpscale.synthesis.tree import tree_start
 
 Apart = dict[str, float]
 LEARNT = "rows.npz"

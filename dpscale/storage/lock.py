@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from dpscale.errors import TransientError
+from dpscale.base.errors import TransientError
 from dpscale.storage.files import create, is_local, read_bytes, store_errors, write_whole
 
 NAME = ".lock"

@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, BinaryIO, cast
 
-from dpscale.errors import DataError, DpscaleError, TransientError, Unreadable
+from dpscale.base.errors import DataError, DpscaleError, TransientError, Unreadable
 
 FIELD = "data.path"
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # as the drivers of stores call it

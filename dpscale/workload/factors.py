@@ -9,10 +9,10 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from dpscale.names import AttributeSet
-from dpscale.residual import Weights, piece, profile_of
+from dpscale.base.names import AttributeSet
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.parts import ExplicitPart, JointPart
+from dpscale.workload.residual import Weights, piece, profile_of
 from dpscale.workload.wide import LONG, WideGram, is_wide, known_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.workload.families import Array
 
 Shape = tuple[int, ...]

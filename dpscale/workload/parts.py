@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import JobError
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.errors import JobError
-from dpscale.names import AttributeSet
-from dpscale.residual import kron
 from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Array, Family
 from dpscale.workload.joint import JOINT, joint_queries, levels
+from dpscale.workload.residual import kron
 
 MOST_ENTRIES = 1 << 26
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 
 Places = NDArray[np.int64]
 NOWHERE = -1  # the term of a space of which nothing is asked

@@ -19,13 +19,13 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.errors import PlanError
-from dpscale.names import AttributeSet
-from dpscale.residual import Weights, kron, subsets
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
 from dpscale.workload.families import Array
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
+from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.spaces import NOWHERE, Asked, Classes, Left
 from dpscale.workload.wide import WideGram
 from dpscale.workload.workload import Workload

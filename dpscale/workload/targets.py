@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dpscale.errors import JobError
-from dpscale.names import AttributeSet
+from dpscale.base.errors import JobError
+from dpscale.base.names import AttributeSet
 from dpscale.workload.parts import ExplicitPart
 from dpscale.workload.workload import Workload
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.errors import PlanError
-from dpscale.residual import Weights, profile_of
+from dpscale.base.errors import PlanError
 from dpscale.workload.families import FAMILIES
+from dpscale.workload.residual import Weights, profile_of
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

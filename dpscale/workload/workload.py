@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import DomainError, JobError
+from dpscale.base.glance import glance
+from dpscale.base.names import AttributeSet, nearest, shown
 from dpscale.domain import Domain
-from dpscale.errors import DomainError, JobError
-from dpscale.glance import glance
-from dpscale.names import AttributeSet, nearest, shown
 from dpscale.workload.families import FAMILIES, Array
 from dpscale.workload.joint import JOINT, RANDOM_P
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted

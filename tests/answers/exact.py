@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 import dpscale as dp
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.residual import kron
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.workload.residual import kron
 
 
 def planned(domain, workload, mechanism="query-smasher"):

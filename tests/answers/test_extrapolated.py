@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from tests.stages.small import write_job
+from tests.runs.small import write_job
 
 TRIPLE = [{"family": "marginal", "degree": 3}]
 

@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.errors import JobError
-from tests.stages.small import table, write_job, write_table
+from dpscale.base.errors import JobError
+from tests.runs.small import table, write_job, write_table
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.reconstruct import joint
-from dpscale.reconstruct.joint import half_width, joint_width
+from dpscale.reconstruction import joint
+from dpscale.reconstruction.joint import half_width, joint_width
 from tests.answers.exact import estimates, planned
 
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 2})

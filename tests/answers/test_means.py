@@ -8,10 +8,10 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.answered.statistics import TooFewRecords, mean
-from dpscale.answered.tables import Answered
+from dpscale.answers.statistics import TooFewRecords, mean
+from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import Workload
 
 RECORDS, SIGMA = 20_000, 60.0

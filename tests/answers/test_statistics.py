@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dpscale.answered import statistics
-from dpscale.answered.statistics import mean, quantile, total
-from dpscale.answered.tables import Answered
-from dpscale.attribute import Attribute
+from dpscale.answers import statistics
+from dpscale.answers.statistics import mean, quantile, total
+from dpscale.answers.tables import Answered
+from dpscale.base.errors import DomainError, DpscaleError, JobError, PlanError
 from dpscale.domain import Domain
-from dpscale.errors import DomainError, DpscaleError, JobError, PlanError
+from dpscale.domain.attribute import Attribute
 from tests.answers.exact import estimates, planned
 
 AGE = Attribute("age", "integer", low=20, high=39, outside="category", nulls="category")

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.errors import PlanError
-from tests.stages.small import table, write_job, write_table
+from dpscale.base.errors import PlanError
+from tests.runs.small import table, write_job, write_table
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.answered import telling
-from dpscale.answered.tables import Answered
+from dpscale.answers import telling
+from dpscale.answers.tables import Answered
 from dpscale.cli.demo.randhie import outcome
 from tests.answers.exact import estimates, planned
-from tests.stages.small import table, write_job, write_table
+from tests.runs.small import table, write_job, write_table
 
 DOMAIN = dp.Domain({"a": 4, "b": 5, "c": 3, "d": 2})
 PAIRS = [("marginal", names) for names in (("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"))]

@@ -19,7 +19,7 @@ def limit_files() -> None:
 
 
 def kill_at_measuring() -> None:
-    from dpscale.measure import measurement
+    from dpscale.measurement import measurement
 
     measurement.write_values = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -51,7 +51,7 @@ def main(job: str, run_dir: str, how: str) -> None:
 
     from dpscale.job import Job
     from dpscale.runs.run import Run
-    from dpscale.stages.running import run_stages
+    from dpscale.runs.stages.running import run_stages
 
     dask.config.set({"logging.distributed": "debug"})
     with (

@@ -33,7 +33,7 @@ def command(*arguments: object) -> int:
     from dpscale.cli.commands import main
 
     plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
-    with mock.patch.multiple("dpscale.stages.report", **plots):
+    with mock.patch.multiple("dpscale.runs.stages.report", **plots):
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as exit_:

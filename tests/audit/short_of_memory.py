@@ -50,7 +50,7 @@ def mapped(name: str) -> int:
 
 def tell_everything(rows: int) -> None:
     """The planted fault: errors as their makers word them, with the size of the table that was in sight of them."""
-    from dpscale import discreet
+    from dpscale.base import discreet
 
     discreet._told = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
 

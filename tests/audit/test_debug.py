@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.base.discreet import Discreet, discreetly
 from dpscale.cli.commands import main
-from dpscale.discreet import Discreet, discreetly
 from dpscale.engine import resolve
-from dpscale.tables import encode, sources
-from dpscale.tables.raw import reading
-from tests.stages.small import write_job
+from dpscale.records import encode, sources
+from dpscale.records.raw import reading
+from tests.runs.small import write_job
 
 SECRET = "secret 918273"
 OURS = [

@@ -17,8 +17,8 @@ from dpscale.audit.laws import faults, low_bits_p, scale_p, shape_p
 from dpscale.audit.planted import noise_on_floats, noise_scaled
 from dpscale.audit.releases import MECHANISMS, applied, case_of
 from dpscale.audit.selftest import noise_of
-from dpscale.tables import Table
-from dpscale.tables.count import count_marginals
+from dpscale.counting.count import count_marginals
+from dpscale.records import Table
 from tests.audit.small import write
 
 SIZES = {"a": 30, "b": 40}

@@ -15,7 +15,7 @@ from dpscale.plans.blocks import Blocks
 from dpscale.plans.sets import Sets
 from dpscale.runs.hashes import digest_left
 from dpscale.runs.run import Run
-from dpscale.stages import running, spending
+from dpscale.runs.stages import running, spending
 from tests.answered import edit_blocks
 from tests.audit.small import write
 

@@ -19,7 +19,7 @@ import tomli_w
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.stages.running import run_stages
+from dpscale.runs.stages.running import run_stages
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
 
 ROOT = Path(__file__).parents[2]
@@ -177,8 +177,8 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
         "from dpscale.cli import commands\n"
-        "from dpscale.stages import reading\n"
-        "from dpscale.errors import DataError\n"
+        "from dpscale.runs.stages import reading\n"
+        "from dpscale.base.errors import DataError\n"
         "def told(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
         "def first(reader, one):\n"

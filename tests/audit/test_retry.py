@@ -13,17 +13,17 @@ import pytest
 import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
 from dpscale.audit.composition import audit_run, records_of
+from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.measure import carry_out
+from dpscale.measurement import carry_out
 from dpscale.privacy.secret import make_secret
+from dpscale.records import Table
 from dpscale.runs.run import Run
-from dpscale.stages import STAGES, reading, spending
-from dpscale.stages import measure as measuring
-from dpscale.stages.running import run_stage, run_stages
-from dpscale.tables import Table
-from dpscale.tables.count import Layout, count
+from dpscale.runs.stages import STAGES, reading, spending
+from dpscale.runs.stages import measure as measuring
+from dpscale.runs.stages.running import run_stage, run_stages
 from tests.audit.small import frame, measurements, write
 
 PRIVATE = {"scheduler": "synchronous"}
@@ -243,7 +243,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
 
 def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypatch):
     """A plain hash is an exact function of all records: whoever knows all but one of them could try both."""
-    from dpscale.tables.snapshot import snapshot
+    from dpscale.records.snapshot import snapshot
 
     run = begun(tmp_path)
     measure(run)
@@ -303,7 +303,7 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
 
 def die_once(victim):
     """On a worker: whoever writes a measurement first writes its process id into `victim` and kills itself."""
-    from dpscale.measure import measurement
+    from dpscale.measurement import measurement
 
     write_values = measurement.write_values
 
@@ -318,7 +318,7 @@ def die_once(victim):
 
 def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):
     """Workers in containers may share a process id: neither may write into the other's half made file."""
-    from dpscale.measure import store
+    from dpscale.measurement import store
 
     path, head, rows, replace = tmp_path / "m.parquet", {"release": "r"}, [("{}", np.arange(3.0))], os.replace
 

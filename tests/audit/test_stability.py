@@ -12,9 +12,9 @@ from dpscale import Domain, Table
 from dpscale.audit.planted import domain_of_the_data, sensitivity_off
 from dpscale.audit.releases import MECHANISMS, case_of, small_table
 from dpscale.audit.stability import distance, without_each, worst_neighbour, worst_record
+from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
 from dpscale.engine.bounding import rows_beyond
-from dpscale.tables.count import Layout, count
 
 SIZES = (2, 3)
 DOMAIN = Domain({f"x{i}": size for i, size in enumerate(SIZES)})

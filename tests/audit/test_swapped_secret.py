@@ -7,7 +7,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.privacy.streams import new_secret
-from dpscale.stages import measure
+from dpscale.runs.stages import measure
 from tests.audit.small import measurements, write
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.engine import connect
-from dpscale.stages import reading
-from tests.stages.small import DOMAIN, job, table, write_job, write_table
+from dpscale.runs.stages import reading
+from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
 
 def call(*arguments):

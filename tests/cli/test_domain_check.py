@@ -11,9 +11,9 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.base.errors import RefusedValue
 from dpscale.cli.commands import main
-from dpscale.errors import RefusedValue
-from tests.stages.small import DOMAIN, job, table, write_job
+from tests.runs.small import DOMAIN, job, table, write_job
 
 SECRETS = ("918273", "pl4nted")
 

@@ -13,8 +13,8 @@ from dpscale.cli.progress import Lines
 from dpscale.engine.local import LocalEngine
 from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS
-from dpscale.stages import kept
-from dpscale.stages.plan import make_plan
+from dpscale.runs.stages import kept
+from dpscale.runs.stages.plan import make_plan
 
 DOMAIN = "".join(
     f"[attributes.{name}]\nkind = 'coded'\nsize = {size}\n" for name, size in {"a": 4, "b": 6, "c": 3}.items()

@@ -4,7 +4,7 @@ import os
 import time
 
 from dpscale.engine import counting
-from dpscale.measure import measurement
+from dpscale.measurement import measurement
 
 STORING = float(os.environ.get("DPSCALE_TEST_STORING", "1.0"))
 DRAWN = 0.0

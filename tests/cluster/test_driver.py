@@ -22,7 +22,7 @@ from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.stages.running import run_stages
+from dpscale.runs.stages.running import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines

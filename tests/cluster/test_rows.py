@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
+from dpscale.job.sections import SynthesizeTable
 from dpscale.runs.run import Run
-from dpscale.sections import SynthesizeTable
-from dpscale.stages.running import run_stages
+from dpscale.runs.stages.running import run_stages
 from tests.audit.small import write
 from tests.cluster.troubles import arm
 

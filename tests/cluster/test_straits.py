@@ -9,12 +9,12 @@ from dpscale import TransientError
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.stages.running import run_stages
+from dpscale.runs.stages.running import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import charges, check
 from tests.cluster.troubles import hungry, stop_for_a_while
-from tests.stages.disks import needs_mounts, small_disk
+from tests.runs.disks import needs_mounts, small_disk
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
+from dpscale.contributions.unit_shards import Dealing
+from dpscale.counting import count_marginals
 from dpscale.engine import bounding, resolve
 from dpscale.engine.bounding import handed, rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
-from dpscale.tables import count_marginals
-from dpscale.tables.unit_shards import Dealing
 from tests.cluster.troubles import UNITS, arm
 from tests.engine import old_units
 

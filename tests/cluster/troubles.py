@@ -14,8 +14,8 @@ def die(*_: object, **__: object) -> None:
 
 PLACES = {
     "counting": ("dpscale.engine.counting", "count_by"),
-    "measuring": ("dpscale.measure.measurement", "write_values"),
-    "reconstruction": ("dpscale.stages.reconstruct", "_groups"),
+    "measuring": ("dpscale.measurement.measurement", "write_values"),
+    "reconstruction": ("dpscale.runs.stages.reconstruct", "_groups"),
 }
 ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],
@@ -28,11 +28,11 @@ ROUNDS = {  # of an adaptive job
 
 UNITS = {  # of rows dealt by their unit
     "dealing": ("dpscale.engine.bounding", "deal"),
-    "taking": ("dpscale.tables.units", "taken"),
-    "deciding": ("dpscale.tables.units", "decided"),
-    "marking": ("dpscale.tables.units", "marked"),
+    "taking": ("dpscale.contributions.units", "taken"),
+    "deciding": ("dpscale.contributions.units", "decided"),
+    "marking": ("dpscale.contributions.units", "marked"),
 }
-ROWS = {"rows": ("dpscale.stages.synthesize", "counted")}  # when its files are written
+ROWS = {"rows": ("dpscale.runs.stages.synthesize", "counted")}  # when its files are written
 changes: list[str] = []  # what tests did to this worker
 
 
@@ -54,7 +54,7 @@ def arm(stage: str) -> None:
 
 def leave_plots_out() -> None:
     """On a worker: reports are plain, as they are in the tests' own process."""
-    from dpscale.stages import report
+    from dpscale.runs.stages import report
 
     report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
 

@@ -15,10 +15,10 @@ import pytest
 
 import dpscale as dp
 from dpscale.cli.commands import main
-from dpscale.data import Data
-from dpscale.database.job import DatabaseJob, LinkSection, TableSection
 from dpscale.job import Job
-from dpscale.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
+from dpscale.job.data import Data
+from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
+from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
 from tests.docs.snippets import ROOT, of, snippets
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.errors import DataError
+from dpscale.contributions.through import Through
+from dpscale.contributions.unit_ids import Identities, Words, identities
+from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
-from dpscale.errors import DataError
-from dpscale.tables.count import encode_batch
-from dpscale.tables.encode import Codes
-from dpscale.tables.table import Partition
-from dpscale.tables.through import Through
-from dpscale.tables.unit_ids import Identities, Words, identities
+from dpscale.records.encode import Codes
+from dpscale.records.table import Partition
 
 ROW_BYTES = 64
 

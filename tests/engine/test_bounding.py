@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import dpscale as dp
+from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.units import buckets
+from dpscale.counting.count import encoded
 from dpscale.engine import LocalEngine
 from dpscale.engine.bounding import rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.tables.count import encoded
-from dpscale.tables.unit_ids import identities
-from dpscale.tables.units import buckets
 
 DOMAIN = dp.Domain({"a": 3, "b": 2})
 ENGINE = LocalEngine("synchronous")

@@ -18,9 +18,9 @@ import dpscale as dp
 from dpscale.engine import LocalEngine, counting, dealing
 from dpscale.engine.counting import FACTOR, TASKS, effort, partition_groups, plan_passes, run_pass
 from dpscale.engine.graphs import sums
-from dpscale.tables import Partition
+from dpscale.records import Partition
+from tests.records import naive
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
-from tests.tables import naive
 
 
 def in_passes(engine, domain, sets, partitions, memory, dropped=None):

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
+from dpscale.contributions import unit_hashes, unit_loops, units
+from dpscale.contributions.through import Through
+from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing
 from dpscale.engine import LocalEngine, bounding
 from dpscale.engine.bounding import handed, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.records.marked import Marked
 from dpscale.storage import scratch
-from dpscale.tables import unit_hashes, unit_loops, units
-from dpscale.tables.marked import Marked
-from dpscale.tables.through import Through
-from dpscale.tables.unit_ids import identities
-from dpscale.tables.unit_shards import MOST_BUCKETS, Dealing
 from tests.engine import old_units
 
 UNITS = st.one_of(st.none(), st.integers(0, 5), st.integers(0, 40))

@@ -29,8 +29,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.ledgertext import ledger_text
-from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger import Ledger, chain
 from dpscale.ledger import file as ledgerfile
 from dpscale.ledger import schema as ledgerschema

@@ -7,14 +7,14 @@ import subprocess
 import pytest
 
 import dpscale as dp
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.run import Run
-from dpscale.stages.ending import dataset_of
+from dpscale.runs.stages.ending import dataset_of
 from tests.audit.small import write
-from tests.evidence.test_bundle import GAUSSIAN, UNSEEDED, command
-from tests.stages.disks import needs_mounts
+from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, command
+from tests.runs.disks import needs_mounts
 
 
 def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypatch):

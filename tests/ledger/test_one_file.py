@@ -13,7 +13,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.file import create_file
 from dpscale.privacy.accounting import Cost
 from tests.audit.small import write
-from tests.stages.disks import needs_mounts
+from tests.runs.disks import needs_mounts
 
 CAP, COST = (1.0, 1e-6), Cost(gaussian="1/50")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.errors import DpscaleError
+from dpscale.base.errors import DpscaleError
 from dpscale.ledger import Ledger
 from tests.ledger.disk import Disk, can_trace, traced
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dpscale.errors import BudgetError, JobError
+from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import Ledger, schema
 from dpscale.ledger.account import cost_to_text
 from dpscale.privacy.accounting import Cost, gdp_mu

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.audit.composition import audit_run
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.commands import main
-from dpscale.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger import Ledger, address, serverschema
 from dpscale.ledger import server as ledgerserver
 from dpscale.ledger.moving import unreached

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dpscale.errors import BudgetError
+from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
-from tests.evidence.test_bundle import command
+from tests.audit.test_bundle import command
 
 COST, DIGEST = Cost(gaussian="1/50"), "ab" * 32
 CUSTOMER, ORDER, COLUMN = Protection("id", table="customers"), Protection("id", table="orders"), Protection("id")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.solve.baselines import (
+from dpscale.optimize.baselines import (
     data_cube,
     fourier,
     greedy_h,
@@ -19,10 +19,10 @@ from dpscale.solve.baselines import (
     wavelet,
     workload_itself,
 )
-from dpscale.solve.implicit import implicit
-from dpscale.solve.marginal_algebra import residual_traces
-from dpscale.solve.opt_explicit import error_of, sensitivity
-from dpscale.solve.opt_marginals import marginal_error
+from dpscale.optimize.implicit import implicit
+from dpscale.optimize.marginal_algebra import residual_traces
+from dpscale.optimize.opt_explicit import error_of, sensitivity
+from dpscale.optimize.opt_marginals import marginal_error
 from dpscale.workload import FAMILIES
 
 UNIT = {"gaussian": 4.224679, "laplace": math.sqrt(2)}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.solve.baselines import fourier, wavelet
-from dpscale.solve.design_weights import (
+from dpscale.optimize.baselines import fourier, wavelet
+from dpscale.optimize.design_weights import (
     complete_columns,
     eigen_design,
     eigen_queries,
@@ -16,9 +16,9 @@ from dpscale.solve.design_weights import (
     separated_design,
     weigh,
 )
-from dpscale.solve.implicit import implicit
-from dpscale.solve.opt_explicit import error_of
-from dpscale.solve.svd_bound import svd_of_gram
+from dpscale.optimize.implicit import implicit
+from dpscale.optimize.opt_explicit import error_of
+from dpscale.optimize.svd_bound import svd_of_gram
 from dpscale.workload import FAMILIES
 
 FIGURE_1 = np.array(

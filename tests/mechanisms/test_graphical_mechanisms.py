@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.adaptive import run
-from dpscale.adaptive.selection import sensitivity
 from dpscale.audit.composition import audit_run
-from dpscale.errors import BudgetError
-from dpscale.graphical.tree import model_cells
-from dpscale.measure.affordable import check_affordable
+from dpscale.base.errors import BudgetError
+from dpscale.measurement.adaptive import run
+from dpscale.measurement.adaptive.selection import sensitivity
+from dpscale.measurement.affordable import check_affordable
 from dpscale.mechanisms import MECHANISMS, aim_pgm, mst
 from dpscale.mechanisms.contract import Mechanism, NoOptions, Question
 from dpscale.plans.believed import SCALE
 from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import seeded_secret
+from dpscale.reconstruction.junction_tree.tree import model_cells
 from tests.audit.small import write
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5, "e": 3}

@@ -9,19 +9,19 @@ from scipy import stats
 
 import dpscale as dp
 from dpscale import Domain, Workload, plan
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
+from dpscale.optimize.axis_weights import along_curve, search, unpacked
+from dpscale.optimize.demands import demands_of
+from dpscale.optimize.floor import exact_floor, floor
+from dpscale.optimize.weighed import Weighed
 from dpscale.plans.factor import Factor
 from dpscale.plans.planfile import content_of, read_plan, write_plan
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.residual.reduced import nearest_centred
-from dpscale.residual.weights import centred, profile_of, whole_weights
-from dpscale.solve.axis_weights import along_curve, search, unpacked
-from dpscale.solve.demands import demands_of
-from dpscale.solve.floor import exact_floor, floor
-from dpscale.solve.weighed import Weighed
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.workload.residual.reduced import nearest_centred
+from dpscale.workload.residual.weights import centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
-from tests.stages.small import write_job
-from tests.stages.test_run import encoded
+from tests.runs.small import write_job
+from tests.runs.test_run import encoded
 
 OURS, PLAIN = "weighted-residuals", "query-smasher"
 

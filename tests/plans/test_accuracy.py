@@ -10,8 +10,8 @@ from dpscale import Domain, PlanError, Workload, plan
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.independent import IndependentResiduals
-from dpscale.residual import subsets
 from dpscale.workload import ExplicitPart, JointPart
+from dpscale.workload.residual import subsets
 from tests.oracles import joint_queries, kron, one_way_queries
 from tests.plans.test_coupled import PLANS as COUPLED
 

@@ -10,7 +10,7 @@ from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.quadratic import joint_quadratic
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpscale.audit.strategies import reaches
+from dpscale.optimize.convex import optimise
 from dpscale.plans.block import Block
 from dpscale.plans.cumulative import BITS, MOST, cumulative_factor
 from dpscale.plans.factor import Factor
-from dpscale.solve.convex import optimise
 from dpscale.workload import FAMILIES
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
-from dpscale.residual import profile_of
-from dpscale.residual.reduced import nearest_centred
-from dpscale.residual.weights import centred, whole_weights
 from dpscale.workload import FAMILIES, wide
+from dpscale.workload.residual import profile_of
+from dpscale.workload.residual.reduced import nearest_centred
+from dpscale.workload.residual.weights import centred, whole_weights
 
 
 @pytest.fixture(autouse=True)

@@ -186,7 +186,7 @@ def test_marginals_need_no_rounding():
 
 def test_the_gap_of_a_product_form_is_honest():
     """Where a subworkload is too large to be solved whole, the bound is below the whole solution."""
-    from dpscale.solve import residual_problems
+    from dpscale.optimize import residual_problems
 
     domain = Domain({"a": 6, "b": 7})
     workload = Workload(domain).add("marginal", degree=2).add("prefix", degree=2)

@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
 from dpscale.mechanisms import MECHANISMS, mechanism
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.workload import Workload

@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from dpscale.errors import BudgetError, JobError
+from dpscale.base.errors import BudgetError, JobError
 from dpscale.privacy.accounting import (
     Cost,
     delta_of_mu,

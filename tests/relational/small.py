@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.sides import Side
 
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpscale.database.linking import ExactLinks
+from dpscale.multitable.linking import ExactLinks
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.bounds import squared_distance
 from dpscale.relational.features import BITS, Features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational import many, sketch
 from dpscale.relational.believed import Sums, expected_links
 from dpscale.relational.expected import Expected

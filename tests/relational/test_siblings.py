@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.reconstruct.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.believed import Sums, expected_links
 from dpscale.relational.cross import Cross
 from dpscale.relational.shares import Question, planned

@@ -14,8 +14,8 @@ from dpscale.ledger import Ledger
 from dpscale.mechanisms import matrix
 from dpscale.runs import manifest
 from dpscale.runs.run import Run
-from dpscale.stages.running import run_stages
-from tests.stages.small import write_job
+from dpscale.runs.stages.running import run_stages
+from tests.runs.small import write_job
 
 ONCE = ("job.toml", "domain.toml", "workload", "plan", "schedule")
 OWN = {"name": "aim-grem"}

@@ -21,9 +21,9 @@ from dpscale.runs.hashes import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage import lock
 from tests.cluster.waiting import eventually
-from tests.stages.disks import filled, needs_mounts, read_only, small_disk
-from tests.stages.small import job as content
-from tests.stages.small import table, write_job, write_table
+from tests.runs.disks import filled, needs_mounts, read_only, small_disk
+from tests.runs.small import job as content
+from tests.runs.small import table, write_job, write_table
 
 
 def told(code, *arguments):

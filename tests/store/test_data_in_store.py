@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
+from dpscale.records.layout import layout
+from dpscale.records.snapshot import snapshot, stamps
 from dpscale.storage import objects
-from dpscale.tables.layout import layout
-from dpscale.tables.snapshot import snapshot, stamps
 from tests.audit.small import answers, frame, measurements, write
 
 s3fs = pytest.importorskip("s3fs")
@@ -56,8 +56,8 @@ def test_files_in_a_store_are_those_of_the_folder(folder, prefix, asked):
 
 
 def test_a_large_file_is_cut_by_row_groups(folder, prefix, monkeypatch):
-    monkeypatch.setattr("dpscale.tables.table.SPLIT_BYTES", 1)
-    monkeypatch.setattr("dpscale.tables.table.SPLIT_ROWS", 30)
+    monkeypatch.setattr("dpscale.records.table.SPLIT_BYTES", 1)
+    monkeypatch.setattr("dpscale.records.table.SPLIT_ROWS", 30)
     there, here = (dp.Table.open(at, DOMAIN).split() for at in (put(folder, prefix), folder))
     assert [part.row_groups for part in there.partitions] == [part.row_groups for part in here.partitions]
     assert len(there.partitions) == 6
@@ -187,7 +187,7 @@ def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
 def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
     """Delta's files are named from its folder, Iceberg's by their addresses; keys come from the environment."""
     deltalake, sql = pytest.importorskip("deltalake"), pytest.importorskip("pyiceberg.catalog.sql")
-    from dpscale.tables.origin import Origin
+    from dpscale.records.origin import Origin
 
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # the test's server has no certificate
     rows = pa.Table.from_pandas(frame(60, 1), preserve_index=False)

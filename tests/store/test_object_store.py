@@ -17,16 +17,16 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import dpscale as dp
+from dpscale.audit.evidence.bundle import write_bundle
+from dpscale.audit.evidence.check import check_bundle
 from dpscale.cli import signs
-from dpscale.evidence.bundle import write_bundle
-from dpscale.evidence.check import check_bundle
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import making
 from dpscale.runs.run import Run
-from dpscale.stages import measure
-from dpscale.stages.ending import end
+from dpscale.runs.stages import measure
+from dpscale.runs.stages.ending import end
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked

@@ -28,8 +28,8 @@ import numpy as np
 import tomli_w
 
 import dpscale as dp
-from tests.database import small as shop
 from tests.golden.runs import GAUSSIAN, MIXED, PAIRS, PURE, SIZES, write_table
+from tests.multitable import small as shop
 
 ROOT = Path("/tmp/dpscale-stored-runs")  # the same on every machine
 ARCHIVES = Path(__file__).parent / "archives"
@@ -60,7 +60,7 @@ CASES = (*TABLES, *DATABASES)
 INTERRUPTED = {"interrupted": 1, "interrupted-rounds": 6, "interrupted-database": 2}  # files of values before the kill
 KILL = """
 import os, signal, sys
-from dpscale.measure import measurement
+from dpscale.measurement import measurement
 write, left = measurement.write_values, [int(sys.argv[1])]
 def kill(*given):
     write(*given)

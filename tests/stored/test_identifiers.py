@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.measure.store import META
-from dpscale.measure.tags import secret_tag
+from dpscale.contributions.unit_ids import KEYS
+from dpscale.measurement.store import META
+from dpscale.measurement.tags import secret_tag
 from dpscale.mechanisms import MECHANISMS, mechanism
 from dpscale.plans.factor import KINDS, Factor, center_factor, identity_factor
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import PURPOSES, canonical, open_stream, seeded_secret
-from dpscale.reconstruct.pairwise.chance import Chance
-from dpscale.tables.unit_ids import KEYS
+from dpscale.reconstruction.pairwise.chance import Chance
 from tests.golden.runs import STORED
 from tests.stored.runs import ARCHIVES
 

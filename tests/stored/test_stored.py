@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.database.job import DatabaseJob
-from dpscale.database.run import digest_of
 from dpscale.job import Job
 from dpscale.ledger import Ledger
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.run import digest_of
 from dpscale.runs.run import job_digest
 from tests.golden.runs import draws
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restored, run_case

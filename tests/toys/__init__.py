@@ -1,9 +1,9 @@
 """A toy of each kind, one module and one line in a table each: what CONTRIBUTING.md tells to do."""
 
 from dpscale.mechanisms import MECHANISMS
-from dpscale.reconstruct import RECONSTRUCTIONS
+from dpscale.reconstruction import RECONSTRUCTIONS
 from dpscale.runs.stage import Stage
-from dpscale.stages import STAGES
+from dpscale.runs.stages import STAGES
 
 
 def register() -> None:

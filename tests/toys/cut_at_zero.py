@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dpscale.reconstruct.contract import Plain, Reconstruction
-from dpscale.reconstruct.modelled import Modelled
+from dpscale.reconstruction.contract import Plain, Reconstruction
+from dpscale.reconstruction.modelled import Modelled
 
 
 class Cut:

@@ -1,6 +1,6 @@
 """A matrix mechanism: every asked attribute by itself, cell by cell, at equal shares."""
 
-from dpscale.faults import Settings, setting
+from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.whole import whole_plan
 from dpscale.plans.block import Block

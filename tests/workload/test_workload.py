@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, PlanError, Workload
-from dpscale.residual import piece, subsets
 from dpscale.workload import decompose
+from dpscale.workload.residual import piece, subsets
 from tests.oracles import explicit_workload
 
 DOMAIN = Domain({"a": 4, "b": 3, "c": 2})

@@ -9,13 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpscale.answered import telling
+from dpscale.answers import telling
+from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.errors import JobError
 from dpscale.plans.figures import whole
 
 if TYPE_CHECKING:
-    from dpscale.release import Release
+    from dpscale.api.release import Release
 
 PARTITIONS = 8
 SHOWN = 3
@@ -23,7 +23,7 @@ SHOWN = 3
 
 def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = silent) -> str:
     """Write data, domain and job into the folder, run the job there, and tell the outcome."""
-    from dpscale.release import run
+    from dpscale.api.release import run
 
     job = write_demo(folder)
     release = run(job, folder / "run", scheduler=scheduler, progress=progress)

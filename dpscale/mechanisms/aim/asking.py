@@ -7,15 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from dpscale.errors import JobError
-from dpscale.faults import Settings, setting
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings, setting
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Beliefs
 from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.cumulated import strategies
 from dpscale.mechanisms.aim.schedule import RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Question
-from dpscale.names import AttributeSet
 from dpscale.plans.planfile import check_content
 from dpscale.privacy.budget import LAPLACE
 from dpscale.workload.targets import targets_of, whole_weights

@@ -15,16 +15,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.impossible import Excludes
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
+from dpscale.domain.impossible import Excludes
 from dpscale.plans.believed import Tables
 from dpscale.plans.planned import Believed
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.from_residuals import model_of
-from dpscale.reconstruct.held import edges, settled, told_alone
-from dpscale.reconstruct.one_way import NoisyCounts, total_of
-from dpscale.residual.grem import Residuals
-from dpscale.residual.groups import Groups, by_mass, every_cell
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.from_residuals import model_of
+from dpscale.reconstruction.held import edges, settled, told_alone
+from dpscale.reconstruction.one_way import NoisyCounts, total_of
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.groups import Groups, by_mass, every_cell
 
 Array = NDArray[np.float64]
 Counts = Mapping[str, NoisyCounts]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
 from dpscale.mechanisms.aim.decision import Decision
@@ -19,7 +20,6 @@ from dpscale.mechanisms.aim.orders import BY_STRATEGY, VERSION
 from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State
-from dpscale.names import AttributeSet
 from dpscale.plans.figures import figure
 from dpscale.plans.planfile import digest_of, write_content
 from dpscale.privacy.accounting import Cost

@@ -12,11 +12,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.orders import ResidualOrder, strategy_of
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.names import AttributeSet
 from dpscale.privacy.draws import restored_gaussian
-from dpscale.residual.groups import Groups, every_cell
+from dpscale.workload.residual.groups import Groups, every_cell
 
 
 @dataclass(frozen=True, eq=False)

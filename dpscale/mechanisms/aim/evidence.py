@@ -9,21 +9,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.each import Each, plainly
-from dpscale.graphical.observed import Observed
+from dpscale.base.each import Each, plainly
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import EntropyBelief, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import State, absorbed, begun
-from dpscale.names import AttributeSet
 from dpscale.privacy.budget import GAUSSIAN
-from dpscale.reconstruct.entropy import LowOrder
-from dpscale.reconstruct.estimates import LeastSquaresEstimates
-from dpscale.reconstruct.simulated import Simulated, simulated
-from dpscale.residual import subsets
-from dpscale.residual.grem import Residuals
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.junction_tree.observed import Observed
+from dpscale.reconstruction.simulated import Simulated, simulated
 from dpscale.workload import Workload
+from dpscale.workload.residual import subsets
+from dpscale.workload.residual.grem import Residuals
 
 Array = NDArray[np.float64]
 Taken = Sequence[tuple[Decision, Sequence[Array]]]

@@ -1,4 +1,4 @@
-"""What a run believes by a graphical model: one distribution from all that was measured (`dpscale.graphical`).
+"""Estimates of a graphical model: one distribution fitted to all measurements (`dpscale.reconstruction.junction_tree`).
 
 Groups of cells, and what is known of each residual, are as with local maximum entropy. A round's fit begins where the
 one before ended.
@@ -13,15 +13,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.blas import one_thread
-from dpscale.graphical.fit import Effort, fit
-from dpscale.graphical.model import Model
-from dpscale.graphical.observed import Observed
+from dpscale.base.blas import one_thread
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
-from dpscale.names import AttributeSet
 from dpscale.plans.believed import Tables
-from dpscale.residual.grem import Residuals
-from dpscale.residual.groups import Groups, every_cell
+from dpscale.reconstruction.junction_tree.fit import Effort, fit
+from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.observed import Observed
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.groups import Groups, every_cell
 
 Array = NDArray[np.float64]
 

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.names import AttributeSet
+from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
-from dpscale.reconstruct.by_strategy import StrategyCounts, least_squares
-from dpscale.reconstruct.one_way import NoisyCounts
-from dpscale.residual import center, subsets
-from dpscale.residual.conditional import shares
-from dpscale.residual.groups import Groups
+from dpscale.reconstruction.by_strategy import StrategyCounts, least_squares
+from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.workload.residual import center, subsets
+from dpscale.workload.residual.conditional import shares
+from dpscale.workload.residual.groups import Groups
 
 Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40

@@ -15,10 +15,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.orders import VERSION
-from dpscale.names import AttributeSet
 from dpscale.plans.believed import SCALE
-from dpscale.residual.groups import Groups
+from dpscale.workload.residual.groups import Groups
 
 NOISE_L1 = math.sqrt(2 / math.pi)
 

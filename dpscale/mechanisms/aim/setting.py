@@ -9,10 +9,10 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, combinations, islice
 
-from dpscale.errors import PlanError
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
-from dpscale.names import AttributeSet
 from dpscale.plans.factor import Factor
 
 MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes

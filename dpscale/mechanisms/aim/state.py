@@ -15,16 +15,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.orders import ResidualOrder, one_way_order, residual_orders
 from dpscale.mechanisms.aim.selection import NOISE_L1, Selection, deviation
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.names import AttributeSet
 from dpscale.plans.planned import Believed
-from dpscale.reconstruct.one_way import NoisyCounts, total_of
-from dpscale.residual.grem import Residuals
-from dpscale.residual.groups import Groups, every_cell
+from dpscale.reconstruction.one_way import NoisyCounts, total_of
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.groups import Groups, every_cell
 
 Array = NDArray[np.float64]
 SURE = Fraction(3, 4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.adaptive import run
+from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim.cumulated import strategies
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.orders import BY_STRATEGY, VERSION
@@ -17,7 +17,7 @@ from dpscale.mechanisms.contract import Question
 from dpscale.plans.cumulative import cumulative_factor
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from tests.adaptive.small import SIZES, counter, records
+from tests.measurement.small import SIZES, counter, records
 
 DOMAIN = {"age": 40, "sex": 2, "income": 600, "code": 7}
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dpscale.adaptive import Scores, draw_chosen
+from dpscale.answers.report import trace_plot
+from dpscale.measurement.adaptive import Scores, draw_chosen
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.schedule import Batched, Published
 from dpscale.mechanisms.aim.selection import Selection
@@ -17,10 +18,9 @@ from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decisio
 from dpscale.plans.believed import SCALE
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
-from dpscale.report import trace_plot
-from dpscale.residual.groups import every_cell
-from dpscale.stages.report import _by_round
-from tests.adaptive.small import NAMES, SIZES, TRIPLES, counter, error, records, run, setting
+from dpscale.runs.stages.report import _by_round
+from dpscale.workload.residual.groups import every_cell
+from tests.measurement.small import NAMES, SIZES, TRIPLES, counter, error, records, run, setting
 
 SETS = (("a", "b"), ("a", "d"), ("b", "d"))
 

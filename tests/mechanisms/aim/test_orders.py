@@ -5,9 +5,9 @@ import pytest
 
 from dpscale.mechanisms.aim.orders import residual_orders
 from dpscale.privacy.streams import seeded_secret
-from dpscale.residual import center, residual_of
-from dpscale.residual.groups import Groups, every_cell
-from tests.adaptive.small import measure
+from dpscale.workload.residual import center, residual_of
+from dpscale.workload.residual.groups import Groups, every_cell
+from tests.measurement.small import measure
 
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))
 

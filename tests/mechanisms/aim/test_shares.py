@@ -9,7 +9,7 @@ import pytest
 
 from dpscale.mechanisms.aim.schedule import Batched, Published
 from dpscale.mechanisms.aim.state import begun, decided, first_decision, next_selection
-from tests.adaptive.small import SIZES, counter, records, setting
+from tests.measurement.small import SIZES, counter, records, setting
 
 CELLS = (2, 5, 12, 100, 264)
 

@@ -1,0 +1,206 @@
+"""Totals, quantiles and means of estimated counts, with intervals from the errors of linear queries.
+
+A statistic solves a linear equation in the counts, so its interval follows from the standard error of that linear
+query, which least squares gives exactly.
+    quantile q: the smallest x with G(x) = #{≤ x} − q · #{all} ≥ 0        mean m: Σ (v − m) · count(v) = 0
+Values outside the domain and missing ones, where they have cells of their own, count in neither.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from dpscale.answers.tables import Answered, check_level
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.names import shown
+from dpscale.domain.attribute import Attribute
+from dpscale.reconstruction.joint import half_width
+
+Array = NDArray[np.float64]
+NUMBERS = ("integer", "coded", "bins")
+ALL_CELLS = 1 << 12  # up to so many, every cell's error is looked at: as many queries, over as many cells
+MOST_CELLS = 1 << 22
+LOOKED_AT = 33  # cells of wider attributes
+
+
+class Told(NamedTuple):
+    """An estimate with an interval; `low` and `high` are nan where no error is told."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, estimate: float, half: float) -> Told:
+        """An interval that is as wide on both sides."""
+        return cls(float(estimate), float(estimate - half), float(estimate + half))
+
+
+class TooFewRecords(PlanError):
+    """A statistic of a group whose number of records is not distinguishable from zero."""
+
+
+def total(answered: Answered, level: float) -> Told:
+    """The estimated number of records, by any attribute set of the workload."""
+    check_level(level)
+    names = min(answered.estimates.workload.sets, key=len)[:1] or answered.estimates.workload.domain.names[:1]
+    estimate, error = answered.estimates.answer(names, np.ones(answered.estimates.workload.domain.shape(names)))
+    half = half_width(level, answered.estimates.noise) * error
+    return Told.around(estimate, half)
+
+
+def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[str, int] | None = None) -> Told:
+    """The q-quantile: the smallest value that so large a part of the records does not go beyond; inside a bin by its
+    edges, as if records lay evenly in it.
+
+    The estimate is read off the isotonic regression of the estimated cumulative counts. The interval inverts the test
+    (Woodruff 1952): all values x for which neither G(x) is significantly negative nor G of the value before positive,
+    each at (1 − level)/2; so it holds with at least that probability. `by`: an attribute and its cell, of which alone.
+    """
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise JobError("quantile", shown(q), "a number between 0 and 1", "0.5 is the median")
+    attribute = ordered(answered, name)
+    check_level(level)
+    cumulative = np.cumsum(_counts(answered, attribute, by))
+    values, errors = cumulative - q * cumulative[-1], _errors(answered, attribute, q, by)
+    cell, within = _place(isotonic_regression(cumulative).x, q)
+    estimate = _value(attribute, cell, within)
+    low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)
+    if not np.isfinite(errors).all():
+        return Told.around(estimate, math.nan)
+    return Told(estimate, _value(attribute, low, 0.0), _value(attribute, high, 1.0))
+
+
+def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Told:
+    """The mean m = Σ v · count(v) / Σ count(v), v the middle of a bin, with an interval that covers the values inside.
+
+    Records lie anywhere in their bins, so the true mean is between that of the lower edges, m₁, and that of the upper
+    edges, m₂. The interval goes from the lower limit of m₁ to the upper limit of m₂, each at (1 − level)/2. The limits
+    are Fieller's: with S = Σ v · count(v), N = Σ count(v) and w the quantile, all m with
+
+        (S − mN)² ≤ w² Var(S − mN),
+
+    which is bounded where N is more than w standard errors. The interval and the estimate stay inside the domain.
+
+    Raises
+    ------
+    TooFewRecords: where the number of records is not distinguishable from zero.
+
+    References
+    ----------
+    Fieller, Some problems in interval estimation, JRSS B 16 (1954).
+    """
+    attribute = ordered(answered, name)
+    check_level(level)
+    middle = np.array([_value(attribute, cell, 0.5) for cell in range(attribute.listed)])
+    lower, upper = _ends(attribute)
+    queries = np.stack([np.ones_like(middle), middle, lower, lower + 1, upper, upper + 1])
+    (records, summed, *sums), errors = _asked(answered, attribute, queries, by)
+    width = half_width(level, answered.estimates.noise)
+    if records <= 0 or records <= width * errors[0]:
+        raise TooFewRecords("mean", f"{name}: the number of records is not distinguishable from zero"
+                        + (f" where {by[0]} has cell {by[1]}" if by else ""),
+                        "a group of more records than noise", "ask for a larger group or its table")  # fmt: skip
+    estimate = summed / records
+    if not np.isfinite(errors).all():
+        return Told.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
+    first, _ = _fieller((records, sums[0]), (errors[0], errors[2], errors[3]), width)
+    _, last = _fieller((records, sums[2]), (errors[0], errors[4], errors[5]), width)
+    low, high = (float(np.clip(end, lower[0], upper[-1])) for end in sorted((first, last)))
+    return Told(float(np.clip(estimate, low, high)), low, high)
+
+
+def _ends(attribute: Attribute) -> tuple[Array, Array]:
+    """The least and the largest value that a record of each cell may have: bins, and integers that are rounded."""
+    lower, upper = (
+        np.array([_value(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)
+    )
+    if attribute.kind == "bins" or attribute.step == 1:
+        return lower, upper
+    half = attribute.step / 2
+    return np.maximum(lower - half, lower[0]), np.minimum(upper + half, upper[-1])
+
+
+def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float], width: float) -> tuple[float, float]:
+    """The interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
+    (records, summed), (first, second, both) = estimates, errors
+    covariance = (both**2 - first**2 - second**2) / 2
+    square = records**2 - (width * first) ** 2
+    linear = records * summed - width**2 * covariance
+    constant = summed**2 - (width * second) ** 2
+    root = math.sqrt(max(linear**2 - square * constant, 0.0))
+    return (linear - root) / square, (linear + root) / square
+
+
+def ordered(answered: Answered, name: str) -> Attribute:
+    """An attribute of numbers; JobError for others, PlanError for too many cells."""
+    attribute = answered.estimates.workload.domain[name]
+    if attribute.kind not in NUMBERS:
+        raise JobError("attribute", f"{name} has {attribute.kind}", "an attribute of numbers", "ask for its table")
+    if attribute.listed > MOST_CELLS:
+        raise PlanError("attribute", f"{name} has {attribute.listed:,} cells", f"at most {MOST_CELLS:,}",
+                        "ask for single queries by Release.answer")  # fmt: skip
+    return attribute
+
+
+def _counts(answered: Answered, attribute: Attribute, by: tuple[str, int] | None) -> Array:
+    """Estimated counts of the listed cells, of all records or of one cell of `by`."""
+    if by is None:
+        return answered.estimates.marginal((attribute.name,))[: attribute.listed]
+    return answered.estimates.marginal((by[0], attribute.name))[by[1], : attribute.listed]
+
+
+def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, int] | None) -> Array:
+    """Standard errors of #{≤ x} − q · #{all} for every listed cell x.
+
+    Of an attribute of many cells those of a few, evenly taken; between two of them the largest of the four nearest.
+    """
+    n = attribute.listed
+    if n <= ALL_CELLS:
+        return _asked(answered, attribute, np.tri(n) - q, by)[1]
+    at = np.linspace(0, n - 1, LOOKED_AT).astype(int)
+    some = np.concatenate([_asked(answered, attribute, (np.arange(n) <= x)[None] - q, by)[1] for x in at])
+    padded = np.concatenate([some[:1], some, some[-1:]])
+    near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
+    return np.asarray(near[np.minimum(np.searchsorted(at, np.arange(n), side="right") - 1, LOOKED_AT - 2)])
+
+
+def _asked(answered: Answered, attribute: Attribute, queries: Array, by: tuple[str, int] | None) -> tuple[Array, Array]:
+    """Estimates and errors of queries on the listed cells, shape (m, listed), of all records or of one cell of `by`."""
+    padded = np.zeros((len(queries), attribute.size))
+    padded[:, : attribute.listed] = queries
+    if by is None:
+        return answered.linear((attribute.name,), padded)
+    other, cell = by
+    chosen = np.zeros(answered.estimates.workload.domain[other].size)
+    chosen[cell] = 1
+    return answered.linear((other, attribute.name), padded[:, None, :] * chosen[None, :, None])
+
+
+def _place(cumulative: Array, q: float) -> tuple[int, float]:
+    """The cell of a quantile in growing counts, and how far in it."""
+    wanted = q * cumulative[-1]
+    cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
+    before = cumulative[cell - 1] if cell else min(0.0, wanted)
+    step = cumulative[cell] - before
+    return cell, float(np.clip((wanted - before) / step, 0, 1)) if step > 0 else 0.5
+
+
+def _possible(values: Array, half: Array, cell: int) -> tuple[int, int]:
+    """The first and the last cell that may be the quantile's; that of the estimate is one."""
+    reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
+    found = [*np.flatnonzero(reached & before).tolist(), cell]
+    return min(found), max(found)
+
+
+def _value(attribute: Attribute, cell: int, within: float) -> float:
+    """The number of a cell; of a bin so far between its edges."""
+    if attribute.kind == "bins":
+        left, right = attribute.edges[cell], attribute.edges[cell + 1]
+        return left + within * (right - left)
+    return float(attribute.low + attribute.step * cell)

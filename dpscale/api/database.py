@@ -1,0 +1,73 @@
+"""What a finished run of several tables gives to its readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpscale.api.release import Release
+from dpscale.base.errors import JobError
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.multitable.ending import charged
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.run import DatabaseRun
+from dpscale.multitable.running import run_database
+from dpscale.multitable.writing import INDEX
+from dpscale.runs.stages.refused import leaving_nothing
+from dpscale.storage.files import read_text
+
+
+class DatabaseRelease:
+    """Private tables and links. Reading it costs nothing: everything here is post-processing."""
+
+    def __init__(self, run: DatabaseRun) -> None:
+        if not run.done("synthesize"):
+            raise JobError("run directory", f"{run.path} is not finished", "a run of several tables that is done",
+                           "run its job again: it goes on where it stopped")  # fmt: skip
+        self._run = run
+
+    @classmethod
+    def open(cls, run_dir: str | Path) -> DatabaseRelease:
+        """Open a run directory of several tables that is done."""
+        return cls(DatabaseRun(run_dir))
+
+    @property
+    def path(self) -> Path:
+        return self._run.path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self._run.manifest
+
+    @cached_property
+    def tables(self) -> dict[str, Release]:
+        """Of every private table its own release: marginals and answers."""
+        return {name: Release(table) for name, table in self._run.tables.items()}
+
+    def __repr__(self) -> str:
+        return f"DatabaseRelease({self.manifest['release'][:8]}, {', '.join(self._run.job.tables)}, {self.path})"
+
+    def synthetic(self) -> dict[str, Any]:
+        """Of every table and every table of pairs a dask DataFrame."""
+        import dask.dataframe as dd
+
+        folder = self.path / "synthetic"
+        files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
+        return {name: dd.read_parquet([str(folder / one) for one in own]) for name, own in files.items()}
+
+
+def run(
+    job: str | Path | Mapping[str, Any] | DatabaseJob,
+    run_dir: str | Path | None = None,
+    client: Any = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+) -> DatabaseRelease:
+    """Run all stages of a job of several tables and open its release; one that is done is opened as it is."""
+    opened = DatabaseRun.create(job if isinstance(job, DatabaseJob) else DatabaseJob.read(job), run_dir)
+    with leaving_nothing(opened, charged):
+        run_database(opened, client, scheduler, progress)
+    return DatabaseRelease(opened)

@@ -1,0 +1,202 @@
+"""Writing a bundle: DIR/evidence, flat, of facts that are public or released; hashes.json comes last and names all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpscale.audit.evidence.checklist import checklist
+from dpscale.audit.evidence.draws import Counted, draws_and_factors, file_hashes
+from dpscale.audit.evidence.redacted import redacted
+from dpscale.audit.evidence.signing import ALGORITHM
+from dpscale.base.errors import BudgetError
+from dpscale.ledger.chain import Link
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.currency import PURE
+from dpscale.runs.hashes import check_left, disk_errors
+from dpscale.runs.manifest import versions
+from dpscale.runs.run import Run, now
+from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.ending import dataset_of
+from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
+
+FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
+SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
+PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
+KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
+        "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
+TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
+
+Said = dict[str, Any]
+Signer = tuple[str, Callable[[bytes], str]]
+
+
+def write_bundle(run: Run, selftest: Any, key: Signer | None = None) -> Path:
+    """The folder, made anew; JobError where the run is not measured or was edited, BudgetError without its ledger."""
+    with disk_errors(run.path), store_errors(run.path), run.locked():
+        run.require("measure")
+        for stage in filter(run.done, STAGES):
+            check_left(run.path, stage, run.manifest["stages"][stage])
+        contents = _texts(run)
+        contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
+        return _written(run.path / FOLDER, contents | _sealed(contents, key))
+
+
+def canonical(value: Any) -> bytes:
+    """The one text of a value: what differs in a byte is no such text, or of another value."""
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _facts(run: Run, selftest: Any) -> Said:
+    """The files that are JSON."""
+    ledger = _ledger(dataset_of(run, chained=True), run.manifest["release"])
+    drawn, factors, costs = draws_and_factors(run)
+    events = _events(run, ledger, costs)
+    return {
+        "draws.json": drawn,
+        "strategies.json": {"factors": factors},
+        "events.json": events,
+        "ledger.json": ledger,
+        "run-files.json": file_hashes(run, PUBLIC),
+        "selftest.json": {"passed": all(one["passed"] for one in selftest), "checks": selftest},
+        "versions.json": {"format": FORMAT, "made": now(), "run": run.manifest["versions"], "bundle": versions()},
+        "checklist.json": checklist(run, events, ledger, drawn),
+    }
+
+
+def _ledger(dataset: Said, release: str) -> Said:
+    """The dataset on the ledger, without its name, which may be a path, and without digests, and its hash chain."""
+    if not dataset:
+        raise BudgetError("privacy.ledger", "it does not hold this release", "the ledger that it was charged to",
+                          "make the bundle where that is")  # fmt: skip
+    rows = [{name: row[name] for name in KEPT if name in row} for row in dataset["releases"]]
+    totals = {name: dataset[name] for name in TOTALS if name in dataset}
+    return {"releases": rows, **totals, "chain": _chain(dataset["chain"], release)}
+
+
+def _chain(links: Sequence[tuple[Link, str]], release: str) -> Said:
+    """The hash chain of the dataset; `opened`: what the release's own entry says of its domain and its plan."""
+    own = next(link for link, _ in links if link.entry == "releases" and link.shown["release"] == release)
+    shown = [{"entry": link.entry, "shown": link.shown, "hidden": link.hidden, "facts": link.sealed}
+             for link, _ in links]  # fmt: skip
+    return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
+
+
+def _events(run: Run, ledger: Said, costs: Counted) -> Said:
+    """What was drawn and what the ledger holds, as privacy events with what is claimed of them."""
+    name, spent = run.manifest["release"], ledger["spent"]
+    entry = next(row for row in ledger["releases"] if row["release"] == name)
+    charged = sum((_of_cost(row["cost"], ledger["currency"]) for row in ledger["releases"]), Counted())
+    charged += _for_groups(charged, spent)
+    return {
+        "private": run.manifest["private"],
+        "release": {
+            "name": name,
+            **_claim(entry["cost"], run.job.privacy.delta or spent["delta"]),
+            "events": _listed(costs),
+        },
+        "dataset": {"epsilon": spent["epsilon"], "delta": spent["delta"], "events": _listed(charged)},
+    }
+
+
+def _claim(cost: Mapping[str, str], delta: float) -> Said:
+    """What a ledger's entry claims of its release: ε at δ, which is 0 where all is pure."""
+    whole = Cost.from_dict(cost)
+    delta = 0.0 if whole.is_pure else delta
+    epsilon = whole.epsilon(delta)
+    return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": delta, "cost": dict(cost)}
+
+
+def _of_cost(cost: Mapping[str, str], currency: str) -> Counted:
+    """An entry in the currency in which its dataset adds up."""
+    whole = Cost.from_dict(cost)
+    return Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
+
+
+def _for_groups(charged: Counted, spent: Said) -> Counted:
+    """What is counted beyond the entries: of a release that protects less than the dataset, by group privacy."""
+    more = Counted()
+    for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon")):
+        here = sum((cost * count for (own, cost), count in charged.items() if own == kind), Fraction(0))
+        beyond = Fraction(spent[name] or 0) - here
+        if here and beyond > here * Fraction(1e-9):
+            more[kind, beyond] += 1
+    return more
+
+
+def _listed(events: Counted) -> list[Said]:
+    return [{"kind": kind, "cost": str(cost), "count": count, **_shown(kind, float(cost))}
+            for (kind, cost), count in sorted(events.items())]  # fmt: skip
+
+
+def _shown(kind: str, cost: float) -> Said:
+    """The figure by which libraries name such an event; what is exact is `cost`."""
+    if kind in ("gaussian", "laplace") and cost:
+        return {"noise_multiplier": cost**-0.5 if kind == "gaussian" else 1 / cost}
+    return {}
+
+
+def _texts(run: Run) -> dict[str, bytes]:
+    """The files that people read, and the scripts."""
+    scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
+    job = tomli_w.dumps(redacted(run.job.to_dict()))
+    texts = {"README.md": README, "job.toml": job}
+    return scripts | {name: text.encode() for name, text in texts.items()} | {
+        "domain.toml": read_bytes(run.path / "domain.toml")}  # fmt: skip
+
+
+def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:
+    """The hashes of all files, and with a key the signature over them."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    sealed = {HASHES: canonical({"files": hashes, "public_key": key[0] if key else None})}
+    if key:
+        public, sign = key
+        signature = {"algorithm": ALGORITHM, "public_key": public, "signature": sign(sealed[HASHES])}
+        sealed[SIGNATURE] = canonical(signature)
+    return sealed
+
+
+def _written(folder: Path, contents: Mapping[str, bytes]) -> Path:
+    """All files, the hashes last; what is there is removed first, so a kill in between leaves no whole bundle."""
+    for name in sorted(listed(folder), key=lambda one: one != HASHES):
+        (folder / name).unlink()
+    for name, content in sorted(contents.items(), key=lambda one: one[0] in (HASHES, SIGNATURE)):
+        write_whole(folder / name, content)
+    return folder
+
+
+README = """# Evidence of a private release
+
+What this folder says can be checked without the data and without dpscale:
+
+    python recompute.py            exact sums from integers; with `pip install dp-accounting` its accountants too
+    dpscale evidence --check .     the same, and the hash of every file and the signature, where there is one
+    dpscale evidence --check . --ledger HEAD    and the head of the curator's ledger, as `dpscale ledger show` prints it
+
+| file | what |
+| --- | --- |
+| `events.json` | the privacy events of this release and of all releases of its dataset, and the claims |
+| `draws.json` | every draw: attributes, integer strategy, multiplier, noise; its file and place there; selections |
+| `strategies.json` | the integer strategies, each once |
+| `ledger.json` | what the ledger holds of the dataset, with the hash chain of its entries |
+| `checklist.json` | questions after NIST SP 800-226, answered from the run |
+| `job.toml`, `domain.toml` | what was asked (paths and addresses left out) and over which cells |
+| `run-files.json` | SHA-256 of the plan, the measurements and the answers in the run directory |
+| `selftest.json` | the audit of the installation that made this bundle |
+| `versions.json` | of the run and of the bundle |
+| `hashes.json`, `signature.json` | SHA-256 of every other file; the curator's Ed25519 signature over those |
+
+A bundle shows that what was drawn, as listed, costs what was charged, and that its files agree. Whoever changes all of
+them in the same way is not found without the curator's public key or the head of the ledger's hash chain. It cannot
+show that the list is honest, that the secret was kept, or that no other release was made of the same data under
+another ledger: that is for the curator's signature, and for who looks at the machine.
+"""

@@ -1,0 +1,167 @@
+"""What a run drew, as its files say: every draw with its integer strategy and its noise, and what was selected.
+
+Noise is read off the record that each measurement carries, and not off the plan. A file that no decision ordered, or a
+measurement that is not there, is refused: the list is of all draws and of nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import JobError
+from dpscale.measurement import Released
+from dpscale.measurement.filing import file_name, spans
+from dpscale.measurement.store import records
+from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
+from dpscale.plans.planned import Decision, Order
+from dpscale.privacy.draws import Draw, LaplaceDraw
+from dpscale.privacy.selection import epsilon_below
+from dpscale.privacy.streams import canonical
+from dpscale.runs.run import Run
+from dpscale.storage.files import listed
+
+SHOWN, MOST = 1 << 12, 1 << 23  # entries of a matrix that are written as numbers, and as packed ones
+
+Said = dict[str, Any]
+Counted = Counter[tuple[str, Fraction]]
+Names = Mapping[str, tuple[str, Said]]
+
+
+def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
+    """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
+    decisions = list(run.released.decisions())
+    orders = [order for decision in decisions for order in decision.orders]
+    _check_names(run.measurements_path, [decision.round for decision in decisions])
+    names = _named(factor for order in orders for factor in order.block.factors)
+    drawn = [one for decision in decisions for one in _drawn(run.released, decision, names)]
+    told = {"release": run.manifest["release"], "rows_per_unit": run.question.rows_per_unit, "draws": drawn,
+            "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
+    costs = Counter((_kind(order.draw), order.draw.cost) for order in orders)
+    for one in told["selections"]:
+        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
+        costs[kind, Fraction(cost)] += one["count"]
+    return told, dict(names.values()), costs
+
+
+def _kind(draw: Draw) -> str:
+    return "laplace" if isinstance(draw, LaplaceDraw) else "gaussian"
+
+
+def _check_names(folder: Path, rounds: Sequence[int]) -> None:
+    """JobError for a file of values that is of none of these rounds."""
+    there = {name for name in listed(folder) if name.endswith(".parquet")}
+    ours = {file_name(number, span) for number in rounds for span in spans(number, there)}
+    if wrong := sorted(there - ours):
+        raise _refused(f"{wrong[0]} is of no decision")
+
+
+def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Said]:
+    """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
+    orders, sequence, place = decision.orders, released.filing(decision).sequence.tolist(), 0
+    for first, end in released.held(decision):
+        name = file_name(decision.round, (first, end))
+        if first != place:
+            raise _refused(
+                f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}"
+            )
+        for record in records(released.folder / name):
+            order = orders[sequence[place]] if place < min(end, len(sequence)) else None
+            if order is None or canonical(record) != canonical(released.record(order)):
+                raise _refused(f"{name} has another record than was ordered")
+            yield _told(record, order, names) | {"file": name, "place": place, "round": decision.round}
+            place += 1
+        if place != end:
+            raise _refused(f"{name} has other places than its name")
+    if place != len(sequence):
+        raise _refused(f"place {place} of round {decision.round} is not there")
+
+
+def _told(record: Said, order: Order, names: Names) -> Said:
+    """A draw by its record."""
+    block = order.block
+    return {
+        "attributes": list(block.attributes),
+        "factors": [names[factor.digest][0] for factor in block.factors],
+        "strategy": record.get("strategy"),
+        "squared_l2": str(block.squared_l2_sensitivity),
+        "l1": str(block.l1_sensitivity),
+        "multiplier": str(record["multiplier"]),
+        "variance": record.get("variance"),
+        "laplace": record.get("laplace"),
+    }
+
+
+def _refused(got: str) -> JobError:
+    return JobError("measurements", got, "the files as the run left them", "restore them")
+
+
+def _selections(decision: Decision) -> Iterator[Said]:
+    """A round's selections; where it does not tell single ones, what all of them come to."""
+    if not decision.choosing:
+        return
+    told = decision.to_dict()
+    beta, count = Fraction(told.get("beta") or 0), len(told.get("chosen") or ())
+    if beta and beta * count == decision.choosing:
+        yield {"round": decision.round, "count": count, "mu_squared": str(beta), "range": str(epsilon_below(beta))}
+    else:
+        yield {"round": decision.round, "count": 1, "mu_squared": str(decision.choosing), "range": None}
+
+
+def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:
+    """Each strategy once, by its digest: its name and itself."""
+    named: dict[str, tuple[str, Said]] = {}
+    for factor in factors:
+        if factor.digest not in named:
+            named[factor.digest] = f"f{len(named)}", _said(factor)
+    return named
+
+
+def _said(factor: Factor) -> Said:
+    """The integers: as numbers where they are few, packed where they are many, by their columns where too many."""
+    said: Said = {"kind": factor.kind, "shape": list(factor.shape)}
+    if isinstance(factor, NestedFactor):
+        return said | {"levels": [_said(part) for part in factor.parts], "counts": [run.count for run in factor.runs]}
+    if factor.matrix is None:
+        return said
+    if factor.matrix.size <= SHOWN:
+        return said | {"matrix": factor.matrix.tolist()}
+    if factor.matrix.size <= MOST:
+        packed = zlib.compress(np.ascontiguousarray(factor.matrix, dtype="<i8").tobytes(), 9)
+        return said | {"packed": base64.b64encode(packed).decode()}
+    return said | {"columns": _columns(factor)}
+
+
+def _columns(factor: Factor) -> Said:
+    squared, absolute = [], []
+    for column in np.asarray(factor.matrix).T:
+        values = column.astype(object)
+        squared.append(str((values**2).sum()))
+        absolute.append(str(abs(values).sum()))
+    return {"sha256": factor.digest, "squared": squared, "absolute": absolute}
+
+
+def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of every file that a run left in some folders, by its path in the run directory."""
+    found = sorted(str(path) for name in folders for path in _files(run.path / name))
+    return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [one for one in path.rglob("*") if one.is_file() and not one.name.endswith(".partial")]
+    return [path] if path.exists() else []
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

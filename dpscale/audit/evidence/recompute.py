@@ -1,0 +1,300 @@
+"""Recompute what a release cost, from this folder alone: python recompute.py [FOLDER]. Exit code 1 where it is not so.
+
+Of the standard library, so that it can be read and run without dpscale. From draws.json and strategies.json: the
+largest column norms of every integer strategy, and with them the cost of every draw, exactly; held against events.json
+and against what ledger.json says was charged. Then the ε that the events come to, by formulas of its own and, where
+Google's dp-accounting is installed (pip install dp-accounting), by its accountants; held against what is claimed.
+
+crosscheck.py compares the files with each other; sensitivities.py has how a draw's cost follows from its integers. What
+is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with half of ε there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from dpscale.audit.evidence.crosscheck import cross_faults, tomllib
+    from dpscale.audit.evidence.sensitivities import Events, Said, check_draws, mu_of_pure
+else:  # in a bundle, where nothing may be left behind
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
+    from crosscheck import cross_faults, tomllib
+    from sensitivities import Events, Said, check_draws, mu_of_pure
+
+ROUNDING = 1e-9  # of floats, where a sum is not of fractions alone
+SMALL = 1e-12  # the δ at which dp-accounting is asked of a pure release
+WITHIN = 1e-6  # of the claim, for bounds found by bisection and on grids
+DISCRETE = 1e-3  # of the claim, and as much absolutely: dp-accounting's losses are on a grid, rounded upwards
+PURE, MANY = ("laplace", "pure", "selection"), 64  # distinct Laplace events that are still composed one by one
+
+
+def read(folder: str | Path, name: str) -> Any:
+    return json.loads((Path(folder) / name).read_text("utf-8"))
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+
+def counted(listed: list[Said]) -> Events:
+    """Events as events.json lists them, counted."""
+    events = Events()
+    for one in listed:
+        events[one["kind"], Fraction(one["cost"])] += int(one["count"])
+    return events
+
+
+def misnamed(listed: list[Said]) -> bool:
+    """Whether a figure by which libraries name an event is not that of its exact cost."""
+    powers = {"gaussian": -0.5, "laplace": -1.0}
+    return any(abs(one["noise_multiplier"] / float(Fraction(one["cost"])) ** powers[one["kind"]] - 1) > ROUNDING
+               for one in listed if "noise_multiplier" in one)  # fmt: skip
+
+
+def of_ledger(ledger: Said) -> Events:
+    """The events that a ledger's entries stand for in its currency: each a Gaussian mechanism, or an ε."""
+    if ledger["currency"].startswith("pure"):
+        return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})
+                    for row in ledger["releases"]), Events())  # fmt: skip
+    return sum((Events({("gaussian", squared_mu(scaled(row["cost"], steps(row, ledger)))): 1})
+                for row in ledger["releases"]), Events())  # fmt: skip
+
+
+def steps(row: Said, ledger: Said) -> int:
+    """How many neighbours of what an entry protects lead between two of what its dataset does: group privacy."""
+    if not row.get("relation"):
+        return 1  # an older entry, counted as protecting the same
+    apart = 2 if row.get("unit") is not None and str(ledger.get("protects")).startswith("one row ") else 1
+    replaced = "(replace)" in str(ledger.get("protects")) and row["relation"] == "add/remove"
+    return apart * (2 if replaced else 1)
+
+
+def scaled(cost: Said, by: int) -> Said:
+    """A cost of `by` steps: ε grows by it, μ² and ρ by its square."""
+    powers = {"pure": 1, "pure_squares": 2, "gaussian": 2, "zcdp": 2}
+    return {name: str(Fraction(cost.get(name) or 0) * by ** powers[name]) for name in powers}
+
+
+def squared_mu(cost: Said) -> Fraction:
+    """Of an entry as Gaussian DP. What is pure enters as one mechanism, or by its parts, each at most ε² π/2."""
+    gaussian, zcdp, pure, squares = (
+        Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure", "pure_squares")
+    )
+    parts = math.pi / 2 * float(squares)
+    return gaussian + Fraction(math.pi * float(zcdp) + (min(mu_of_pure(float(pure)) ** 2, parts) if pure else 0.0))
+
+
+def covers(one: Events, other: Events) -> bool:
+    """Whether events come to as much as others, kind by kind, up to the rounding of floats; group privacy adds some."""
+    return all(total(one, kind) >= total(other, kind) * Fraction(1 - ROUNDING) for kind in ("gaussian", "pure"))
+
+
+def total(events: Events, *kinds: str) -> Fraction:
+    return sum((cost * count for (kind, cost), count in events.items() if kind in kinds), Fraction(0))
+
+
+AS_GAUSSIAN: dict[str, Callable[[float], float]] = {  # μ² of what is not; of zCDP the most that any of our parts has
+    "selection": lambda epsilon: mu_of_pure(epsilon / 2) ** 2,
+    "laplace": lambda epsilon: mu_of_pure(epsilon) ** 2,
+    "pure": lambda epsilon: mu_of_pure(epsilon) ** 2,
+    "zcdp": lambda rho: math.pi * rho,
+}
+AS_ZCDP: dict[str, Callable[[Fraction], Fraction]] = {
+    "gaussian": lambda squared: squared / 2,
+    "selection": lambda epsilon: epsilon**2 / 8,
+    "laplace": lambda epsilon: epsilon**2 / 2,
+    "pure": lambda epsilon: epsilon**2 / 2,
+    "zcdp": lambda rho: rho,
+}
+
+
+def as_gaussian(events: Events) -> float:
+    """μ² of all that is not Gaussian noise."""
+    return sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in events.items() if kind in AS_GAUSSIAN)
+
+
+def as_zcdp(events: Events) -> Fraction:
+    return sum((count * AS_ZCDP[kind](cost) for (kind, cost), count in events.items()), Fraction(0))
+
+
+def charged_and_due(cost: Said, events: Events) -> tuple[Fraction, Fraction]:
+    """What a ledger's entry holds, and what the events come to in its currency; exact where they are of that kind."""
+    gaussian, zcdp, pure = (Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure"))
+    if zcdp and not gaussian:
+        return zcdp, as_zcdp(events)
+    if pure and not gaussian:
+        squares = sum((cost**2 * count for (kind, cost), count in events.items() if kind in PURE), Fraction(0))
+        told = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
+        return (pure if told else Fraction(0)), total(events, *PURE)
+    exact, rest = total(events, "gaussian"), as_gaussian(events)
+    return gaussian, exact + Fraction(rest * (1 - ROUNDING)) if rest else exact
+
+
+# ---- ε at δ ----------------------------------------------------------------------------------------------------------
+
+
+def delta_of_mu(mu: float, epsilon: float) -> float:
+    """Of the Gaussian mechanism, exactly (Balle & Wang 2018)."""
+    far = _tail(epsilon / mu + mu / 2)
+    return _tail(epsilon / mu - mu / 2) - (math.exp(min(epsilon, 700)) * far if far else 0.0)
+
+
+def _tail(x: float) -> float:
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+def delta_of_mu_and_pure(mu: float, pure: float, epsilon: float) -> float:
+    """With one ε-DP mechanism besides, whose worst case is randomized response."""
+    high = 1 / (1 + math.exp(-pure))
+    return high * delta_of_mu(mu, epsilon - pure) + (1 - high) * delta_of_mu(mu, epsilon + pure)
+
+
+def least(delta_of: Callable[[float], float], delta: float) -> float:
+    """The least ε with δ(ε) ≤ δ, from above."""
+    low, high = 0.0, 1.0
+    while delta_of(high) > delta:
+        if high > 500:
+            return math.inf
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_of(middle) <= delta else (middle, high)
+    return high
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Of ρ-zCDP (Canonne, Kamath & Steinke 2020, proposition 12), on a grid of orders."""
+    orders = (1 + math.exp(step / 1000) for step in range(-12000, 12001))
+    return max(0.0, min(a * rho + math.log(1 / (a * delta)) / (a - 1) + math.log1p(-1 / a) for a in orders))
+
+
+def bounds(events: Events, delta: float) -> dict[str, float]:
+    """Each an ε that holds for the events together, by name."""
+    gaussian, pure, unknown = float(total(events, "gaussian")), float(total(events, *PURE)), total(events, "zcdp")
+    found = {} if gaussian or unknown else {"the sum of pure ε": pure}
+    if delta > 0:
+        mu = math.sqrt(gaussian + as_gaussian(events))
+        found["Gaussian DP"] = least(partial(delta_of_mu, mu), delta) if mu else 0.0
+        found["zCDP"] = epsilon_of_rho(float(as_zcdp(events)), delta)
+        if gaussian and pure and not unknown:
+            found["Gaussian and pure"] = least(partial(delta_of_mu_and_pure, math.sqrt(gaussian), pure), delta)
+    return found
+
+
+def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
+    """The same by Google's accountants; nothing where they are not installed."""
+    try:
+        import dp_accounting as dp
+    except ImportError:
+        return {}
+    orders = [1 + math.exp(step / 50) for step in range(-300, 601)]
+    accountants = {"dp-accounting, PLD": (dp.pld.PLDAccountant(), _as_losses(dp, events)),
+                   "dp-accounting, RDP": (dp.rdp.RdpAccountant(orders), _one_by_one(dp, events))}  # fmt: skip
+    return {name: one.compose(dp.ComposedDpEvent(parts)).get_epsilon(delta)
+            for name, (one, parts) in accountants.items()}  # fmt: skip
+
+
+def _one_by_one(dp: Any, events: Events) -> list[Any]:
+    """Every mechanism as itself, or as zCDP."""
+    kinds: dict[str, Callable[[Fraction], Any]] = {
+        "gaussian": lambda squared: dp.GaussianDpEvent(1 / math.sqrt(squared)),
+        "laplace": lambda epsilon: dp.LaplaceDpEvent(float(1 / epsilon)),
+    }
+    return [dp.SelfComposedDpEvent(
+                kinds.get(kind, lambda cost, kind=kind: dp.ZCDpEvent(float(AS_ZCDP[kind](cost))))(cost), count)
+            for (kind, cost), count in events.items()]  # fmt: skip
+
+
+def _as_losses(dp: Any, events: Events) -> list[Any]:
+    """Gaussian mechanisms are one, μ² added, and so are selections and zCDP by their μ; what is pure is itself.
+
+    The worst ε-DP mechanism loses ε or −ε, as discrete Laplace noise does that one record moves by one step.
+    """
+    laplace = (
+        [] if len(events) > MANY else [(cost, count) for (kind, cost), count in events.items() if kind == "laplace"]
+    )
+    pure = float(total(events, "pure") + (Fraction(0) if laplace else total(events, "laplace")))
+    rest = Events({key: count for key, count in events.items() if key[0] not in ("laplace", "pure")})
+    squared = float(total(rest, "gaussian")) + as_gaussian(rest)
+    parts = [dp.GaussianDpEvent(1 / math.sqrt(squared))] if squared else []
+    parts += [dp.dp_event.DiscreteLaplaceDpEvent(pure, 1)] if pure else []
+    return parts + [dp.SelfComposedDpEvent(dp.LaplaceDpEvent(float(1 / cost)), count) for cost, count in laplace]
+
+
+# ---- all of it -------------------------------------------------------------------------------------------------------
+
+
+def faults(folder: str | Path) -> list[str]:
+    """What is not as it is claimed, without dp-accounting; nothing where all is well."""
+    draws, events, ledger = (read(folder, name) for name in ("draws.json", "events.json", "ledger.json"))
+    recomputed, found = check_draws(draws, read(folder, "strategies.json")["factors"])
+    if recomputed != counted(events["release"]["events"]):
+        found.append("events.json does not list what was drawn")
+    charges = {row["release"]: row["cost"] for row in ledger["releases"]}
+    if draws["release"] != events["release"]["name"] or draws["release"] not in charges:
+        return [*found, "a release that is not on the ledger"]
+    if not covers(counted(events["dataset"]["events"]), of_ledger(ledger)):
+        found.append("events.json does not list what the ledger holds")
+    if any(misnamed(events[name]["events"]) for name in ("release", "dataset")):
+        found.append("events.json has a noise multiplier that is not of its cost")
+    claims = [events["release"]["cost"], events["dataset"]["epsilon"], events["dataset"]["delta"]]
+    if claims != [charges[draws["release"]], ledger["spent"]["epsilon"], ledger["spent"]["delta"]]:
+        found.append("events.json claims another cost than the ledger does")
+    paid, due = charged_and_due(charges[draws["release"]], recomputed)
+    if due > paid:
+        found.append(f"the draws come to {float(due):.9g}, and {float(paid):.9g} was charged")
+    found += [told for name in ("release", "dataset") if (told := _above(name, events[name]))]
+    return found or cross_faults(folder)
+
+
+def _above(name: str, claim: Said) -> str:
+    """What to say where every bound is above the claim; an ε of null claims nothing."""
+    if claim["epsilon"] is None:
+        return ""
+    return _told(name, claim, bounds(counted(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN))
+
+
+def _told(name: str, claim: Said, found: dict[str, float], most: float) -> str:
+    lowest = min(found.values(), default=math.inf)
+    said = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, and {claim['epsilon']:.9g} is claimed"
+    return said if not lowest <= most else ""
+
+
+def account(name: str, claim: Said) -> tuple[dict[str, float], str]:
+    """The bounds of dp-accounting, and what to say where they are above the claim."""
+    found = dp_accounting_bounds(counted(claim["events"]), claim["delta"] or SMALL)
+    return found, _told(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
+
+
+def main(folder: str | Path) -> int:
+    found, events = faults(folder), read(folder, "events.json")
+    print("private" if events["private"] else "NOT PRIVATE: the noise has a seed, and anybody can compute it")
+    for name in ("release", "dataset"):
+        claim = events[name]
+        print(f"{name}: ε = {claim['epsilon']} at δ = {claim['delta']:g} is claimed")
+        if claim["epsilon"] is None:
+            continue
+        accounted, wrong = account(name, claim)
+        for how, epsilon in (bounds(counted(claim["events"]), claim["delta"]) | accounted).items():
+            print(f"    {how}: ε = {epsilon:.9g}")
+        print("" if accounted else "    dp-accounting is not installed: by exact sums and formulas alone\n", end="")
+        found += [f"by dp-accounting, {wrong}"] if wrong else []
+    print("" if tomllib else "NOT CHECKED: job.toml, domain.toml, checklist.json: that takes Python 3.11\n", end="")
+    print(
+        "Not shown by this: who made the folder. Whoever changes all files in the same way passes; compare the head of"
+    )
+    print("the ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
+    print(*(f"FAULT: {one}" for one in found) if found else ["all as claimed"], sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a console may have no ε
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent))

@@ -1,0 +1,140 @@
+"""Rows by their keys, and links as pairs of rows: exact, hence private.
+
+Keys are known as units are (`unit_ids`): by what they say, whatever the files' types. What becomes of a row follows
+from that row and the other's keys alone: a null or a dangling key is refused or its row dropped; of several rows with
+one key the one with the smallest hash of its values stays, wherever they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import DataError
+from dpscale.contributions.through import places
+from dpscale.contributions.unit_ids import ODD, Identities, Words, family, identities
+from dpscale.contributions.unit_shards import value_words
+from dpscale.counting.count import encode_batch
+from dpscale.domain import Domain
+from dpscale.records.table import Partition
+
+Rows = NDArray[np.int64]
+Columns = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedRows:
+    """`words`: (n, 2) of the keys, sorted, each once; `codes`: (n, d), the values of their rows. Neither is shown."""
+
+    words: Words = field(repr=False)
+    codes: NDArray[np.int32] = field(repr=False)
+
+    def find(self, words: Words) -> Rows:
+        """The row of each key; −1 where none has it."""
+        return places(self.words, words)
+
+
+def key_families(partition: Partition, columns: Columns) -> list[str]:
+    """Of every key column the family of its ids, by the file's header."""
+    return [family(partition.kind(name), name) for name in columns]
+
+
+def coded_rows(
+    domain: Domain, partition: Partition, names: Sequence[str], keys: Sequence[tuple[Columns, str]]
+) -> tuple[list[Words], NDArray[np.int32]]:
+    """Keys and codes of a partition's rows, without those that the domain file or a null drops.
+
+    `keys`: columns of each key, and what becomes of a null in them.
+    """
+    words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
+    for batch in partition.batches(
+        list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names)]))
+    ):
+        codes, gone = encode_batch(domain, batch, names)
+        known = [key_words(batch, columns, nulls) for columns, nulls in keys]
+        stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
+        for kept, (own, _) in zip(words, known, strict=True):
+            kept.append(own[stays])
+        rows.append(codes.T[stays].astype(np.int32))
+    return [np.concatenate(kept) for kept in words], np.concatenate(rows)
+
+
+def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list[Words]:
+    """The keys at the ends of a partition's links."""
+    found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
+    for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
+        known = [key_words(batch, columns, nulls) for columns in ends]
+        stays = reduce(np.logical_and, (own for _, own in known))
+        for kept, (words, _) in zip(found, known, strict=True):
+            kept.append(words[stays])
+    return [np.concatenate(kept) for kept in found]
+
+
+def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[tuple[Words, NDArray[np.bool_]]]]:
+    """How many rows a partition has; of each key all rows' words, and which rows have it."""
+    rows, found = 0, [[(np.empty((0, 2), np.uint64), np.empty(0, np.bool_))] for _ in keys]
+    for batch in partition.batches(
+        list(dict.fromkeys([*(name for own in keys for name in own)])) or partition.columns()
+    ):
+        rows += len(next(iter(batch.values())))
+        for kept, columns in zip(found, keys, strict=True):
+            kept.append(key_words(batch, columns, "drop"))
+    return rows, [
+        (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*own, strict=True) for own in found)
+    ]
+
+
+def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
+    """One pair of words for every row, and which rows have a key; DataError for a null where that is refused."""
+    parts = [identities(batch[name], name) for name in columns]
+    missing = reduce(np.logical_or, (one.missing for one in parts))
+    if missing.any() and nulls != "drop":
+        raise DataError(f"data column {', '.join(columns)}", "a null", "a key in every row",
+                        'fill it, or leave such rows out by nulls = "drop"')  # fmt: skip
+    return reduce(_mixed, parts).words, ~missing
+
+
+def _mixed(one: Identities, other: Identities) -> Identities:
+    """The words of a key of several columns."""
+    return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
+
+
+def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Rows:
+    """Which rows stay, in the order of their keys: of those with one key that with the smallest `values`, hashes."""
+    order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
+    ranked = words[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    if duplicates == "reject" and not first.all():
+        raise DataError("data.path", "a key that two rows have", "a key for every row",
+                        'mend them, or keep one of them by duplicates = "keep"')  # fmt: skip
+    return order[first]
+
+
+def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
+    """(n, 2): what tells rows of other values, or other `keys`, apart; rows that agree on all of it are alike."""
+    words = value_words(codes.T.astype(np.uint32))
+    for own in keys:
+        words = (words ^ own[:, 0]) * ODD + own[:, 1]
+    return np.stack([words, words * ODD], axis=1)
+
+
+def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
+    """Which links stay where each parent keeps `bound`: those with the smallest hashes of parent and other end.
+
+    `parents`, `ends`: (m, 2) keys. What one parent keeps follows from its own links alone.
+    """
+    mixed = (ends[:, 0] ^ parents[:, 1]) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(29)
+    order = np.lexsort((ends[:, 1], mixed, parents[:, 1], parents[:, 0]))
+    ranked = parents[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    stays = np.zeros(len(order), np.bool_)
+    stays[order] = np.arange(len(order)) - first < bound
+    return stays

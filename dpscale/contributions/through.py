@@ -1,0 +1,88 @@
+"""Units that a row names through other tables: an order's person, where the order names an account and that a person.
+
+A hop is a table of keys and of what each of them belongs to. A key belongs to one unit: where two units' rows had it,
+the one that goes would change whose the other's rows are, so that is refused. A key that no row has is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import DataError
+from dpscale.contributions.unit_ids import Words
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Through:
+    """`words`: (n, 2) of keys, sorted, each once; `units`: (n, 2), whose they are. Neither is shown."""
+
+    words: Words = field(repr=False)
+    units: Words = field(repr=False)
+
+    @classmethod
+    def made(cls, words: Words, units: Words) -> Through:
+        """From rows in any order; DataError for a key of two units."""
+        order = np.lexsort((units[:, 1], units[:, 0], words[:, 1], words[:, 0]))
+        ranked = words[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+        owned = units[order]
+        if (~first[1:] & (owned[1:] != owned[:-1]).any(axis=1)).any():
+            raise DataError("data.path", "a key whose rows belong to two units", "one unit for every key",
+                            "give each its own key: what one unit holds must not hang on another's rows")  # fmt: skip
+        return cls(ranked[first], owned[first])
+
+    def __call__(self, words: Words) -> tuple[Words, NDArray[np.bool_]]:
+        """The unit of each key, and which have none."""
+        at = places(self.words, words)
+        found = self.units[np.maximum(at, 0)] if len(self.units) else np.zeros_like(words)
+        return found, at < 0
+
+    def cut(self, keys: int) -> list[Through]:
+        """In pieces of so many keys, for messages; `joined` puts them together."""
+        starts = range(0, max(len(self.words), 1), keys)
+        return [Through(self.words[at : at + keys], self.units[at : at + keys]) for at in starts]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Through]) -> Through:
+        return cls(*(np.concatenate(own) for own in ([one.words for one in pieces], [one.units for one in pieces])))
+
+    def __sizeof__(self) -> int:
+        return self.words.nbytes + self.units.nbytes
+
+    def then(self, following: Through) -> Through:
+        """The keys here by the units of the next hop; those that it does not know are nobody's."""
+        units, missing = following(self.units)
+        return Through(self.words[~missing], units[~missing])
+
+
+def composed(hops: Sequence[Through]) -> Through:
+    """All hops as one."""
+    whole = hops[-1]
+    for hop in reversed(hops[:-1]):
+        whole = hop.then(whole)
+    return whole
+
+
+def places(known: Words, words: Words) -> Rows:
+    """Where each of some words stands among sorted ones; −1 where it does not."""
+    if not len(known):
+        return np.full(len(words), -1)
+    first = known[:, 0]
+    if (first[1:] != first[:-1]).all():
+        at = np.searchsorted(first, words[:, 0])
+    else:
+        at = np.searchsorted(_pairs(known), _pairs(words))
+    at = np.minimum(at, len(known) - 1)
+    return np.where((known[at] == words).all(axis=1), at, -1)
+
+
+def _pairs(words: Words) -> NDArray[np.void]:
+    """Two words as one thing that compares by the first, then the second."""
+    return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)

@@ -1,0 +1,258 @@
+"""The compiled loops that make words of privacy units and of their rows: hashes of ids, and a mix of each row's codes.
+
+SipHash-2-4 of texts (Aumasson & Bernstein, 2012) and the mix of whole numbers are those of pandas' `hash_array`. Texts
+are taken LANES at a time, eight letters of each to a word, so that one instruction serves several texts.
+Apart from the rest so that numba is loaded where units are, and not by the import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.jit import njit
+from dpscale.records.parquet.headers import U, word
+
+Words = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
+SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
+ROWS = 1024  # whose mix stays in the nearest cache
+LANES, HELD = 256, 8  # texts at a time, and words of each; longer ones are looked at alone
+EACH, TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+
+@njit(cache=True, nogil=True)
+def mixed(codes: NDArray[Any]) -> Words:
+    """A 64 bit mix of each row's codes, (attributes, rows)."""
+    columns, rows = codes.shape
+    out = np.full(rows, START, np.uint64)
+    for first in range(0, rows, ROWS):
+        part = out[first : first + ROWS]
+        for column in range(columns):
+            own = codes[column, first : first + ROWS]
+            for k in range(len(part)):
+                a = (part[k] ^ np.uint64(own[k])) * FACTOR
+                part[k] = a ^ (a >> SHIFT)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def number_words(numbers: NDArray[Any]) -> Words:
+    """Both words of whole numbers: pandas mixes 64 bits one to one, whatever the key; so the second is that of a
+    changed number."""
+    words = np.empty((len(numbers), 2), np.uint64)
+    for row in range(len(numbers)):
+        number = np.uint64(numbers[row])
+        words[row, 0], words[row, 1] = _mixed(number), _mixed(number ^ CHANGE)
+    return words
+
+
+@njit(cache=True, nogil=True)
+def plain_words(data: NDArray[np.uint8], offsets: Integers, longest: int, keys: Words) -> tuple[Words, Flags]:
+    """Both words of every text that is plainly an id or a whole number, and which texts are.
+
+    A plain id is of ASCII letters that are seen, one of them in no number; and it has a digit, or is longer than
+    `longest`, so that it is no name for a number or for nothing. `keys`: two words for each of the two hashes.
+    """
+    rows = len(offsets) - 1
+    words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)
+    held, marks = np.zeros((HELD, LANES), np.uint64), np.empty((3, LANES), np.uint64)
+    lengths, counts = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    for first in range(0, rows, LANES):
+        many = min(LANES, rows - first)
+        ends, own = offsets[first : first + many + 1], words[first : first + many]
+        most = _hold(data, ends, lengths, held)
+        _look(held, lengths[:many], most, marks)
+        _tell(data, ends, marks, longest, keys, own, plain[first : first + many], counts)
+        if counts[:many].any():
+            _ids(held[:most], lengths, counts[:many], keys[0], own[:, 0])
+            _ids(held[:most], lengths, counts[:many], keys[1], own[:, 1])
+    return words, plain
+
+
+@njit(cache=True, nogil=True)
+def _hold(data: NDArray[np.uint8], offsets: Integers, lengths: Integers, held: Words) -> Any:
+    """The first words of every text, with zeros behind its end; how many the longest has."""
+    most = 0
+    for lane in range(len(offsets) - 1):
+        start, end = offsets[lane], offsets[lane + 1]
+        lengths[lane] = end - start
+        for k in range(min((end - start) // 8 + 1, HELD)):
+            held[k, lane] = _eight(data, start + 8 * k, end)
+        most = max(most, (end - start) // 8 + 1)
+    return min(most, HELD)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
+    """Eight letters, or those that are left."""
+    left, found = end - at, U(0)
+    if at + 8 <= len(data):
+        found = word(data, U(at))
+        return found if left >= 8 else found & ((U(1) << U(8 * left)) - U(1))
+    for place in range(min(left, 8)):
+        found |= U(data[at + place]) << U(8 * place)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
+    """Of every text, in a byte's top bit: letters that are not seen or not ASCII, letters of no number, digits."""
+    marks[:] = 0
+    for k in range(most):
+        for lane in range(len(lengths)):
+            left = min(max(lengths[lane] - 8 * k, 0), 8)
+            mine = TOPS >> U(64 - 8 * left) if left else U(0)
+            letters = held[k, lane]
+            digits = (letters + EACH * U(0x50)) & ~(letters + EACH * U(0x46))
+            sign = _is(letters, 43) | _is(letters, 45) | _is(letters, 46) | _is(letters | EACH * U(0x20), 101)
+            marks[0, lane] |= ~((letters + EACH * U(0x5F)) & ~(letters + EACH) & ~letters) & mine
+            marks[1, lane] |= ~(digits | sign) & mine
+            marks[2, lane] |= digits & mine
+
+
+@njit(cache=True, nogil=True)
+def _tell(
+    data: NDArray[np.uint8], offsets: Integers, marks: Words, longest: int, keys: Words,
+    words: Words, plain: Flags, counts: Integers,
+) -> None:  # fmt: skip
+    """Which texts are plain; the words of those that are numbers or long, and how many words of letters others have."""
+    for lane in range(len(plain)):
+        start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
+        seen, within, digit = marks[0, lane] == 0, marks[1, lane] == 0, marks[2, lane] != 0
+        if end - start >= 8 * HELD:
+            seen, within, digit = _looked_at(data, start, end)
+        if seen and not within and (digit or end - start > longest):
+            plain[lane], counts[lane] = True, (end - start) // 8 + 1
+        elif within and _is_whole(data, start, end):
+            number = _whole(data, start, end)
+            words[lane, 0], words[lane, 1], plain[lane] = _mixed(number), _mixed(number ^ CHANGE), True
+        if counts[lane] > HELD:
+            words[lane, 0], words[lane, 1] = _hashed(data, start, end, keys)
+            counts[lane] = 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is(letters: np.uint64, letter: int) -> np.uint64:
+    """Top bits of the bytes that are a letter, where all are ASCII."""
+    return ~((letters ^ (EACH * U(letter))) + EACH * U(0x7F))
+
+
+@njit(cache=True, nogil=True)
+def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool, bool]:
+    """Whether all letters are seen and ASCII, whether all are letters of numbers (digits, + - . e E), whether one is a
+    digit."""
+    seen, within, found = True, True, False
+    for place in range(start, end):
+        letter = data[place]
+        seen &= 0x21 <= letter <= 0x7E
+        digit = 48 <= letter <= 57
+        found |= digit
+        within &= digit or letter == 43 or letter == 45 or letter == 46 or letter == 69 or letter == 101
+    return seen, within, found
+
+
+@njit(cache=True, nogil=True)
+def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
+    """0, or an optional minus and up to 18 digits of which the first is not 0."""
+    if end - start == 1 and data[start] == 48:
+        return True
+    if end > start and data[start] == 45:
+        start += 1
+    if not 1 <= end - start <= 18 or data[start] == 48:
+        return False
+    digits = True
+    for place in range(start, end):
+        digits &= 48 <= data[place] <= 57
+    return digits
+
+
+@njit(cache=True, nogil=True)
+def _whole(data: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    minus, value = data[start] == 45, np.int64(0)
+    for place in range(start + minus, end):
+        value = value * 10 + (np.int64(data[place]) - 48)
+    return np.uint64(-value if minus else value)
+
+
+@njit(cache=True, nogil=True)
+def _mixed(word: np.uint64) -> np.uint64:
+    word = (word ^ (word >> np.uint64(30))) * FACTOR
+    word = (word ^ (word >> np.uint64(27))) * SECOND
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _turned(word: np.uint64, by: int) -> np.uint64:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _round(state: State) -> State:
+    a, b, c, d = state
+    a, c = a + b, c + d
+    b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c
+    a = _turned(a, 32)
+    c, a = c + b, a + d
+    b, d = _turned(b, 17) ^ c, _turned(d, 21) ^ a
+    return a, b, _turned(c, 32), d
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _begun(key: Words) -> State:
+    return (key[0] ^ np.uint64(0x736F6D6570736575), key[1] ^ np.uint64(0x646F72616E646F6D),
+            key[0] ^ np.uint64(0x6C7967656E657261), key[1] ^ np.uint64(0x7465646279746573))  # fmt: skip
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _absorbed(state: State, word: np.uint64) -> State:
+    a, b, c, d = _round(_round((state[0], state[1], state[2], state[3] ^ word)))
+    return a ^ word, b, c, d
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _ended(state: State) -> np.uint64:
+    a, b, c, d = _round(_round(_round(_round((state[0], state[1], state[2] ^ np.uint64(0xFF), state[3])))))
+    return a ^ b ^ c ^ d
+
+
+@njit(cache=True, nogil=True)
+def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple[np.uint64, np.uint64]:
+    """SipHash-2-4 of some bytes, mixed, under each of two keys."""
+    one, other = _begun(keys[0]), _begun(keys[1])
+    for first in range(start, end + 1, 8):
+        last = U(0) if end - first >= 8 else U((end - start) & 0xFF) << U(56)
+        eight = _eight(data, first, end) | last
+        one, other = _absorbed(one, eight), _absorbed(other, eight)
+    return _mixed(_ended(one)), _mixed(_ended(other))
+
+
+@njit(cache=True, nogil=True)
+def _ids(held: Words, lengths: Integers, counts: Integers, key: Words, out: Words) -> None:
+    """`_hashed` under one key of all texts that are held and have a count of words."""
+    states, many = np.empty((4, LANES), np.uint64), len(counts)
+    states[0], states[1], states[2], states[3] = _begun(key)
+    for k in range(len(held)):
+        _absorb(states, held[k], lengths, counts, k)
+    for lane in range(many):
+        found = _mixed(_ended((states[0, lane], states[1, lane], states[2, lane], states[3, lane])))
+        out[lane] = found if counts[lane] else out[lane]
+
+
+@njit(cache=True, nogil=True)
+def _absorb(states: Words, words: Words, lengths: Integers, counts: Integers, k: int) -> None:
+    """Word `k` of every text that has so many; the last one tells the length."""
+    for lane in range(len(counts)):
+        last = U(lengths[lane]) << U(56) if k == counts[lane] - 1 else U(0)
+        state = (states[0, lane], states[1, lane], states[2, lane], states[3, lane])
+        a, b, c, d = _absorbed(state, words[lane] | last)
+        mine = k < counts[lane]
+        states[0, lane], states[1, lane] = a if mine else state[0], b if mine else state[1]
+        states[2, lane], states[3, lane] = c if mine else state[2], d if mine else state[3]

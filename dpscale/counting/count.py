@@ -1,0 +1,159 @@
+"""Exact marginal counts of a table: many attribute sets in one pass over some partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.discreet import discreetly
+from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.names import AttributeSet
+from dpscale.counting.choice import guess_rows, plan_cover
+from dpscale.counting.counter import Counter
+from dpscale.counting.program import Program
+from dpscale.domain import Domain
+from dpscale.records.encode import Codes, code_type, encode
+from dpscale.records.judging import refused_of, worst_of
+from dpscale.records.marked import Marked
+from dpscale.records.numbers import Flags
+from dpscale.records.table import Partition, Table
+
+Counts = NDArray[np.int64]
+Dropped = Mapping[Partition, Marked]
+
+
+@dataclass(frozen=True)
+class ExactMarginal:
+    """Exact counts over an attribute set: private, and never shown by repr."""
+
+    attributes: AttributeSet
+    counts: Counts = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Several marginals laid out one after another in a flat array of counters."""
+
+    domain: Domain
+    sets: tuple[AttributeSet, ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The attributes that any set uses, in the domain's order; the first one where none is (to count rows)."""
+        used = {name for attributes in self.sets for name in attributes} or {self.domain.names[0]}
+        return tuple(name for name in self.domain.names if name in used)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each marginal starts; one more entry for the end."""
+        return np.cumsum([0, *self.domain.cells_each(self.sets)], dtype=np.int64)
+
+    def marginal(self, flat: Counts, attributes: AttributeSet) -> ExactMarginal:
+        """That of one set, as a view of a flat array."""
+        start, end = self.offsets[(place := self._places[attributes])], self.offsets[place + 1]
+        return ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+
+    @cached_property
+    def _places(self) -> dict[AttributeSet, int]:
+        return {attributes: place for place, attributes in enumerate(self.sets)}
+
+    def marginals(self, flat: Counts) -> Iterator[ExactMarginal]:
+        """The marginals in a flat array, as views."""
+        for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):
+            yield ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+
+
+def count(
+    layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
+) -> Counts:
+    """Count every set of the layout over the partitions, by a cover chosen by their sizes: a flat int64 array."""
+    rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
+    program = Program.of(plan_cover(layout.domain, layout.sets, rows))
+    return count_by(program, layout.domain, partitions, checked, dropped)
+
+
+def count_by(
+    program: Program,
+    domain: Domain,
+    partitions: Sequence[Partition],
+    checked: Sequence[str] = (),
+    dropped: Dropped | None = None,
+) -> Counts:
+    """Count the sets of a program over the partitions: a flat int64 array.
+
+    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, beside
+    those that the domain file drops.
+    """
+    counter = Counter(program)
+    names = list(dict.fromkeys([*program.names, *checked]))
+    for codes, gone, partition, first in encoded(domain, partitions, names):
+        counter.add(_without(codes, gone, None if dropped is None else dropped.get(partition), first))
+    return counter.finish()
+
+
+def _without(codes: Codes, gone: Flags | None, rows: Marked | None, first: int) -> Codes:
+    """The batch that begins at row `first`, without those gone and some rows of its partition."""
+    if gone is None and rows is None:
+        return codes
+    out = np.zeros(codes.shape[1], dtype=bool) if gone is None else gone
+    if rows is not None:
+        out |= rows.within(first, codes.shape[1])
+    return codes.take(np.flatnonzero(~out), axis=1) if out.any() else codes
+
+
+def encoded(
+    domain: Domain, partitions: Iterable[Partition], names: Sequence[str]
+) -> Iterator[tuple[Codes, Flags | None, Partition, int]]:
+    """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
+    for partition in partitions:
+        first = 0
+        for batch in partition.batches(domain.columns(names), domain=domain):
+            codes, gone = encode_batch(domain, batch, names)
+            yield codes, gone, partition, first
+            first += codes.shape[1]
+
+
+def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> tuple[Codes, Flags | None]:
+    """Codes (attributes × rows) of the named attributes of a batch, in the width that the largest one needs.
+
+    And which rows are dropped for a value in any of them; None where the domain file drops nothing.
+    """
+    attributes = [domain[name] for name in names]
+    width, rows = code_type(max(one.size for one in attributes)), len(batch[attributes[0].column])
+    codes = np.empty((len(names), rows), dtype=width)
+    gone = np.zeros(rows, dtype=bool) if any(one.drops for one in attributes) else None
+    for index, one in enumerate(attributes):
+        codes[index] = encode(one, batch[one.column], gone)
+    return codes, gone
+
+
+def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
+    """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
+    if not isinstance(table, Table):
+        raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
+    for names in sets:
+        table.domain.ordered(names)
+    asked = [tuple(names) for names in sets]
+    layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
+    by_set = discreetly("counting", _by_set, layout, table)
+    return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
+
+
+def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
+    table.require(table.domain.columns(layout.names))
+    try:
+        flat = count(layout, table.partitions)
+    except RefusedValue as met:
+        found = worst_of(table.partitions, layout.domain, layout.names)
+        raise refused_of(layout.domain, layout.names, [found]) or met from None
+    return {one.attributes: one.counts for one in layout.marginals(flat)}
+
+
+def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:
+    ordered = domain.ordered(names)
+    return counts.transpose([ordered.index(name) for name in names])

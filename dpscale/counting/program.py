@@ -1,0 +1,242 @@
+"""A cover as the compiled loops take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+
+Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.counting.cover import DIRECT, PLANES, Cover, Integers
+from dpscale.domain import Domain
+
+NARROW_CELLS = 1 << 12
+NARROW_BLOCK = 1 << 16
+WIDE_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Sets that are counted by increments into one array, sorted so that neighbours share a prefix."""
+
+    columns: Integers
+    sizes: Integers
+    starts: Integers
+    shared: Integers
+    offsets: Integers
+    cells: Integers
+    code: str
+    block: int  # rows whose codes are made at a time
+
+    def levels(self, rows: int) -> NDArray[Any]:
+        """Room for the prefix codes of so many rows."""
+        deepest = int(np.diff(self.starts).max(initial=1))
+        return np.empty((deepest, min(rows, self.block)), dtype=self.code)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """How asked sets are summed from joints: joint by joint sizes and offsets, set by set joint, strides and place."""
+
+    offsets: Integers
+    cells: Integers
+    sizes: Integers
+    starts: Integers
+    owners: Integers
+    strides: Integers
+    stride_starts: Integers
+    places: Integers
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Sets that are counted by bit planes: their subsets as a tree, and how each set is put together."""
+
+    columns: Integers
+    sizes: Integers
+    starts: Integers
+    axis: Integers
+    depth: Integers
+    inner: NDArray[np.bool_]
+    offsets: Integers
+    most_inner: int
+    set_starts: Integers
+    set_axes: Integers
+    set_nodes: Integers
+    node_starts: Integers
+    places: Integers
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is to do to a block of codes, whose rows are the columns `names`."""
+
+    names: tuple[str, ...]
+    cells: int
+    joint_cells: int
+    empty: Integers
+    joints: tuple[Steps, ...]
+    direct: tuple[Steps, ...]
+    folds: Folds | None
+    planes: Planes | None
+
+    @classmethod
+    def of(cls, cover: Cover) -> Program:
+        """The program of a cover."""
+        domain, sets, owners = cover.domain, cover.sets, cover.owners
+        used = {name for names in sets for name in names} or {domain.names[0]}
+        names = tuple(name for name in domain.names if name in used)
+        offsets = _ends(domain.cells_each(sets))
+        sizes = [domain.cells(joint) for joint in cover.joints]
+        starts = _ends(sizes)
+        empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
+        direct = [s for s in np.flatnonzero(owners == DIRECT) if sets[s]]
+        planes = np.flatnonzero(owners == PLANES)
+        return cls(
+            names,
+            int(offsets[-1]),
+            int(starts[-1]),
+            empty,
+            _steps(domain, names, cover.joints, starts[:-1]),
+            _steps(domain, names, [sets[s] for s in direct], offsets[direct]),
+            _folds(cover, starts[:-1], offsets) if cover.joints else None,
+            _planes(domain, names, [sets[s] for s in planes], offsets[planes]) if len(planes) else None,
+        )
+
+
+def _ends(lengths: Sequence[int] | NDArray[Any]) -> Integers:
+    return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+def _array(values: Any) -> Integers:
+    return np.asarray(list(values), dtype=np.int64)
+
+
+def _steps(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], offsets: Integers) -> tuple[Steps, ...]:
+    """The sets, by the width of their codes and the block that their counters ask for."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for s, attributes in enumerate(sets):
+        cells = domain.cells(attributes)
+        code = "uint16" if cells <= 1 << 16 else "uint32" if cells <= 1 << 32 else "int64"
+        groups.setdefault((code, NARROW_BLOCK if cells <= NARROW_CELLS else WIDE_BLOCK), []).append(s)
+    return tuple(_group(domain, names, sets, offsets, groups[kind], *kind) for kind in sorted(groups))
+
+
+def _group(
+    domain: Domain,
+    names: Sequence[str],
+    sets: Sequence[AttributeSet],
+    offsets: Integers,
+    mine: list[int],
+    code: str,
+    block: int,
+) -> Steps:
+    place = {name: index for index, name in enumerate(names)}
+    columns = {s: [place[name] for name in sets[s]] for s in mine}
+    order = sorted(mine, key=lambda s: columns[s])
+    shared = [0, *(_shared(columns[a], columns[b]) for a, b in pairwise(order))]
+    return Steps(
+        _array(x for s in order for x in columns[s]),
+        _array(domain[name].size for s in order for name in sets[s]),
+        _ends([len(sets[s]) for s in order]),
+        _array(shared),
+        _array(offsets[s] for s in order),
+        _array(domain.cells(sets[s]) for s in order),
+        code,
+        block,
+    )
+
+
+def _shared(before: list[int], after: list[int]) -> int:
+    """How many prefix codes of the set before can be used again; the code of all its columns is not kept."""
+    count = 0
+    for a, b in zip(before[:-1], after[:-1], strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
+    domain = cover.domain
+    covered = np.flatnonzero(cover.owners >= 0)
+    strides = []
+    for s in covered:
+        shape, steps, step = domain.shape(cover.sets[s]), {}, 1
+        for name, size in zip(reversed(cover.sets[s]), reversed(shape), strict=True):
+            steps[name] = step
+            step *= size
+        strides.append([steps.get(name, 0) for name in cover.joints[cover.owners[s]]])
+    return Folds(
+        starts,
+        _array(domain.cells(joint) for joint in cover.joints),
+        _array(domain[name].size for joint in cover.joints for name in joint),
+        _ends([len(joint) for joint in cover.joints]),
+        cover.owners[covered],
+        _array(step for one in strides for step in one),
+        _ends([len(one) for one in strides])[:-1],
+        offsets[covered],
+    )
+
+
+def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
+    """The tree of all non-empty subsets of the sets, by the attributes' places among those of the sets."""
+    used = set(chain.from_iterable(sets))
+    columns = [index for index, name in enumerate(names) if name in used]
+    axes = {names[column]: index for index, column in enumerate(columns)}
+    sizes = _array(domain[names[column]].size for column in columns)
+    flat, degrees = _array(map(axes.__getitem__, chain.from_iterable(sets))), _array(map(len, sets))
+    set_starts, node_starts = _ends(degrees), _ends(1 << degrees)
+    nodes, set_nodes = _subsets(flat, set_starts, degrees, node_starts)
+    depth = (nodes >= 0).sum(axis=1)
+    inner = np.diff(depth, append=0) > 0
+    cells = np.where(nodes >= 0, sizes[nodes] - 1, 1).prod(axis=1)
+    return Planes(
+        _array(columns),
+        sizes,
+        _ends(sizes - 1),
+        nodes[np.arange(len(nodes)), depth - 1],
+        depth - 1,
+        inner,
+        _ends(cells),
+        int(cells[inner].max(initial=1)),
+        set_starts,
+        flat,
+        set_nodes,
+        node_starts[:-1],
+        places,
+    )
+
+
+def _subsets(
+    flat: Integers, set_starts: Integers, degrees: Integers, node_starts: Integers
+) -> tuple[Integers, Integers]:
+    """All non-empty subsets in lexicographic order, a row each, filled up with −1; and of every set, by the masks of
+    its subsets, which row each is: 0 for the empty one."""
+    most, rows, where = int(degrees.max()), list[Integers](), list[Integers]()
+    for degree in range(1, most + 1):
+        mine = np.flatnonzero(degrees == degree)
+        axes = flat[set_starts[mine, None] + np.arange(degree)]
+        for mask, way in enumerate(_ways(degree), 1):
+            rows.append(np.pad(axes[:, way], ((0, 0), (0, most - len(way))), constant_values=-1))
+            where.append(node_starts[mine] + mask)
+    every = np.concatenate(rows)
+    order = np.lexsort(every.T[::-1])
+    new = np.diff(every[order], axis=0, prepend=-2).any(axis=1)
+    numbers = np.zeros(int(node_starts[-1]), dtype=np.int64)
+    numbers[np.concatenate(where)[order]] = np.cumsum(new) - 1
+    return every[order][new], numbers
+
+
+@cache
+def _ways(count: int) -> list[list[int]]:
+    """The non-empty subsets of so many axes, by their masks."""
+    return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 1 << count)]

@@ -1,0 +1,187 @@
+"""The public schema: which attributes a record has and which values each can take.
+
+A domain is *public*: it comes from a file, never from the records. Every attribute is discrete; its cells are numbered
+0 … size−1 in the order of the file, then one cell for values outside and one for nulls where the file asks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dpscale.base.errors import DomainError
+from dpscale.base.glance import glance
+from dpscale.base.names import called, nearest, shown
+from dpscale.domain.attribute import Attribute, check_size
+from dpscale.domain.declared import EXAMPLE, check_keys, coded, from_tables
+from dpscale.domain.impossible import check_rules, closed, follows, listed, read_rules
+from dpscale.storage.files import is_path, place, read_text, toml_fault
+
+RULES = ("impossible", "determined")
+REVIEWED = "reviewed"
+
+
+class Domain:
+    """An ordered set of attributes. `Domain({"a": 10, "b": 20})` makes coded ones of these sizes."""
+
+    def __init__(
+        self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`rules`: of a domain file the lists `impossible` and `determined`, and whether a draft was `reviewed`."""
+        if isinstance(attributes, str) or not isinstance(attributes, Iterable):
+            raise DomainError("attributes", shown(attributes), "sizes by name, or attributes",
+                              'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
+        if isinstance(attributes, Mapping):
+            attributes = [coded(name, size) for name, size in attributes.items()]
+        self.attributes = tuple(attributes)
+        if strange := [one for one in self.attributes if not isinstance(one, Attribute)]:
+            raise DomainError("attributes", f"a {type(strange[0]).__name__} among them", "sizes by name, or attributes",
+                              'write them as {"a": 10}')  # fmt: skip
+        if not self.attributes:
+            raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
+        self._by_name = {a.name: a for a in self.attributes}
+        self._sizes = {a.name: a.size for a in self.attributes}
+        self._position = {a.name: i for i, a in enumerate(self.attributes)}
+        for attribute in self.attributes:
+            check_size(attribute)
+        _check_names([a.name for a in self.attributes])
+        self._told = {name: rules[name] for name in (*RULES, REVIEWED) if name in rules}
+        told = read_rules(self._told, self.__getitem__) + follows(self.attributes)
+        check_rules(told, self._sizes)
+        self.rules = closed(told)
+        if "impossible" in self._told:
+            self._told["impossible"] = [listed(table, self.__getitem__) for table in self._told["impossible"]]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Domain:
+        """Read a domain file (TOML)."""
+        if not is_path(path):
+            raise DomainError("domain", shown(path), "a domain file's path", "give it")
+        try:
+            content = tomllib.loads(read_text(place(path, "domain")))
+        except OSError as error:
+            reason = error.strerror or "unreadable"
+            got = f"cannot read {called(path)} ({reason})"
+            raise DomainError("domain", got, "a domain file", "check the path") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            got = f"{called(path)} is not TOML{toml_fault(error)}"
+            raise DomainError("domain", got, "a domain file", "mend the syntax") from None
+        return cls.from_dict(content)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Domain:
+        """Build from the parsed content of a domain file."""
+        check_keys(content, {"attributes", REVIEWED, *RULES}, "domain file")
+        if content.get(REVIEWED, True) is not True:
+            raise DomainError(REVIEWED, shown(content[REVIEWED]), "true, once public bounds stand for those"
+                              " that `dpscale domain sketch` read off the records", "review it, set it")  # fmt: skip
+        tables = content.get("attributes", {})
+        if not isinstance(tables, Mapping):
+            raise DomainError(
+                "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
+            )
+        return cls(from_tables(tables), content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the domain file that would give this domain."""
+        return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether it was drafted from data, and a person has answered for it since."""
+        return REVIEWED in self._told
+
+    def columns(self, names: Iterable[str]) -> list[str]:
+        """The columns that attributes are read from, each once."""
+        return list(dict.fromkeys(self[name].column for name in names))
+
+    @cached_property
+    def alone(self) -> frozenset[str]:
+        """Attributes that are read from the column of their name, which no other is read from."""
+        read = [one.column for one in self.attributes]
+        return frozenset(one.name for one in self.attributes if one.column == one.name and read.count(one.name) == 1)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.attributes)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the domain, in hexadecimal."""
+        text = json.dumps(self.to_dict(), sort_keys=False, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __getitem__(self, name: str) -> Attribute:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise DomainError(
+                "attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.names)
+            ) from None
+
+    def __len__(self) -> int:
+        return len(self.attributes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Domain) and (self.attributes, self.rules) == (other.attributes, other.rules)
+
+    def __hash__(self) -> int:
+        return hash(self.attributes)
+
+    def __repr__(self) -> str:
+        return f"Domain({{{', '.join(f'{a.name!r}: {a.size}' for a in self.attributes)}}})"
+
+    def _repr_html_(self) -> str:
+        return glance(f"Domain of {len(self)} attributes", {a.name: f"{a.kind}, {a.size:,} cells"
+                      for a in self.attributes})  # fmt: skip
+
+    def shape(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Sizes of the named attributes, in the order asked."""
+        _check_list(names)
+        try:
+            return tuple([self._sizes[name] for name in names])
+        except KeyError:  # whose sentence is that of a single attribute
+            return tuple(self[name].size for name in names)
+
+    def cells(self, names: Sequence[str]) -> int:
+        """Number of cells of the marginal on the named attributes."""
+        return math.prod(self.shape(names))
+
+    def cells_each(self, sets: Iterable[Sequence[str]]) -> list[int]:
+        """Those of every marginal of many."""
+        return [math.prod(map(self._sizes.__getitem__, names)) for names in sets]
+
+    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names in the domain's order; a repeated or unknown name is an error."""
+        _check_list(names)
+        names = tuple(names)
+        for name in names:
+            self[name]
+        if len(set(names)) != len(names):
+            raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
+        return tuple(sorted(names, key=self._position.__getitem__))
+
+
+def _check_list(names: Any) -> None:
+    """DomainError for a text, whose letters would be taken for names, and for what holds no names."""
+    if isinstance(names, str):
+        raise DomainError("attributes", shown(names), "a list of names", f"write ({names!r},)")
+    if not isinstance(names, Iterable):
+        raise DomainError("attributes", shown(names), "a list of names", 'write ("age", "sex")')
+
+
+def _check_names(names: Sequence[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # no file could hold it
+            raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "mend its encoding")
+    if len(set(names)) != len(names):
+        raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

@@ -1,0 +1,260 @@
+"""The job file: read, checked, and turned into a domain, a workload and a question (docs/jobs.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings, check_texts, checked, message_of
+from dpscale.base.names import called, nearest, shown
+from dpscale.domain import Domain
+from dpscale.job.data import Data
+from dpscale.job.sections import (
+    EngineSettings,
+    MechanismTable,
+    Output,
+    Part,
+    Privacy,
+    ReconstructTable,
+    SynthesizeTable,
+)
+from dpscale.ledger.place import resolved
+from dpscale.mechanisms import mechanism
+from dpscale.mechanisms.contract import Mechanism, Question
+from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, taking
+from dpscale.reconstruction.contract import Reconstruction
+from dpscale.reconstruction.joint import MOST_JOINT
+from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
+from dpscale.storage.objects import located, real
+from dpscale.workload import NAMES, Workload, counts_of
+from dpscale.workload import Part as AnyPart
+
+
+class Job(Settings):
+    """A whole job. Paths are absolute once read."""
+
+    data: Data
+    privacy: Privacy
+    workload: Annotated[list[Part], Field(min_length=1)]
+    mechanism: MechanismTable = MechanismTable()
+    reconstruct: ReconstructTable = ReconstructTable()
+    engine: EngineSettings = EngineSettings()
+    output: Output = Output()
+    synthesize: SynthesizeTable | None = None
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any]) -> Job:
+        """Read a job file, or take its content as a dict (paths relative to the present folder)."""
+        return cls.parse(*job_content(source))
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
+        """Check the content; relative paths start at `folder`."""
+        if "tables" in content:
+            raise JobError("tables", "several tables", "a job with [data]", "run it by `dpscale run` or dp.run")
+        check_texts(content, "")
+        try:
+            job = cls.model_validate(dict(content))
+        except ValidationError as error:
+            raise job_sentence(error, _keys) from None
+        _ = job.options, job.estimating  # refused here, before anything is made
+        job.check_way()
+        job.check_joint()
+        job = job._resolved(folder)
+        check_texts(job.to_dict(), "")  # the folder may have a name that nobody can write
+        return job
+
+    @property
+    def dataset(self) -> str:
+        """The name under which the ledger keeps this data: as given, or the path without its links."""
+        return self.privacy.dataset or real(self.data.path)
+
+    @cached_property
+    def method(self) -> Mechanism:
+        """The mechanism that is named; JobError where there is none such."""
+        return mechanism(self.mechanism.name)
+
+    @cached_property
+    def options(self) -> Settings:
+        """Its options; JobError for one that it does not take."""
+        checked_options: Settings = checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
+        return checked_options
+
+    @cached_property
+    def reconstruction(self) -> Reconstruction:
+        """How estimates are made: as asked, or the best that the mechanism has. JobError for what it lacks."""
+        has = taking(self.method.forms(self.options))
+        asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
+        if asked != "auto" and asked not in has:
+            raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
+                           " or ".join(["auto", *has, *self.method.same]), self._remedy(asked))  # fmt: skip
+        return reconstruction(has[0] if asked == "auto" else asked)
+
+    def _remedy(self, asked: str) -> str:
+        setting = self.method.otherwise.get(asked)
+        if setting:
+            return f"leave it out, or set {setting}"
+        return "leave it out" if asked in RECONSTRUCTIONS else nearest(asked, ["auto", *RECONSTRUCTIONS])
+
+    @cached_property
+    def estimating(self) -> Settings:
+        """The options of the reconstruction; JobError for one that it does not take."""
+        named = self.reconstruction
+        options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
+        return options
+
+    def check_way(self) -> None:
+        """JobError for rows of a junction tree where there is none, or with what only the sampler does."""
+        asked, named = self.synthesize, self.reconstruction
+        if asked is None or asked.method != "ancestral":
+            return
+        if named.joint is None:
+            raise JobError("synthesize.method", f"'ancestral' with {named.name} estimates", "auto or sampler",
+                           'leave it out, or set reconstruct.method = "graphical"')  # fmt: skip
+        if asked.weights or asked.polish is True:
+            other = "weights" if asked.weights else "polish"
+            raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
+
+    def check_joint(self) -> None:
+        """JobError for intervals that hold at once where no errors are told."""
+        told = self.reconstruction.form == "least_squares" or getattr(self.estimating, "errors", None) == "simulated"
+        if self.output.joint and not told:
+            raise JobError("output.joint", f"true with {self.reconstruction.name} estimates",
+                           "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
+                           ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
+
+    def question(self, workload: Workload) -> Question:
+        """What is asked, at what budget, for units of how many rows."""
+        return Question(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
+
+    def read_domain(self) -> Domain:
+        return Domain.read(self.data.domain)
+
+    def build_workload(self, domain: Domain) -> Workload:
+        """The workload over a domain."""
+        workload = Workload(domain)
+        for part in self.workload:
+            _add(workload, part)
+        if self.output.joint:
+            for built in workload.parts:
+                _check_joint(built, self.output.max_rows)
+        return workload
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as the content of a job file."""
+        return self.model_dump(exclude_none=True, exclude_defaults=False)
+
+    def _resolved(self, folder: Path) -> Job:
+        data, hops = self.data, self.data.unit_through
+        data = data.model_copy(
+            update={
+                "path": located(folder, data.path),
+                "domain": located(folder, data.domain),
+                "unit_through": hops and [hop.model_copy(update={"path": located(folder, hop.path)}) for hop in hops],
+            }
+        )
+        privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
+        parts = [
+            part if part.file is None else part.model_copy(update={"file": located(folder, part.file)})
+            for part in self.workload
+        ]
+        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
+
+
+def _check_joint(part: AnyPart, most: int) -> None:
+    """JobError for a set with too many queries to draw its noise anew."""
+    for names, count in zip(part.sets, counts_of(part), strict=True):
+        if MOST_JOINT < count <= most:
+            raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
+                           f"at most {MOST_JOINT:,}", "leave it out, or set a smaller output.max_rows")  # fmt: skip
+
+
+def job_content(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], Path]:
+    """What a job file, or a dict, says, and the folder that its paths start at."""
+    if isinstance(source, Mapping):
+        return source, Path.cwd()
+    if not is_path(source):
+        raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
+    path = place(source, "job")
+    try:
+        content = tomllib.loads(read_text(path))
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobError(
+            "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
+        ) from None
+    return content, (path.resolve() if is_local(path) else path).parent
+
+
+def _add(workload: Workload, part: Part) -> None:
+    if part.family == "predicates":
+        _add_predicates(workload, part)
+        return
+    if part.family not in NAMES:
+        known = [*NAMES, "predicates"]
+        raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
+    if part.file is not None:
+        raise JobError("workload.file", f"given for family {part.family!r}", "family predicates only", "remove it")
+    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric)
+
+
+def _add_predicates(workload: Workload, part: Part) -> None:
+    """Queries from a .npy file of shape (m, n_a, n_b, …), over one attribute set."""
+    if part.file is None or part.attributes is None or len(part.attributes) != 1 or part.degree is not None:
+        raise JobError("workload", "predicates without its settings", "file and attributes = [[one set]]", "add them")
+    try:
+        queries = np.load(part.file, allow_pickle=False)
+    except (OSError, ValueError):
+        raise JobError(
+            "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy"
+        ) from None
+    each = part.weight if isinstance(part.weight, list) else np.full(len(queries), part.weight)
+    workload.add_queries(part.attributes[0], queries, each)
+
+
+def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:
+    """The first fault of a job as one sentence; `keys`: the settings that a place in it has."""
+    unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]  # a slip makes what is meant missing
+    fault = (unknown or error.errors())[0]
+    refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
+    if isinstance(refused, JobError):  # a validator's own sentence, which knows no table's name
+        table = ".".join(map(str, fault["loc"][:2])) if fault["loc"][0] == "tables" else "data"
+        return JobError(refused.field.replace("data", table, 1), refused.got, refused.takes, refused.remedy)
+    named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]
+    where = ".".join(named) or "job"
+    if fault["type"] == "extra_forbidden":
+        known = keys(fault["loc"][:-1])
+        return JobError(where, "unknown key", ", ".join(known), nearest(str(fault["loc"][-1]), known))
+    if fault["type"] == "missing":
+        return JobError(where, "missing", "a value", "add it to the job file")
+    if fault["type"] == "list_type" and "attributes" in named:
+        return JobError(where, shown(fault["input"]), "a list of attribute sets, each a list of names",
+                        'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
+    got = "" if isinstance(fault["input"], Mapping) else f"{shown(fault['input'])}: "
+    return JobError(where, f"{got}{message_of(fault)}", "", "see `dpscale job options`")
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Job
+    for part in location:
+        if isinstance(part, str):
+            model = {
+                "data": Data,
+                "privacy": Privacy,
+                "workload": Part,
+                "mechanism": MechanismTable,
+                "reconstruct": ReconstructTable,
+                "engine": EngineSettings,
+                "output": Output,
+                "synthesize": SynthesizeTable,
+            }[part]
+    return sorted(model.model_fields)

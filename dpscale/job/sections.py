@@ -1,0 +1,215 @@
+"""The tables of a job file, each a pydantic model: what is not known is refused, and nothing is converted."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+
+BELOW_ONE = 1 - 1e-15
+PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
+POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows a record, and rows, above which chance no longer shows
+MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
+NO_DOUBT = 10.0  # a squared mu well within both
+MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
+UNITS = {
+    "B": 1,
+    **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
+}
+
+
+def _name(value: str) -> str:
+    if not (value.strip() and value.isprintable()):
+        raise ValueError("write a name of printable characters")
+    return value
+
+
+def _not_zero(value: Any) -> Any:
+    if not isinstance(value, bool) and value == 0:
+        raise ValueError(JobError("privacy.delta", "0", "a number above 0 and below 1",
+                                  "leave delta out: epsilon alone is pure differential privacy"))  # fmt: skip
+    return value
+
+
+Amount = Annotated[
+    float, Field(gt=0, le=1e12, allow_inf_nan=False)
+]  # of a budget: more would overflow on its way, and protects nobody
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Delta = Annotated[float, BeforeValidator(_not_zero), Field(ge=1e-300, lt=1, allow_inf_nan=False)]
+LEAST_AMOUNT = 1e-12  # of μ²: below it a single count has noise of more than a million records
+
+
+class Privacy(Settings):
+    """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
+
+    epsilon: Amount | None = None
+    delta: Delta | None = None
+    rho: Amount | None = None
+    privacy_cost: Amount | None = None
+    ledger: str = "ledger.sqlite"
+    dataset: Annotated[str, AfterValidator(_name)] | None = None
+    careless: bool | None = None
+    public_rows: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Privacy:
+        given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
+        if len(given) != 1 or (self.delta is not None and self.epsilon is None):
+            raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
+        return self
+
+    @model_validator(mode="after")
+    def _useful(self) -> Privacy:
+        """Warn of a budget whose noise hides every count."""
+        if self.budget.amount < LEAST_AMOUNT:
+            warnings.warn(f"this budget gives each count noise of more than {LEAST_AMOUNT**-0.5:,.0f} records: answers"
+                          " have no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _protects(self) -> Privacy:
+        """A budget that protects nobody has to be meant. The number of rows is held against delta only where it is
+        said: the true one is private."""
+        if not self.careless:
+            for fault in (self._large_epsilon, self._large_delta):
+                if fault:
+                    raise ValueError(fault)
+        return self
+
+    @property
+    def _large_epsilon(self) -> JobError | None:
+        if self.epsilon is None:
+            from dpscale.privacy.conversion import delta_of_mu
+
+            amount = self.budget.amount
+            if amount < NO_DOUBT or delta_of_mu(math.sqrt(amount), MOST_EPSILON) <= MOST_DELTA:
+                return None
+        elif self.epsilon <= MOST_EPSILON:
+            return None
+        name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
+        return JobError(f"privacy.{name}", f"{getattr(self, name):g}: a guess at somebody's record may become"
+                        f" e^{MOST_EPSILON} times as sure", f"what comes to epsilon {MOST_EPSILON} at most",
+                        "give less, or set careless = true")  # fmt: skip
+
+    @property
+    def _large_delta(self) -> JobError | None:
+        delta, rows = self.delta or 0.0, self.public_rows
+        if rows and delta > 1 / rows:
+            return JobError("privacy.delta", f"{delta:g} for {rows} rows: it lets a whole record out of so many be"
+                            " published", f"at most 1 / public_rows, {1 / rows:.3g}",
+                            "give a smaller delta, or set careless = true")  # fmt: skip
+        if delta > MOST_DELTA:
+            return JobError("privacy.delta", f"{delta:g}: it lets one record in {round(1 / delta)} be published whole",
+                            f"at most {MOST_DELTA:g}", "give a smaller delta, or set careless = true")  # fmt: skip
+        return None
+
+    @property
+    def noise(self) -> str:
+        """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
+        return LAPLACE if self.epsilon is not None and self.delta is None else GAUSSIAN
+
+    @property
+    def budget(self) -> Budget:
+        """What the draws may come to: squared Gaussian-DP μ, which as zCDP is half of it, or pure ε."""
+        from dpscale.privacy.conversion import gdp_mu
+
+        if self.epsilon is not None and self.delta is None:
+            return Budget(LAPLACE, self.epsilon)
+        if self.epsilon is not None and self.delta is not None:
+            return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
+        return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
+
+
+class Part(Settings):
+    """One family of queries over attribute sets."""
+
+    family: str
+    degree: int | None = None
+    attributes: list[list[str]] | None = None
+    weight: Weight | list[Weight | list[Any]] = 1.0
+    file: str | None = None
+    p: float | None = None
+    seed: int | None = None
+    numeric: list[str] | None = None
+
+
+class Named(Settings):
+    """A table whose other keys are the options of what it names, which that checks itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options as they were given."""
+        return dict(self.model_extra or {})
+
+
+class MechanismTable(Named):
+    """The mechanism and its options."""
+
+    name: str = "weighted-residuals"
+
+
+class ReconstructTable(Named):
+    """How estimates are made, and the options of that. auto: the best that the mechanism has."""
+
+    method: str = "auto"
+
+
+class EngineSettings(Settings):
+    """Where tasks run and how much memory they may hold. A seed marks the run as not private."""
+
+    scheduler: str | None = None
+    memory: str = "4GiB"
+    seed: int | None = None
+
+    @field_validator("memory")
+    @classmethod
+    def _memory(cls, value: str) -> str:
+        if not MEMORY.match(value):
+            raise ValueError("write a size, such as 4GiB")
+        return value
+
+    @property
+    def bytes(self) -> int:
+        number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
+        return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
+
+
+class SynthesizeTable(Settings):
+    """Rows: how many (left out: about as many as there are records), in how many files, of which kind."""
+
+    rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    method: Literal["auto", "sampler", "ancestral"] = "auto"
+    polish: Literal["auto", True, False] = "auto"
+    parts: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    weights: bool = False
+    types: Literal["own", "input"] = "own"
+    format: Literal["parquet", "csv"] = "parquet"
+
+    def parts_of(self, rows: int) -> int:
+        """In how many files so many rows are."""
+        return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
+
+    def polishes(self, total: float) -> bool:
+        """Whether rows are polished; `auto`: where chance still shows. `total`: the released number of records."""
+        if self.polish == "auto":
+            return not self.weights and (self.rows or total) <= min(POLISHED * total, MOST_POLISHED)
+        return self.polish
+
+
+class Output(Settings):
+    """Answer files: sets with more queries than `max_rows` get none, the Release answers them on demand. Intervals hold
+    with probability `level` (0.95), each by itself or, `joint`, all of a set at once."""
+
+    max_rows: Annotated[int, Field(ge=0)] = 10_000_000
+    level: Annotated[float, Field(gt=0, lt=1)] | None = None
+    joint: bool | None = None

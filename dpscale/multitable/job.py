@@ -1,0 +1,297 @@
+"""The job file of several tables: `[tables.NAME]`, `[[link]]`, and what it shares with a job of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dpscale.base.errors import JobError
+from dpscale.base.faults import Settings, check_texts
+from dpscale.base.names import nearest
+from dpscale.domain import Domain
+from dpscale.job import Job, job_content, job_sentence
+from dpscale.job.data import Address, Filed
+from dpscale.job.sections import EngineSettings, Named, Part, Privacy
+from dpscale.ledger.place import resolved
+from dpscale.privacy.budget import GAUSSIAN
+from dpscale.relational.published import Rounds
+from dpscale.storage.objects import is_url, located, real
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Key = str | list[str]
+KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
+MOST_DEGREE, MOST_ROUNDS = 10, 1000
+LEAST_PRIVATE = 1e-9
+
+
+class TableSection(Filed, Named):
+    """A table: where it is, its key, and how its share of the budget is spent. Other keys are the mechanism's."""
+
+    domain: str
+    key: Key | None = None
+    public: bool = False
+    mechanism: str = "aim-grem"
+    share: Share | None = None
+    rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    workload: list[Part] | None = None
+    nulls: Literal["reject", "drop"] = "reject"
+    duplicates: Literal["keep", "reject"] | None = None
+
+    @model_validator(mode="after")
+    def _charged(self) -> TableSection:
+        if self.public and (self.share is not None or self.rows is not None):
+            raise ValueError("a public table is released as it is: leave share and rows out")
+        return self
+
+
+class LinkSection(Settings):
+    """Links between the rows of two tables: by a table of pairs (`via`), or by the child's column (`child_key`)."""
+
+    name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
+    kind: KINDS
+    parent: str
+    child: str
+    via: Address | None = None
+    parent_key: Key | None = None
+    child_key: Key | None = None
+    max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    protects: Literal["parent", "both"] = "parent"
+    links: Annotated[int, Field(ge=1)] | None = None
+    counts: list[str] | None = None
+    loops: bool | None = None
+    share: Share | None = None
+    mechanism: Literal["maxent", "published"] = "maxent"
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
+    marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    nulls: Literal["reject", "drop", "keep"] = "reject"
+    dangling: Literal["reject", "drop"] = "reject"
+
+    @model_validator(mode="after")
+    def _fits(self) -> LinkSection:
+        many = self.kind == "many-to-many"
+        if many != (self.via is not None):
+            raise ValueError("via goes with kind many-to-many, where it is the table of pairs")
+        if self.child_key is None:
+            raise ValueError("child_key: name the column that holds the other end's key")
+        if not many and self.protects == "both":
+            raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
+        if not many and self.links is not None:
+            raise ValueError("links goes with kind many-to-many; else there is one for each child")
+        if many and self.nulls == "keep":
+            raise ValueError('nulls = "keep" goes with children, which may have no parent: reject or drop pairs')
+        if self.loops is not None and self.parent != self.child:
+            raise ValueError("loops goes with links within one table, whose rows may be linked to themselves")
+        if self.kind == "one-to-one" and self.bound > 1:
+            raise ValueError("max_degree of a one-to-one link is 1: leave it out, or make it one-to-many")
+        if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
+            raise ValueError('rounds, marginals and alpha go with mechanism = "published"')
+        return self
+
+    @property
+    def called(self) -> str:
+        return self.name or (
+            self.child if self.via is None else Path(self.via.rstrip("/*")).stem.split("*")[0] or "links"
+        )
+
+    @property
+    def bound(self) -> int:
+        """How many links a protected row has at most."""
+        return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+
+    @property
+    def read_nulls(self) -> str:
+        """What reading does about a null at an end: a child that may have no parent has no link, either."""
+        return "drop" if self.nulls == "keep" else self.nulls
+
+    @property
+    def loop(self) -> Rounds:
+        """Of mechanism "published": how many rounds, how many marginals in each, what choosing them may cost."""
+        given = {"rounds": self.rounds, "each": self.marginals, "alpha": self.alpha}
+        return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+class Rows(Settings):
+    """How the synthetic tables are written."""
+
+    types: Literal["own", "input"] = "own"
+
+
+class DatabaseJob(Settings):
+    """A whole job of several tables. Paths are absolute once read."""
+
+    tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
+    link: list[LinkSection] = Field(default_factory=list)
+    privacy: Privacy
+    engine: EngineSettings = EngineSettings()
+    synthesize: Rows = Rows()
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any]) -> DatabaseJob:
+        return cls.parse(*job_content(source))
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> DatabaseJob:
+        """Check the content; relative paths start at `folder`."""
+        check_texts(content, "")
+        try:
+            job = cls.model_validate(dict(content))
+        except ValidationError as error:
+            raise job_sentence(error, _keys) from None
+        job = job._resolved(folder)
+        job._check()
+        job._check_named()
+        return job
+
+    def _check_named(self) -> None:
+        """JobError for tables in a store without a name for the ledger: they need not have a folder in common."""
+        places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
+        if self.privacy.dataset is None and any(map(is_url, places)):
+            raise JobError("privacy.dataset", "missing", "a name, where tables are in a store", "give one")
+
+    @property
+    def dataset(self) -> str:
+        """The ledger's name for these data: as given, or the folder that all private files are in."""
+        paths = [real(one.path) for one in self.tables.values() if not one.public]
+        paths += [real(one.via) for one in self.link if one.via]
+        return self.privacy.dataset or os.path.commonpath(paths or ["/"])
+
+    @cached_property
+    def domains(self) -> dict[str, Domain]:
+        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """The columns of a table's key."""
+        return _columns(self.tables[table].key)
+
+    def duplicates(self, table: str) -> str:
+        """What becomes of rows with one key: as said; else kept one, or refused where a row is what is replaced."""
+        replaced = any(link.protects == "both" for link in self.link)
+        return self.tables[table].duplicates or ("reject" if replaced else "keep")
+
+    def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns that hold the parent's key and the child's: of the pairs, or of the child's own table."""
+        if link.kind == "many-to-many":
+            return _columns(link.parent_key) or self.key(link.parent), _columns(link.child_key)
+        return _columns(link.child_key), self.key(link.child)
+
+    def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
+        """The earlier links of a table's rows that a link counts as attributes of these."""
+        return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as the content of a job file."""
+        return self.model_dump(exclude_none=True)
+
+    def _check(self) -> None:
+        """What no table can say alone."""
+        if self.privacy.noise != GAUSSIAN:
+            raise JobError("privacy.delta", "epsilon alone for several tables", "epsilon with delta, or rho",
+                           "add delta")  # fmt: skip
+        names = [one.called for one in self.link]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            raise JobError("link.name", f"{twice!r} twice", "a name for every link", "name them")
+        if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
+            raise JobError("link.name", f"{taken!r}, which a table has", "a name of its own for a table of pairs",
+                           "name it")  # fmt: skip
+        for name in self.tables:
+            self._check_apart(f"tables.{name}.key", self.key(name), name)
+        self._check_columns()
+        for at, link in enumerate(self.link):
+            self._check_counts(link, names[:at])
+            for end in (link.parent, link.child):
+                if end not in self.tables:
+                    raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
+                                   nearest(end, list(self.tables)))  # fmt: skip
+            self._check_keys(link)
+            if link.via is None:
+                self._check_apart(f"link {link.called}", self.ends(link)[0], link.child)
+        if (asked := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
+            raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
+
+    def _check_apart(self, field: str, columns: tuple[str, ...], table: str) -> None:
+        """No key is an attribute, too."""
+        if overlap := [column for column in columns if column in self.domains[table].names]:
+            raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",
+                           "take it out of the domain file")  # fmt: skip
+
+    def _check_columns(self) -> None:
+        """A column of a released table holds one key: the row's own, or one parent's."""
+        used = {name: list(self.key(name)) for name in self.tables}
+        for link in self.link:
+            first, second = self.ends(link)
+            taken = used.get(link.child, []) if link.via is None else list(second)
+            if both := next((column for column in first if column in taken), None):
+                raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each",
+                               "give the child a copy of it under another name")  # fmt: skip
+            if link.via is None and link.child in used:
+                used[link.child] += first
+
+    def _check_counts(self, link: LinkSection, before: list[str]) -> None:
+        """What is counted are links that stand earlier, of a row that this link has."""
+        field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
+        if late := next((name for name in counts if name not in before), None):
+            raise JobError(f"{field}: counts", f"{late!r}", "names of links that stand before it",
+                           nearest(late, before))  # fmt: skip
+        if apart := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
+            raise JobError(f"{field}: counts", f"{apart!r}, links of {called[apart].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "leave it out")  # fmt: skip
+
+    def _check_keys(self, link: LinkSection) -> None:
+        needs = [link.parent, *([link.child] if link.via else [])]
+        for end in needs:
+            if not self.key(end):
+                raise JobError(f"tables.{end}.key", "missing", f"the column that link {link.called} finds rows by",
+                               "name it")  # fmt: skip
+        if len(self.ends(link)[0]) != len(self.key(link.parent)):
+            raise JobError(f"link {link.called}", "a key of another number of columns than its parent's",
+                           f"{len(self.key(link.parent))} columns", "name as many as the parent's key has")  # fmt: skip
+
+    @property
+    def given_shares(self) -> dict[str, float]:
+        given = {f"tables.{name}": one.share for name, one in self.tables.items()}
+        given |= {f"links.{one.called}": one.share for one in self.link}
+        return {name: share for name, share in given.items() if share is not None}
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Of the budget, by piece: as given, and what is left in equal parts to the others."""
+        pieces = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
+        pieces += [f"links.{one.called}" for one in self.link]
+        given = self.given_shares
+        left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
+        if others and left <= LEAST_PRIVATE:
+            raise JobError("share", f"nothing left for {others[0]}", "shares that leave something for every piece",
+                           "lower them, or give it one")  # fmt: skip
+        return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
+
+    def _resolved(self, folder: Path) -> DatabaseJob:
+        tables = {name: one.model_copy(update={"path": located(folder, one.path),
+                                               "domain": located(folder, one.domain)})
+                  for name, one in self.tables.items()}  # fmt: skip
+        links = [
+            one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
+        ]
+        privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
+        return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
+
+
+def _columns(key: Key | None) -> tuple[str, ...]:
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The settings that a place in the job has."""
+    if not location:
+        return sorted(DatabaseJob.model_fields)
+    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
+    sections = shared | {"tables": TableSection, "link": LinkSection}
+    return sorted(sections[str(location[0])].model_fields)
+
+
+__all__ = ["DatabaseJob", "Job", "LinkSection", "TableSection"]

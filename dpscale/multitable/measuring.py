@@ -1,0 +1,219 @@
+"""Measuring links: read and held against the job, charged, then three kinds of sums with noise, each once.
+
+What is read stays in the driver's memory as pairs of rows, 16 bytes a link; sums are whole numbers until the noise is
+in. How the budget of the sums goes to its parts is planned from what is public or released by then: the tables' rows as
+they were synthesised, and the noisy number of links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import BudgetError, JobError
+from dpscale.measurement.linked import LinkRecords, precise
+from dpscale.measurement.tags import snapshot_tag
+from dpscale.multitable.charging import charge, keep_piece
+from dpscale.multitable.job import MOST_ROUNDS, LinkSection
+from dpscale.multitable.linking import ExactLinks
+from dpscale.multitable.pieces import Piece
+from dpscale.multitable.publishing import Loop
+from dpscale.multitable.run import DatabaseRun
+from dpscale.relational.features import BITS, Features
+from dpscale.relational.measured import in_steps, sums_cost
+from dpscale.relational.published import Fit
+from dpscale.relational.shares import Shares, at_random, planned
+from dpscale.relational.siblings import Tables
+from dpscale.relational.sides import Side
+from dpscale.storage.files import present, read_bytes, writing
+
+LEAST_LINKS = 2.0
+SIDES = ("parent", "child")
+SUMS = ("u", "v", "both")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredLinks:
+    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one and `sigma` its
+    noise, `shares` and `sums` as `relational.believed` takes them, what siblings have in common; or `chances` of every
+    pair of rows of two profiles, as published."""
+
+    links: float
+    by_degree: Mapping[str, np.ndarray]
+    shares: Shares | None = None
+    sums: tuple[np.ndarray | None, ...] = ()
+    sigma: float = 0.0
+    siblings: np.ndarray | None = None
+    sibling_sigma: float = 0.0
+    chances: np.ndarray | None = None
+
+
+def measure_link(
+    run: DatabaseRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
+) -> MeasuredLinks:
+    """Draw what is not on disk yet. `exact`: None where all is."""
+    return _Measuring(run, link, number, sides, exact).all()
+
+
+def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
+    manifest = run.manifest
+    return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
+
+
+def piece_of(run: DatabaseRun, link: LinkSection) -> Piece:
+    return Piece(run.job, run.whom, link)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measuring:
+    run: DatabaseRun
+    link: LinkSection
+    number: int
+    sides: tuple[Side, Side]
+    exact: ExactLinks | None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def all(self) -> MeasuredLinks:
+        links = self._links()
+        if self.link.mechanism == "published":
+            return self._published(links)
+        by_degree, sigma = self._degrees() if self.piece.degrees else ({}, 0.0)
+        shares = self._shares(links)
+        sums = self._sums(shares)
+        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
+
+    def _siblings(self) -> tuple[np.ndarray | None, float]:
+        """In natural units, with the deviation of their noise."""
+        if not self.piece.siblings:
+            return None, 0.0
+        tables = Tables(self.sides[1].sizes)
+        draw = self.piece.siblings_draw(tables)
+        found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
+        return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
+
+    def _published(self, links: float) -> MeasuredLinks:
+        u, v = self.sides
+        fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
+        if fit.links == 0:
+            return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
+        piece, relation = self.piece, self.run.whom.protects.relation
+        loop = Loop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
+                    self._entries, self._told, self.run.secret)  # fmt: skip
+        return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
+
+    def _entries(self) -> Any:
+        """Of all cross marginals, exactly; what is drawn of them is charged before."""
+        charge(self.run)
+        if "entries" not in self.kept:
+            assert self.exact is not None
+            self.kept["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
+        return self.kept["entries"]
+
+    def _told(self, number: int, digest: str) -> None:
+        """Rounds of all links come after their other pieces."""
+        first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
+        manifest, link = self.run.manifest, self.link.called
+        content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
+        keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
+
+    def _shares(self, links: float) -> Shares:
+        """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
+        path = records_of(self.run, self.link).folder / "shares.json"
+        if not present(path):
+            question = self.piece.question(self.sides, links)
+            made = planned(question)
+            content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
+                       "random": at_random(question)}  # fmt: skip
+            with writing(path) as file:
+                file.write(json.dumps(content).encode())
+        kept = json.loads(read_bytes(path))
+        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, kept["clips"], strict=True))
+        return Shares(u, v, tuple(kept["precisions"]), kept["expected"])
+
+    @property
+    def piece(self) -> Piece:
+        return piece_of(self.run, self.link)
+
+    def _links(self) -> float:
+        if not self.piece.counted:
+            return float(self.link.links or max(self.sides[1].rows, 1))
+        found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)], np.int64))
+        most = self.sides[1].rows if self.piece.known else math.inf
+        return float(max(min(found[0], most), LEAST_LINKS))
+
+    def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
+        """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
+        asked, draw = self.piece.places, self.piece.degrees_draw()
+        found = self._drawn(
+            "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
+        )
+        parts = np.split(found, np.cumsum([len(one) for one in asked])[:-1])
+        return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
+
+    def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
+        """In natural units; the cost of all three is checked against what there is before any is drawn."""
+        wanted = in_steps(shares)
+        draws = [precise(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
+        precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
+        if sums_cost(self.run.whom.protects.relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
+            raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
+                              "what was charged", "tell the makers: nothing was drawn")  # fmt: skip
+        units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)
+        return tuple(
+            None if draw is None else unit * self._drawn(name, draw, lambda exact, at=at: self._exact(shares)[at])
+            for at, (name, draw, unit) in enumerate(zip(SUMS, draws, units, strict=True))
+        )
+
+    def _exact(self, shares: Shares) -> tuple[Any, ...]:
+        if "sums" not in self.kept:
+            assert self.exact is not None
+            self.kept["sums"] = self.exact.sums(shares.u, shares.v)
+        return tuple(self.kept["sums"])
+
+    def _drawn(self, name: str, draw: Any, made: Any) -> np.ndarray:
+        records = records_of(self.run, self.link)
+        before = records.measured(name)
+        if before is not None:
+            return before
+        if self.exact is None:
+            raise JobError("run directory", f"{name} of link {self.link.called} is gone, and so is the secret",
+                           "the directory as the run left it", "restore it, or start a new run")  # fmt: skip
+        charge(self.run)
+        late = name in SUMS
+        keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
+        return records.measure(name, self._asked(late), made(self.exact), draw, self.run.secret())
+
+    def _asked(self, late: bool) -> str:
+        """What the numbers are: features of both sides, or rows by degree up to a bound."""
+        if not late:
+            return f"bound {self.link.bound}"
+        shares = read_bytes(records_of(self.run, self.link).folder / "shares.json")
+        return hashlib.sha256(shares + self._ones().encode()).hexdigest()
+
+    def _ones(self) -> str:
+        """Of the shares of both sides' values, from which features and beliefs follow."""
+        parts = [one.tobytes() for side in self.sides for one in side.ones]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    def _tag(self) -> str:
+        """Of the links as they were read, under the secret: files may change between their hash and their reading."""
+        assert self.exact is not None
+        if "tag" not in self.kept:
+            parts = (self.exact.rows, self.exact.parents, self.exact.children)
+            digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
+            self.kept["tag"] = snapshot_tag(self.run.secret(), digest.hexdigest())
+        return str(self.kept["tag"])
+
+    def _sign(self, late: bool) -> str:
+        """Of what is drawn of which data, and with which shares."""
+        manifest = self.run.manifest
+        content = [manifest["snapshot"], manifest["secret_tag"], self.link.called, self._tag()]
+        plan = self._asked(late)
+        return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()

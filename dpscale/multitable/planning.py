@@ -1,0 +1,105 @@
+"""What a job of several tables comes to, before any data are read: whom it protects, and what to expect of each piece.
+
+Of a table the expected error of a query, in records: its own plan's, or where that chooses as it goes what
+residual-planner would have for the same budget. Of a link the deviations of the noise on numbers of links, rows by
+degree and sums over siblings; and the expected error of counts over both ends beside that of random links, by the
+shares that are planned, for some numbers of links: rows of every kind are taken to be as many, since no table is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import DpscaleError
+from dpscale.engine import resolve
+from dpscale.job import Job
+from dpscale.multitable.counted import sizes
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.pieces import Piece
+from dpscale.multitable.report import neighbours
+from dpscale.multitable.tablejobs import table_job
+from dpscale.multitable.whom import Whom, whom
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.relational.features import STEP
+from dpscale.relational.shares import at_random, planned
+from dpscale.relational.siblings import Tables
+from dpscale.relational.sides import Side
+from dpscale.runs.stages.plan import make_plan
+
+LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
+FIXED = "residual-planner"
+
+
+def summary(job: DatabaseJob) -> dict[str, Any]:
+    """Neighbours in a sentence; of every piece share, mu, how much of it one neighbour moves, what to expect."""
+    protects, amount = whom(job), job.privacy.budget.amount
+    return {"neighbours": neighbours(protects), "relation": protects.protects.relation, "mu": math.sqrt(amount),
+            "dataset": job.dataset, "pieces": list(_pieces(job, protects))}  # fmt: skip
+
+
+def _pieces(job: DatabaseJob, protects: Whom) -> Iterator[dict[str, Any]]:
+    amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
+    for piece, share in job.shares.items():
+        kind, _, name = piece.partition(".")
+        moved = (protects.steps if kind == "tables" else protects.moved)[name]
+        expected = _of_table(job, protects, name) if kind == "tables" else _of_link(Piece(job, protects, links[name]))
+        yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
+
+
+def _of_table(job: DatabaseJob, protects: Whom, name: str) -> dict[str, Any]:
+    """`rmse` of a query, in records, and whose; None where no plan tells it."""
+    own = table_job(job, protects, name, Path())
+    for tried in (own.method.name, FIXED):
+        if (error := _rmse(own, tried)) is not None:
+            return {"rmse": error, "by": tried}
+    return {"rmse": None, "by": own.method.name}
+
+
+def _rmse(job: Job, mechanism: str) -> float | None:
+    content = job.to_dict()
+    if mechanism != job.method.name:
+        content["mechanism"] = {"name": mechanism}
+    tried = Job.parse(content, Path())
+    engine = resolve(scheduler="synchronous")
+    try:
+        plan = make_plan(tried, tried.question(tried.build_workload(tried.read_domain())), engine)
+        error = plan.summary(tried.privacy.budget).get("rmse")
+    except DpscaleError:
+        return None
+    finally:
+        engine.close()
+    return None if error is None else float(error)
+
+
+def _of_link(piece: Piece) -> dict[str, Any]:
+    """Deviations of the noise, None where nothing of the kind is measured; `random`: by the number of links what is
+    expected to be left of random links' error, None as published."""
+    tables = Tables(_sizes(piece, piece.link.child))
+    draws = {"links": piece.links_draw() if piece.counted else None,
+             "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
+    noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
+    siblings = math.sqrt(piece.siblings_draw(tables).lattice_variance) * STEP if piece.siblings else None
+    left = None if piece.link.mechanism == "published" else _left(piece)
+    return {**noise, "siblings": siblings, "random": left}
+
+
+def _left(piece: Piece) -> dict[str, float]:
+    sides = _even(_sizes(piece, piece.link.parent)), _even(_sizes(piece, piece.link.child))
+    asked = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
+    return {str(links): planned(one).expected / max(at_random(one), 1e-9) for links, one in asked}
+
+
+def _sizes(piece: Piece, table: str) -> tuple[int, ...]:
+    domain = piece.job.domains[table]
+    return tuple([domain[one].size for one in domain.names] + sizes(piece.job, piece.link, table))
+
+
+def _even(own: tuple[int, ...]) -> Side:
+    """Rows of every kind, as good as even."""
+    points = Chance("plan", "rows").uniforms(ROWS * len(own)).reshape(ROWS, -1)
+    return Side.made((points * np.array(own)).astype(np.int64), own)

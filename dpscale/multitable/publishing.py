@@ -1,0 +1,110 @@
+"""The published loop on links as they are: what is chosen is kept and told to the ledger before its noise is drawn.
+
+A round's choice meets exact counts: distances in whole numbers, the exponential mechanism, a keyed stream. What it is
+made on, the rounds before and the rows of both sides, is told to the ledger first; it stands in `round-NN.json`, and
+the ledger has its digest. So no copy of the directory can choose anew or draw another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.measurement.adaptive.shard import distance
+from dpscale.measurement.linked import LinkRecords
+from dpscale.plans.believed import SCALE
+from dpscale.privacy.draws import gaussian_draw
+from dpscale.privacy.selection import draw_index, scale_for
+from dpscale.privacy.streams import open_stream
+from dpscale.relational.cross import Cross
+from dpscale.relational.published import Fit, Rounds, learnt, moved_entries
+from dpscale.storage.files import present, read_bytes, writing
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """`amount`: squared μ; `moved`: links of a neighbour; `exact`: gives the entries of all cross marginals, after the
+    charge; `told(round, digest)`: keeps on the ledger what is drawn; `secret`: gives the release's."""
+
+    records: LinkRecords
+    rounds: Rounds
+    amount: Fraction
+    relation: str
+    moved: int
+    exact: Callable[[], Integers] = field(repr=False)
+    told: Callable[[int, str], None] = field(repr=False)
+    secret: Callable[[], bytes] = field(repr=False)
+
+    def learnt(self, fit: Fit) -> Array:
+        """b of every pair of profiles."""
+        cross = Cross.of(fit.u, fit.v)
+        return learnt(
+            fit,
+            self.rounds,
+            cross,
+            lambda number, believed, left, count: self._chosen(cross, number, believed, left, count),
+            lambda number, chosen: self._measured(cross, number, chosen),
+        )
+
+    def _chosen(self, cross: Cross, number: int, believed: Array, left: Sequence[int], count: int) -> list[int]:
+        path = self._kept(number)
+        if not present(path):
+            self.told(2 * number, self._before(number))
+            drawn = self._drawn(cross, number, believed, left, count)
+            with writing(path) as file:
+                file.write(json.dumps(drawn).encode())
+        return [int(k) for k in json.loads(read_bytes(path))]
+
+    def _drawn(self, cross: Cross, number: int, believed: Array, left: Sequence[int], count: int) -> list[int]:
+        """`count` of them, one exponential mechanism after the other."""
+        exact = self.exact()
+        scores = {k: distance(exact[cross.entries(k)], believed[cross.entries(k)]) for k in left}
+        scale = scale_for(self.rounds.costs(self.amount)[0], SCALE * moved_entries(self.relation) * self.moved)
+        chosen: list[int] = []
+        for rank in range(count):
+            others = [k for k in left if k not in chosen]
+            stream = open_stream(self.secret(), "selection", self._record(number, rank))
+            chosen.append(others[draw_index(stream, [scores[k] for k in others], scale)])
+        return chosen
+
+    def _record(self, number: int, rank: int) -> dict[str, object]:
+        records = self.records
+        return {"release": records.release, "snapshot": records.snapshot, "mechanism": "published/1",
+                "link": records.link, "round": number, "rank": rank}  # fmt: skip
+
+    def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Array:
+        """The noisy entries of the chosen marginals."""
+        name, out = f"round-{number:02d}", np.zeros(cross.size)
+        noise = self.rounds.costs(self.amount)[1]
+        draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
+        found = self.records.measured(name)
+        if found is None:
+            self.told(2 * number + 1, hashlib.sha256(read_bytes(self._kept(number))).hexdigest())
+            exact = self.exact()
+            entries = np.concatenate([exact[cross.entries(k)] for k in chosen])
+            found = self.records.measure(name, json.dumps(list(chosen)), entries, draw, self.secret())
+        begun = 0
+        for k in chosen:
+            own = cross.entries(k)
+            out[own] = found[begun : begun + own.stop - own.start]
+            begun += own.stop - own.start
+        return out
+
+    def _before(self, number: int) -> str:
+        """Of all rounds so far: what is believed, and so what this one's choice is between, follows from them."""
+        earlier = [f"round-{one:02d}.{kind}" for one in range(number) for kind in ("json", "npy")]
+        files = [self.records.folder / name for name in earlier]
+        return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
+
+    def _kept(self, number: int) -> Path:
+        return self.records.folder / f"round-{number:02d}.json"

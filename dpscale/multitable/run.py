@@ -1,0 +1,172 @@
+"""The directory of a run of several tables: opened once, and gone on with where it stopped.
+
+    job.toml  manifest.json  tables/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
+
+and, from the first draw to the last, secret.key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpscale.base.errors import JobError
+from dpscale.measurement.tags import secret_tag
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.opened import at_versions, latest
+from dpscale.multitable.tablejobs import table_job
+from dpscale.multitable.whom import Whom, whom
+from dpscale.privacy.secret import read_secret
+from dpscale.runs.making import make, making
+from dpscale.runs.manifest import MANIFEST, VERSION, Kept, check_version, versions
+from dpscale.runs.run import Run, now
+from dpscale.storage.files import present
+from dpscale.storage.lock import free, locked
+
+KIND = "database"
+
+
+class DatabaseRun:
+    """A run directory of several tables that exists. `create` makes one for a job, or reopens the one that it began."""
+
+    made = ""  # by this call: its "folder", or the "files" in one that was there
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        self._kept = Kept(self.path)
+        if not is_database_run(self.path):
+            raise JobError("run directory", f"{self.path} is not one of several tables",
+                           "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
+        check_version(self.path, self.manifest)
+        job = DatabaseJob.read(self.path / "job.toml")
+        if self.manifest["job_sha256"] != digest_of(job):
+            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",
+                           "the files as they were", "restore them, or start a new run with your job")  # fmt: skip
+        self.job = at_versions(job, self.manifest.get("at", {}))
+
+    @classmethod
+    def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
+        """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
+        whom(job)
+        digest = digest_of(job)
+        where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
+        files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
+                 MANIFEST: json.dumps(_first(job, digest), indent=2).encode()}  # fmt: skip
+        with making(where):
+            found = where.is_dir()
+            made = not present(where / MANIFEST) and make(where, files)
+        opened = cls(where)
+        opened.made = ("files" if found else "folder") if made else ""
+        if opened.manifest["job_sha256"] != digest:
+            raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
+                           "choose another --run-dir")  # fmt: skip
+        return opened
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self._kept.read()
+
+    def update(self, **changes: Any) -> None:
+        self._kept.write(self.manifest | changes)
+
+    def hold_versions(self) -> None:
+        """Of tables with a log the version that is the latest now is this run's, whenever they are read."""
+        if "at" not in self.manifest and (found := latest(self.job)):
+            self.update(at=found)
+            self.job = at_versions(self.job, found)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        with locked(self.path):
+            self._kept.forget()
+            yield
+
+    @contextmanager
+    def during(self, stage: str) -> Iterator[None]:
+        """Mark a stage as running, then done; as failed where an error ended it."""
+        self._mark(stage, "running")
+        try:
+            yield
+        except BaseException:
+            self._mark(stage, "failed")
+            raise
+        self._mark(stage, "done")
+
+    def _mark(self, stage: str, state: str) -> None:
+        stages = self.manifest["stages"]
+        stages[stage] = {**stages.get(stage, {}), "state": state, "start" if state == "running" else "end": now()}
+        self.update(stages=stages)
+
+    def states(self) -> dict[str, str]:
+        """Of every stage begun: running, done, failed, or stopped where its process is gone."""
+        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
+        if "running" in states.values() and free(self.path):
+            return {name: "stopped" if state == "running" else state for name, state in states.items()}
+        return states
+
+    def table_paths(self) -> dict[str, Path]:
+        """Of the tables whose runs were begun."""
+        paths = {name: self.path / "tables" / name for name in self.job.tables}
+        return {name: path for name, path in paths.items() if present(path / MANIFEST)}
+
+    def done(self, stage: str) -> bool:
+        return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")
+
+    @cached_property
+    def whom(self) -> Whom:
+        return whom(self.job)
+
+    @property
+    def secret_path(self) -> Path:
+        return self.path / "secret.key"
+
+    def secret(self) -> bytes:
+        """The secret that links are drawn with; JobError where it is not the one that the release began with."""
+        secret = read_secret(self.secret_path)
+        if secret_tag(secret) != self.manifest["secret_tag"]:
+            raise JobError("run directory", "its secret is not the one that the release began with",
+                           "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
+        return secret
+
+    @cached_property
+    def tables(self) -> dict[str, Run]:
+        """The runs of the private tables."""
+        private = [name for name, one in self.job.tables.items() if not one.public]
+        return {
+            name: Run.create(table_job(self.job, self.whom, name, self.path), self.path / "tables" / name)
+            for name in private
+        }
+
+
+def is_database_run(path: str | Path) -> bool:
+    """Whether a directory is a run of several tables."""
+    from dpscale.runs.manifest import read_manifest
+
+    with suppress(OSError):  # as of a name that no disk takes: whoever opens it says so
+        return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
+    return False
+
+
+def digest_of(job: DatabaseJob) -> str:
+    """What makes two runs the same job: all but where and in how much memory it runs."""
+    content = job.to_dict()
+    for setting in ("scheduler", "memory"):
+        content["engine"].pop(setting, None)
+    text = json.dumps([content, [one.digest for one in job.domains.values()]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first(job: DatabaseJob, digest: str) -> dict[str, Any]:
+    seed = job.engine.seed
+    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
+    return {"version": VERSION, "kind": KIND, "release": release, "private": seed is None, "job_sha256": digest,
+            "versions": versions(), "snapshot": None, "secret": None, "privacy": None, "stages": {}}  # fmt: skip

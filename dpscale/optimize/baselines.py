@@ -1,0 +1,207 @@
+"""Baseline strategies, as users and the tables ask for them: each a function that returns a strategy matrix.
+
+Rows × cells, not scaled to sensitivity 1: `scaled` does that. DataCube returns marginals instead of a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.optimize.implicit import Implicit
+from dpscale.optimize.marginal_algebra import asked, residual_traces
+from dpscale.optimize.opt_explicit import Noise, sensitivity
+from dpscale.optimize.opt_marginals import marginal_error
+from dpscale.workload import root_of
+
+Array = NDArray[np.float64]
+Interval = tuple[int, int]
+BOUNDS = 16
+MANY = 3600
+
+
+def scaled(matrix: Array, noise: Noise) -> Array:
+    """A strategy at sensitivity 1."""
+    return matrix / sensitivity(matrix, noise)
+
+
+def identity(size: int) -> Array:
+    """Every cell."""
+    return np.eye(size)
+
+
+def workload_itself(gram: Array) -> Array:
+    """Rows with the workload's Gram: for Gaussian noise as good as the workload's own queries, and never more rows."""
+    return root_of(gram)
+
+
+def wavelet(size: int) -> Array:
+    """Haar: the total, and for every interval, halved, left minus right (Xiao et al., 2011); any size."""
+    rows = [np.ones(size)]
+    for low, high in _nodes(size, 2):
+        if high - low > 1:
+            middle = _cuts(low, high, 2)[1]
+            row = np.zeros(size)
+            row[low:middle], row[middle:high] = 1.0, -1.0
+            rows.append(row)
+    return np.stack(rows)
+
+
+def hierarchical(size: int, branching: int = 2, root: bool = True) -> Array:
+    """The sums of all intervals of a tree with the cells as leaves (Hay et al., 2010): H2 at branching 2."""
+    nodes = list(_nodes(size, branching))
+    return np.stack([_indicator(size, node) for node in (nodes if root or size == 1 else nodes[1:])])
+
+
+def hb(size: int) -> Array:
+    """The hierarchy without its root, of the branching factor that range queries want (Qardaji et al., 2013)."""
+    return hierarchical(size, hb_branching(size), root=False)
+
+
+def hb_branching(size: int) -> int:
+    """The b that minimises (b − 1) h³ − 2 (b + 1) h² / 3 with h = ⌈log_b n⌉ levels; b = n is the identity."""
+
+    def variance(branching: int) -> float:
+        levels = max(1, math.ceil(round(math.log(size, branching), 9)))
+        return (branching - 1) * levels**3 - 2 * (branching + 1) * levels**2 / 3
+
+    return min(range(2, max(size, 2) + 1), key=variance)
+
+
+def greedy_h(gram: Array, noise: Noise) -> Array:
+    """GreedyH (Li et al., 2014): the binary hierarchy, each node's weight the best for the workload inside it.
+
+    From the leaves up: a node's sum gets λ, all below it 1 − λ (Gaussian: √(1 − λ²)). With M the inverse Gram of what
+    is below at weight 1, the error is (tr GM − λ² 1ᵀMGM1 / (κ² + λ² 1ᵀM1)) / κ², κ the weight below.
+    """
+    rows, _ = _greedy(gram, (0, len(gram)), noise)
+    return rows
+
+
+def fourier(size: int) -> Array:
+    """The real Fourier basis, orthonormal: for every frequency a cosine and a sine."""
+    cell = np.arange(size)
+    rows = [np.full(size, 1 / math.sqrt(size))]
+    for frequency in range(1, size // 2 + 1):
+        angle = 2 * np.pi * frequency * cell / size
+        rows += [np.cos(angle), np.sin(angle)] if 2 * frequency < size else [np.cos(angle)]
+    return np.stack([row / np.linalg.norm(row) for row in rows])
+
+
+def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
+    """BMAX (Ding et al., 2011): the fewest marginals, of equal weight, such that one of them tells each asked marginal.
+
+    For every bound on the cells that are summed for it, a greedy cover; of these the one with the least error by least
+    squares, which is what the tables show (the paper's own choice looks at the worst marginal only).
+    """
+    wanted = np.argwhere(asked(union)).astype(bool)
+    sums, candidates = _summed(union, wanted)
+    bounds = np.unique(sums[np.isfinite(sums)])
+    bounds = bounds[np.unique(np.linspace(0, len(bounds) - 1, BOUNDS).astype(int))]
+    traces = residual_traces(union)
+
+    def weights(chosen: list[int]) -> Array:
+        marginal_weights = np.zeros(traces.shape)
+        marginal_weights[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
+        return marginal_weights
+
+    among_wanted = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
+    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in (among_wanted, True)]
+    best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
+    weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
+    named = (zip(union.names, candidates[index], strict=True) for index in best)
+    return {tuple(name for name, kept in pairs if kept): weight for pairs in named}
+
+
+def _cuts(low: int, high: int, branching: int) -> list[int]:
+    parts = min(branching, high - low)
+    return [low + round(i * (high - low) / parts) for i in range(parts + 1)]
+
+
+def _nodes(size: int, branching: int) -> Iterator[Interval]:
+    """All intervals of the tree, level by level, the root first."""
+    level: list[Interval] = [(0, size)]
+    while level:
+        yield from level
+        cuts = [_cuts(low, high, branching) for low, high in level if high - low > 1]
+        level = [pair for cut in cuts for pair in pairwise(cut)]
+
+
+def _indicator(size: int, node: Interval) -> Array:
+    row = np.zeros(size)
+    row[node[0] : node[1]] = 1.0
+    return row
+
+
+def _greedy(gram: Array, node: Interval, noise: Noise) -> tuple[Array, Array]:
+    """The rows below and at a node, (rows, n), of sensitivity 1 within it, and their inverse Gram inside it."""
+    low, high = node
+    size = len(gram)
+    if high - low == 1:
+        return _indicator(size, node)[None], np.ones((1, 1))
+    middle = _cuts(low, high, 2)[1]
+    (left, left_inverse), (right, right_inverse) = (
+        _greedy(gram, half, noise) for half in ((low, middle), (middle, high))
+    )
+    inverse = np.zeros((high - low,) * 2)
+    inverse[: middle - low, : middle - low], inverse[middle - low :, middle - low :] = left_inverse, right_inverse
+    local, toward = gram[low:high, low:high], inverse.sum(axis=1)
+    weight, below = _node_weight(
+        float((local * inverse).sum()), float(toward @ local @ toward), float(toward.sum()), noise
+    )
+    rows = np.concatenate([weight * _indicator(size, node)[None], below * left, below * right])
+    shrunk = weight**2 / (below**2 + weight**2 * toward.sum())
+    return rows, (inverse - shrunk * np.outer(toward, toward)) / below**2
+
+
+def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tuple[float, float]:
+    """λ and what is left for below."""
+
+    from scipy.optimize import minimize_scalar
+
+    def left(weight: float) -> float:
+        return 1 - weight if noise == "laplace" else math.sqrt(1 - weight**2)
+
+    def error(weight: float) -> float:
+        below = left(weight) ** 2
+        return (trace - weight**2 * turned / (below + weight**2 * total)) / below
+
+    grid = np.linspace(0, 0.99, 100)
+    start = float(min(grid, key=error))
+    bounds = (max(start - 0.01, 0.0), min(start + 0.01, 0.995))
+    fine = float(minimize_scalar(error, bounds=bounds, method="bounded").x)
+    best = min(start, fine, key=error)
+    return best, left(best)
+
+
+def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+    """For every candidate marginal and asked one, how many cells are summed; inf where it does not tell it.
+
+    Candidates: what is asked and all unions of two of them, unions of those, until there are many.
+    """
+    candidates = wanted
+    for _ in range(2):
+        pairs = candidates[:, None, :] | wanted[None, :, :]
+        if len(candidates) > MANY:
+            break
+        candidates = np.unique(np.concatenate([candidates, pairs.reshape(-1, wanted.shape[1])]), axis=0)
+    tells = ~(wanted[None] & ~candidates[:, None]).any(axis=2)
+    sizes = np.log(np.array(union.sizes, dtype=np.float64))
+    cells = np.round(np.exp((candidates @ sizes)[:, None] - (wanted @ sizes)[None]), 6)
+    return np.where(tells, cells, np.inf), candidates
+
+
+def _cover(tells: NDArray[np.bool_]) -> list[int]:
+    """Greedy set cover: rows that together hold every column."""
+    left = np.ones(tells.shape[1], dtype=bool)
+    chosen: list[int] = []
+    while left.any():
+        gains = (tells & left).sum(axis=1)
+        chosen.append(int(gains.argmax()))
+        left &= ~tells[chosen[-1]]
+    return chosen

@@ -1,0 +1,114 @@
+"""What no matrix mechanism can go below, at any size: a bound over all strategies, from products of the axes.
+
+For any weights μ of all cells and any Q of norm at most 1, (tr QᵀW D_μ^½)² ≤ the optimum of W. Let μ be a product, and
+on an axis A = W D^½ = a vᵀ + C with v = √μ, C v = 0. With an isometry Z = [h vᵀ + K], h = Zv ⊥ K = Z(1 − vvᵀ), take
+    Q_S = Σ over τ ⊆ S of c_Sτ ⊗ over τ of K ⊗ over S∖τ of h vᵀ ⊗ outside S of vᵀ,   Σ over S ⊇ τ of c² = 1.
+Its pieces are orthogonal, so its norm is 1, and the best c give the plan's own formula with g = h·a, k = tr KᵀC:
+    optimum ≥ (Σ over τ of √(Σ over S ⊇ τ of w_S Π over τ of k² · Π over S∖τ of g²))².
+Z is the polar factor of C + α a vᵀ; α is searched, and μ is what the curve's problem ends with. One set: exact.
+Several families: the optimum is superadditive in the Gram, so their bounds add. Joint families add nothing here.
+Measured: the plan's error is 0 % (one set) to 11 % (3-way prefix on [10]^40) above this; on domains that can be solved
+whole it is 0.0 to 0.35 % above the optimum, so it is the bound that is loose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.optimize.axis_weights import added_total, along_curve
+from dpscale.optimize.convex import optimise
+from dpscale.optimize.demands import Demands, Products, Token, demands_of
+from dpscale.optimize.implicit import explicit_gram
+from dpscale.optimize.slope import cell_weights
+from dpscale.optimize.weighed import Point
+from dpscale.workload import ProductPart, Workload, root_of
+
+Array = NDArray[np.float64]
+Pair = tuple[float, float]  # g and k of a token
+EXACT_CELLS, SWEEPS = 2048, 2
+ALPHAS = [1.0, 0.6, 0.2]
+
+
+def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
+    """The optimum over all matrix mechanisms under Gaussian noise, at unit cost; PlanError for more cells."""
+    names, gram = explicit_gram(workload, most)
+    scale = float(np.trace(gram))
+    return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
+
+
+def floor(workload: Workload, curve: Point) -> float:
+    """The bound on the sum of weight · variance at unit cost; 0 where no product family is asked.
+
+    `curve`: where the search of the workload's weights along their curve ended.
+    """
+    products = [part for part in workload.parts if isinstance(part, ProductPart)]
+    if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
+        return _floor(curve)
+    names = dict.fromkeys(part.name for part in products)
+    apart = [_demands(workload, [part for part in products if part.name == name]) for name in names]
+    return math.fsum(_floor(along_curve(demands)) for demands in apart if demands)
+
+
+def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None:
+    """The demands of some parts; None where they ask nothing."""
+    some = Workload(workload.domain)
+    some.parts = list(parts)
+    return demands_of(some) if parts and some.weighs else None
+
+
+def _one_family_an_axis(demands: Demands) -> bool:
+    tokens = {token for demand in demands.counts for term, _ in demand if isinstance(term, Products)
+              for token in (*term.kept, *term.outside)}  # fmt: skip
+    return len({kind for kind, _ in tokens}) == len(tokens)
+
+
+def _floor(point: Point) -> float:
+    """The bound at the best α of a grid, axis kind by axis kind; any α gives a bound."""
+    demands = point.weighed.demands
+    choices = {token: _pairs(point, token) for token in point.tokens}
+    pairs = {token: given[0] for token, given in choices.items()}
+    for _ in range(SWEEPS):
+        for token, given in choices.items():
+            values = [_bound(demands, pairs | {token: pair}) for pair in given] if len(given) > 1 else [0.0]
+            pairs[token] = given[int(np.argmax(values))]
+    return _bound(demands, pairs) ** 2
+
+
+def _pairs(point: Point, token: Token) -> list[Pair]:
+    """g and k of a token at every α of the grid; of an even one at α = 1, which is best."""
+    weights = _cell_weights(point, token)
+    roots = np.sqrt(weights)
+    rows = root_of(point.weighed.demands.axis(token).gram) * roots
+    mean = np.outer(rows @ roots, roots)
+    return [_pair(rows - mean, mean, alpha) for alpha in ([1.0] if token[0] in point.weighed.demands.even else ALPHAS)]
+
+
+def _pair(centred: Array, mean: Array, alpha: float) -> Pair:
+    """g = h·a and k = tr KᵀC for the polar factor of C + α a vᵀ."""
+    left, _, right = np.linalg.svd(centred + alpha * mean, full_matrices=False)
+    isometry = left @ right
+    return float((isometry * mean).sum()), float((isometry * centred).sum())
+
+
+def _cell_weights(point: Point, token: Token) -> Array:
+    """μ on the cells of an axis: the dual of the curve's problem."""
+    size = len(point.profiles[token[0]])
+    if token[0] in point.weighed.demands.even:
+        return np.full(size, 1 / size)
+    rows = root_of(point.weighed.demands.axis(token).gram + added_total(point, token))
+    unit = rows / np.sqrt((rows**2).sum())
+    return cell_weights(rows, (size,), point.weighed.solve((*token, "curve"), unit, (size,)))
+
+
+def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
+    """The plan's formula with g² and k² for s and l."""
+    total = 0.0
+    for demand, number in demands.counts.items():
+        terms = [(term, weight) for term, weight in demand if isinstance(term, Products)]
+        outside = sum(weight * math.prod(pairs[token][0] ** 2 for token in term.outside) for term, weight in terms)
+        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].kept)
+    return total

@@ -1,0 +1,213 @@
+"""OPT_M: weighted marginals as the strategy (HDMM, section 8).
+
+M(θ) measures the marginal on S with weight θ_S, u = θ²; its sensitivity is |θ|₁ for Laplace and |θ|₂ for Gaussian
+noise. On every residual space τ its Gram is λ_τ = Σ_{S⊇τ} u_S c_S (`marginal_algebra`), so with the workload's traces t
+    error(θ) = |θ|² Σ_τ t_τ / λ_τ,   −∂/∂u_S = c_S Σ_{τ⊆S} t_τ/λ_τ² =: d_S,
+which O(d 2^d) sums over subsets give with its gradient. Gaussian: convex in u, solved in closed form where
+u = Y⁻¹√(Yw) ≥ 0 (theorem 13; it then meets the SVD bound), else numerically to a certificate (`marginal_newton`).
+Laplace: not convex; many starts, some of them led from the norm |θ|_q of q > 1 to q = 1, then marginals of the best
+one merged as long as that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.each import Each, plainly
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
+from dpscale.optimize.implicit import Implicit
+from dpscale.optimize.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
+from dpscale.optimize.marginal_newton import certified, polish
+from dpscale.optimize.opt_explicit import Noise, inverse_gram, optimise_explicit
+from dpscale.optimize.svd_bound import svd_bound
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+MOST_ATTRIBUTES = 15
+STEPS = 1000
+FLAT = 1e-12
+GAP = 1e-6
+NEGLIGIBLE = 1e-9
+TINY = 1e-30
+ALL_STARTS = 1 << 18
+MOST_STARTS = 48
+FEWEST_STARTS = 8
+POWERS = (1.5, 1.25, 1.0)
+MERGES = 300
+MERGE_ROUNDS = 12
+OF_TOTAL = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalStrategy:
+    """The marginals to measure, with weights θ > 0 of norm 1 (L2 for Gaussian, L1 for Laplace noise).
+
+    A marginal's share of the privacy cost is θ² for Gaussian, of ε is θ for Laplace noise. It is measured by the
+    Kronecker product of its attributes' `factors`, (rows × size) of sensitivity 1, or cell by cell where that is None.
+    `error`: the coefficient of the least squares estimate from all of them; `bound`: what no strategy at all can go
+    below; `best_weights`: what no weights on these marginals can go below (0 where that is not known).
+    """
+
+    weights: dict[AttributeSet, float]
+    error: float
+    bound: float
+    best_weights: float = 0.0
+    factors: dict[str, Array] | None = None
+
+
+def optimise_marginals(
+    union: Implicit, noise: Noise, seed: int = 0, factors: Sequence[Array] | None = None
+) -> MarginalStrategy:
+    """OPT_M for a union over at most 15 attributes, PlanError above; of `factors`, one a attribute, where given."""
+    if len(union.sizes) > MOST_ATTRIBUTES:
+        raise PlanError("workload", f"{len(union.sizes)} attributes asked", f"at most {MOST_ATTRIBUTES} for OPT_M",
+                        "drop attributes, or take query-smasher or residual-planner")  # fmt: skip
+    lenses = [lens_of(inverse_gram(factor)) for factor in factors] if factors is not None else None
+    traces = residual_traces(union, lenses)
+    sizes = tuple(lens.total for lens in lenses) if lenses is not None else union.sizes
+    u, least = _gaussian(traces, sizes)
+    theta = np.sqrt(u)
+    if noise == "laplace":
+        theta, least = _laplace(traces, theta, sizes, asked(union), seed), 0.0
+    theta = theta / norm(theta, noise)
+    error = marginal_error(traces, theta**2, sizes)
+    named = None if factors is None else dict(zip(union.names, factors, strict=True))
+    bound = min(svd_bound(union).value, error)
+    return MarginalStrategy(_named(union, theta), error, bound, min(least, error), named)
+
+
+def attribute_strategies(
+    union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = plainly
+) -> list[Array]:
+    """One strategy of sensitivity 1 an attribute, for what is asked of it and a part of Total: factors for OPT_M."""
+    axes = [union.distinct(i) for i in range(len(union.sizes))]
+    return list(each(partial(_attribute_strategy, noise=noise, of_total=of_total), axes))
+
+
+def _attribute_strategy(grams: dict[str, Array], noise: Noise, of_total: float) -> Array:
+    size = len(next(iter(grams.values())))
+    normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
+    mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
+    return optimise_explicit(mixed, noise).matrix
+
+
+def norm(theta: Array, noise: Noise) -> float:
+    """The sensitivity of M(θ) (proposition 7)."""
+    return float(np.abs(theta).sum() if noise == "laplace" else np.sqrt((theta**2).sum()))
+
+
+def marginal_error(traces: Array, u: Array, sizes: tuple[float, ...]) -> float:
+    """Σ_τ t_τ/λ_τ (theorem 11); inf where something asked is not measured."""
+    levels = eigenvalues(u, sizes)
+    needed = traces > 0
+    if (levels[needed] <= 0).any():
+        return float("inf")
+    return float((traces[needed] / levels[needed]).sum())
+
+
+def closed_form(traces: Array, sizes: tuple[float, ...]) -> Array:
+    """Y⁻¹√κ with κ the workload's eigenvalues (theorem 13): the optimum where it is non-negative."""
+    return weights_of(np.sqrt(traces / np.maximum(dimensions(sizes), 1.0)), sizes)
+
+
+def _gaussian(traces: Array, sizes: tuple[float, ...]) -> tuple[Array, float]:
+    """u of sum 1 and the least error of any marginals."""
+    ideal = closed_form(traces, sizes)
+    if ideal.min() >= -NEGLIGIBLE * ideal.max():
+        u = np.maximum(ideal, 0.0)
+        u /= u.sum()
+        return u, certified(traces, u, sizes).least
+    start = np.maximum(ideal, 0.0) / np.maximum(ideal, 0.0).sum() + 0.1 / ideal.size
+    theta = _descend(traces, np.sqrt(start), sizes, 2.0)
+    state = polish(traces, theta**2, sizes, GAP)
+    return state.weights, state.least
+
+
+def _laplace(traces: Array, gaussian: Array, sizes: tuple[float, ...], wanted: Mask, seed: int) -> Array:
+    """The best of several local optima, θ of L1 norm 1."""
+    generator = np.random.default_rng(seed)
+    optima = []
+    for start, powers in _starts(wanted, gaussian, generator):
+        theta = start
+        for power in powers:
+            theta = _descend(traces, theta / theta.sum() + NEGLIGIBLE / theta.size, sizes, power)
+        optima.append(theta / theta.sum())
+    best = min(optima, key=lambda theta: marginal_error(traces, theta**2, sizes))
+    return _merged(traces, best, sizes, generator)
+
+
+def _starts(wanted: Mask, gaussian: Array, generator: np.random.Generator) -> Iterator[tuple[Array, tuple[float, ...]]]:
+    """The Gaussian optimum, what is asked, and random ones straight and led; none of them with a weight of zero."""
+    least = 1e-3 / gaussian.size
+    yield gaussian / gaussian.sum() + least, (1.0,)
+    yield np.where(wanted, 1 / wanted.sum(), least), (1.0,)
+    for turn in range(max(FEWEST_STARTS, min(MOST_STARTS, ALL_STARTS // gaussian.size))):
+        yield generator.random(gaussian.shape), POWERS if turn % 2 else (1.0,)
+
+
+def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callable[[Array], tuple[float, Array]]:
+    """2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
+
+    def function(flat: Array) -> tuple[float, Array]:
+        theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
+        state = certified(traces, theta**2, sizes)
+        total = float((theta**power).sum())
+        norm_slope = 2 * theta ** (power - 1) / total
+        gradient = np.asarray(norm_slope - 2 * theta * state.slopes / state.error)
+        return 2 / power * np.log(total) + np.log(state.error), gradient.reshape(-1)
+
+    return function
+
+
+def _descend(traces: Array, theta: Array, sizes: tuple[float, ...], power: float) -> Array:
+    from scipy.optimize import minimize
+
+    options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
+    bounds = [(0.0, None)] * theta.size
+    function = _objective(traces, sizes, power)
+    optimum = minimize(function, theta.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return np.asarray(optimum.x.reshape(theta.shape))
+
+
+def _merged(traces: Array, theta: Array, sizes: tuple[float, ...], generator: np.random.Generator) -> Array:
+    """Replace two marginals by their union, or drop one, and descend again, while it helps."""
+    error = marginal_error(traces, theta**2, sizes)
+    for _ in range(MERGE_ROUNDS):
+        tries = list(_merges(theta, generator))
+        if not tries:
+            break
+        first = min(tries, key=lambda one: marginal_error(traces, (one / one.sum()) ** 2, sizes))
+        new = _descend(traces, first, sizes, 1.0)
+        new /= new.sum()
+        new_error = marginal_error(traces, new**2, sizes)
+        if new_error >= error * (1 - 1e-6):
+            break
+        theta, error = new, new_error
+    return theta
+
+
+def _merges(theta: Array, generator: np.random.Generator) -> Iterator[Array]:
+    """Pairs of measured marginals, at most `MERGES` of them drawn, merged into their union."""
+    kept = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
+    pairs = np.stack(np.triu_indices(len(kept), 1), axis=1)
+    for first, second in kept[generator.permutation(pairs)[:MERGES]]:
+        flat = theta.reshape(-1).copy()
+        weight = flat[first] + flat[second]
+        flat[first] = flat[second] = 0.0
+        flat[first | second] += weight
+        yield flat.reshape(theta.shape)
+
+
+def _named(union: Implicit, theta: Array) -> dict[AttributeSet, float]:
+    """The marginals of weight above a negligible one."""
+    kept = np.argwhere(theta > NEGLIGIBLE * theta.max())
+    return {
+        tuple(name for name, bit in zip(union.names, index, strict=True) if bit): float(theta[tuple(index)])
+        for index in kept
+    }

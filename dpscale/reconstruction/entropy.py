@@ -1,0 +1,180 @@
+"""Local maximum entropy: every marginal from the low-order tables inside it, each marginal a task of its own.
+
+Given consistent non-negative tables over few attributes, the marginal on γ is the distribution of largest entropy that
+has the tables inside γ as its margins: iterative proportional fitting (IPF) from the product of its 1-ways. No junction
+tree and no limit on the model, since no two targets are fitted together; what two of them say of a common part may
+therefore differ, as far as IPF was stopped short or their parts imply different things (`disagreement`).
+
+Tables are over groups of cells. Within a group cells share in proportion to their 1-ways, so the fit is made on groups
+and spread over the cells at the end: the result is that of the fit on the cells, at a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.domain.impossible import Excludes, Follows, speaking
+from dpscale.reconstruction.fit import PAIRS, Margin, fit_in_place, proportional_fit
+from dpscale.reconstruction.held import MOST_CELLS, coarse_possible, following, kept_cells, settled
+from dpscale.reconstruction.paired import Ones
+from dpscale.reconstruction.threes import Threes
+from dpscale.workload.residual import subsets
+from dpscale.workload.residual.groups import Groups, coarsened
+
+Array = NDArray[np.float64]
+ROUNDS, TOLERANCE = 12, 1e-4
+HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class LowOrder:
+    """Consistent non-negative low-order tables.
+
+    `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
+    over; `tables[γ]`, of two attributes and more: counts over groups, whose margins are those of `ones`. γ in the order
+    of `ones`. `measured`: those that measurements told of, or the domain's `rules`; other tables are implied by them.
+    """
+
+    ones: Mapping[str, Array]
+    groups: Mapping[str, Groups]
+    tables: Mapping[AttributeSet, Array]
+    total: float
+    measured: frozenset[AttributeSet] = frozenset()
+    rules: tuple[Excludes, ...] = ()
+
+    @cached_property
+    def coarse(self) -> dict[str, Array]:
+        """1-way counts over groups."""
+        return {name: coarsened(counts, [self.groups[name]]) for name, counts in self.ones.items()}
+
+    def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Array:
+        """The fitted marginal over groups. `names` in the order of `ones`."""
+        if names in self.tables:
+            return self.tables[names]
+        table = product_of([self.coarse[name] for name in names], self.total)
+        if speaking(self._wide, names):
+            table *= coarse_possible(self.rules, names, self.groups)
+        fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
+        return table
+
+    def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
+        """Those of many sets; of three attributes, which nearly all are, in one go."""
+        few = len(self.tables) > 8 and not self._wide  # then a set's pairs are met in its own order
+        threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
+        known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
+        return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
+
+    def fitted(self, tables: Mapping[AttributeSet, Array], rounds: int, tolerance: float) -> dict[AttributeSet, Array]:
+        """Copies of tables, scaled to the 1-ways and to the tables inside each."""
+        if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
+            return self._threes.fitted(tables, rounds, tolerance)
+        return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
+                for names, table in tables.items()}  # fmt: skip
+
+    def kept(self, names: AttributeSet, table: Array) -> Array:
+        """A table over groups without what cannot be, fitted to the 1-ways."""
+        if not speaking(self.rules, names):
+            return table
+        held = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
+        ones = [((axis,), self.coarse[name]) for axis, name in enumerate(names)]
+        return proportional_fit(held, ones, HELD_ROUNDS, HELD_TOLERANCE * self.total)
+
+    def _margins(self, names: AttributeSet) -> list[Margin]:
+        return [*(((axis,), self.coarse[name]) for axis, name in enumerate(names)), *self.inside(names)]
+
+    @cached_property
+    def _wide(self) -> tuple[Excludes, ...]:
+        """The rules that are in no pair."""
+        return tuple(rule for rule in self.rules if len(rule.names) > 2)
+
+    @cached_property
+    def _threes(self) -> Threes:
+        return Threes.of(Ones.of(self.coarse, self.total), self.tables)
+
+    def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
+        """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
+
+        At no time held: more than this and one like it, or two of `held.MOST_CELLS`.
+        """
+        ordered = self._ordered(names)
+        if not ordered:
+            return np.array(self.total)
+        wide = self._with_what_tells(ordered)
+        cells = self._over_cells(wide, rounds)
+        if len(wide) > len(ordered):
+            cells = cells.sum(axis=tuple(axis for axis, name in enumerate(wide) if name not in ordered))
+        return cells.transpose([ordered.index(name) for name in names])
+
+    def _with_what_tells(self, ordered: AttributeSet) -> AttributeSet:
+        """With what follows from the attributes asked, where it tells cells of one group apart, or what cannot be."""
+        found = [
+            rule.what for rule in following(self.rules, self.ones) if rule.by in ordered and self._tells(rule, ordered)
+        ]
+        wide = self._ordered([*ordered, *found]) if found else ordered
+        return wide if math.prod(len(self.ones[name]) for name in wide) <= MOST_CELLS else ordered
+
+    def _tells(self, rule: Follows, ordered: AttributeSet) -> bool:
+        others = speaking(self.rules, [*ordered, rule.what])
+        return any(rule.what in other.names and other is not rule for other in others) or not settled(
+            [rule], rule.names, self.groups
+        )
+
+    def _over_cells(self, ordered: AttributeSet, rounds: int) -> Array:
+        cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
+        for axis, name in enumerate(ordered):
+            grouping = self.groups[name]
+            if grouping.count < grouping.size:
+                cells, known = cells.take(grouping.labels, axis=axis), False
+                cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
+        if speaking(self.rules, ordered):
+            return kept_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
+        return cells.copy() if known else cells
+
+    def cells(self, names: AttributeSet) -> int:
+        """The cells of a set's marginal over groups."""
+        return math.prod(self.groups[name].count for name in names)
+
+    def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Array]]:
+        """The largest tables inside a set, each with the axes of the set that it is over."""
+        few = 2 ** len(names) < len(self.tables)
+        if few and len(names) == 3:  # what nearly all targets are
+            pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
+            return [(axes, table) for axes, table in pairs if table is not None]
+        near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
+        held = [kept for kept in near if kept in self.tables]
+        largest = [kept for kept in held if not any(set(kept) < set(other) for other in held)]
+        return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
+
+    def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
+        """Share of the total on which two targets' estimates of their common part differ: half the L1 distance."""
+        common = tuple(name for name in self.ones if name in one and name in other)
+        if not common:
+            return 0.0
+        left, right = (_margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common)
+                       for names in (one, other))  # fmt: skip
+        return float(np.abs(left - right).sum() / (2 * self.total))
+
+    def _ordered(self, names: Sequence[str]) -> AttributeSet:
+        return tuple(name for name in self.ones if name in names)
+
+
+def _margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
+    return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept)))
+
+
+def along(values: Array, axis: int, dimensions: int) -> Array:
+    """A vector as an array that broadcasts along one axis of `dimensions`."""
+    return values.reshape([-1 if i == axis else 1 for i in range(dimensions)])
+
+
+def product_of(ones: Sequence[Array], total: float) -> Array:
+    """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
+    scaled = [ones[0], *(one_way / total for one_way in ones[1:])]
+    return np.asarray(reduce(np.multiply.outer, scaled))

@@ -1,0 +1,156 @@
+"""Least-squares estimates of residuals, marginals and queries, with their exact variances."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import PlanError
+from dpscale.base.names import AttributeSet
+from dpscale.plans.accuracy import Accuracy, accuracy_of
+from dpscale.plans.block import Block
+from dpscale.plans.plan import Plan
+from dpscale.reconstruction.together import Together, apart
+from dpscale.workload import ExplicitPart, Part, ProductPart, Workload
+from dpscale.workload.residual import residual_of, smear, subsets
+
+Array = NDArray[np.float64]
+CACHE_BYTES = 1 << 28
+
+
+class LeastSquaresEstimates:
+    """What the measurements say. `read(i)` gives the values of block i, `variances[i]` their noise variance."""
+
+    def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Array]) -> None:
+        self.plan, self.variances, self._read = plan, variances, read
+        self._residuals: OrderedDict[AttributeSet, Array] = OrderedDict()
+        self._held = 0
+        self._marginal: tuple[int, Array] | None = None
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """The errors that the noise leaves that was really drawn."""
+        return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @property
+    def noise(self) -> str:
+        return self.plan.noise
+
+    def extrapolates(self, attributes: Sequence[str]) -> None:
+        """Least squares refuses what lies outside the row space of the measurements."""
+
+    def marginal(self, attributes: Sequence[str]) -> Array:
+        """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""
+        ordered = self.plan.domain.ordered(attributes)
+        shape = self.plan.domain.shape(ordered)
+        total = np.zeros(shape)
+        for kept in subsets(ordered):
+            if kept not in self.accuracy.residuals or not self.accuracy.residuals[kept].spans_all:
+                raise PlanError(
+                    "attributes",
+                    f"{', '.join(ordered)} was not measured",
+                    "a set inside a measured one",
+                    "add a family over these attributes to the workload",
+                )
+            total += self._smeared(kept, ordered)
+        return total.transpose([ordered.index(name) for name in attributes])
+
+    def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
+        """Estimate and standard error of one linear query, an array over the attributes' cells."""
+        spanned = self.accuracy.spanned(attributes, query)
+        estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in spanned.pieces)
+        return estimate, math.sqrt(self.accuracy.variance_of(spanned))
+
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
+        """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
+        answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
+        if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
+            answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
+        return answers, errors
+
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Array, Array]]:
+        """The same of several sets, many at once where the plan is such."""
+        together = self._together if isinstance(part, ProductPart) else None
+        found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
+        return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
+
+    @cached_property
+    def _together(self) -> Together | None:
+        blocks = self.plan.blocks
+        if not apart(blocks):
+            return None
+        variances = np.asarray(self.variances, dtype=np.float64)
+        return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
+
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+        """Variances of all queries of a part over one set, in closed form by family."""
+        return self.accuracy.part_variances(part, attributes)
+
+    def residual(self, kept: AttributeSet) -> Array:
+        """The estimated residual on exactly these attributes: centred along every axis."""
+        if kept in self._residuals:
+            self._residuals.move_to_end(kept)
+            return self._residuals[kept]
+        sources = self.accuracy.residuals[kept].sources
+        value = sum((source.weight * self._told(source.block, kept) for source in sources), np.zeros(()))
+        self._hold(kept, np.asarray(value))
+        return np.asarray(value)
+
+    def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Array:
+        """A residual spread over the cells of a set that holds its attributes."""
+        axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
+        return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
+
+    def _told(self, index: int, kept: AttributeSet) -> Array:
+        """What one block says of a residual."""
+        block = self.plan.blocks[index]
+        if block.whole or block.tells != [kept]:
+            axes = [block.attributes.index(name) for name in kept]
+            return residual_of(self._whole(index, block), axes, self.accuracy.axis_profiles(block.attributes))
+        values = self._read(index)
+        if block.joint:
+            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
+        for factor in block.factors:  # each axis goes to the end, so after all of them they stand as they did
+            values = factor.estimated(values)
+        return values
+
+    def _whole(self, index: int, block: Block) -> Array:
+        """The marginal as a whole block tells it, kept while its residuals are taken one after the other."""
+        held = self._marginal
+        if held is None or held[0] != index:
+            held = self._marginal = (index, self._whole_of(block, self._read(index)))
+        return held[1]
+
+    def _whole_of(self, block: Block, values: Array) -> Array:
+        if block.joint:
+            return np.asarray((block.factors[0].inverse @ values.reshape(-1)).reshape(block.factors[0].shape))
+        for axis, factor in enumerate(block.factors):
+            if factor.kind == "full":
+                values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
+        return values
+
+    def span_answers(self, part: Part, attributes: AttributeSet) -> Array:
+        """Answers from the residuals that were measured; a residual that no query needs counts as zero."""
+        shape = self.plan.domain.shape(attributes)
+        total = np.zeros(shape)
+        for kept in subsets(attributes):
+            if kept in self.accuracy.residuals:
+                total += self._smeared(kept, attributes)
+        return part.answers(attributes, total)
+
+    def _hold(self, kept: AttributeSet, value: Array) -> None:
+        self._residuals[kept] = value
+        self._held += value.nbytes
+        while self._held > CACHE_BYTES and len(self._residuals) > 1:
+            _, old = self._residuals.popitem(last=False)
+            self._held -= old.nbytes

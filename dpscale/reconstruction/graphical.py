@@ -1,0 +1,138 @@
+"""Graphical models: the distribution of largest entropy among those nearest to all that was measured (Private-PGM).
+
+From any linear measurements inside attribute sets: marginals, residuals, the strategies of matrix mechanisms. Exact
+where `maxent` is local, and so all its marginals agree; its cells are those of a junction tree, which may be too many:
+that is told before anything is spent, where what will be measured is known by then. Kept in a folder:
+
+    graphical.npz
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dpscale.base.blas import one_thread
+from dpscale.base.each import Each
+from dpscale.base.errors import PlanError
+from dpscale.base.faults import setting
+from dpscale.base.names import AttributeSet
+from dpscale.plans.planned import Planned
+from dpscale.reconstruction.contract import Estimates, Plain, Reconstruction
+from dpscale.reconstruction.evidence import Evidence
+from dpscale.reconstruction.junction_tree.fit import Effort, fit
+from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
+from dpscale.reconstruction.modelled import NO_ERRORS, Modelled
+from dpscale.storage.files import reading, writing
+from dpscale.workload.residual.groups import Groups
+
+NAME, FILE = "graphical", "graphical.npz"
+BYTES = 40  # a cell of a clique: potentials, probabilities, slopes and what making them takes
+SHOWN = 3
+
+
+class Options(Plain):
+    """Of graphical models."""
+
+    close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends where a step gains no more than this, in "
+                           "nats of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
+    most_cells: int = setting(1 << 25, "a whole number from 1 to 10^10", "how many cells the cliques may have together",
+                              ge=1, le=10**10)  # fmt: skip
+
+
+def check(planned: Planned, options: Options, memory: int) -> None:
+    """PlanError where the sets that will be measured make too large a model."""
+    sizes = {name: planned.domain[name].size for name in planned.domain.names}
+    limit = min(options.most_cells, memory // BYTES)
+    check_size(_used(sizes, planned.shares), list(planned.shares), limit)
+
+
+def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:
+    """The tree of some sets; PlanError where its cliques have too many cells, with the sets that do not fit in."""
+    asked = list(dict.fromkeys(sets))
+    tree = junction_tree(sizes, asked)
+    if tree.cells <= limit:
+        return tree
+    most = max(tree.cliques, key=lambda clique: cells_of(sizes, clique))
+    over = [", ".join(names) for names in _too_many(sizes, asked, limit)]
+    more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
+    largest = f"the largest: {', '.join(most[:8])}{', …' * (len(most) > 8)}"
+    raise PlanError("reconstruct.method", f"graphical, for sets whose cliques have {tree.cells:.3g} cells, "
+                    f"{BYTES * tree.cells / 2**30:.3g} GiB ({largest})",
+                    f"at most {limit:,} cells under engine.memory and reconstruct.most_cells",
+                    f"leave out {'; '.join(over[:SHOWN])}{more}, raise them, or take maxent")  # fmt: skip
+
+
+def _too_many(sizes: Mapping[str, int], sets: list[AttributeSet], limit: int) -> list[AttributeSet]:
+    """Those that do not fit beside the smaller ones before them."""
+    kept: list[AttributeSet] = []
+    left: list[AttributeSet] = []
+    for names in sorted(sets, key=lambda names: cells_of(sizes, names)):
+        fits = len(left) <= 10 * SHOWN and junction_tree(sizes, [*kept, names]).cells <= limit
+        (kept if fits else left).append(names)
+    return left
+
+
+def _used(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> dict[str, int]:
+    used = {name for names in sets for name in names}
+    return {name: size for name, size in sizes.items() if name in used}
+
+
+def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+    """The fit, once."""
+    if not (folder / FILE).exists():
+        write_graphical(folder / FILE, fitted(evidence, options))
+
+
+def fitted(evidence: Evidence, options: Options) -> Model:
+    """The model of all that was measured; PlanError where it is too large."""
+    domain, observed = evidence.workload.domain, list(evidence.measurements())
+    sizes = _used({name: domain[name].size for name in domain.names}, [one.attributes for one in observed])
+    grouped = {name: min(max((g.count for one in observed if len(one.attributes) > 1
+                              for o, g in zip(one.attributes, one.groups, strict=True) if o == name), default=1), size)
+               for name, size in sizes.items()}  # fmt: skip
+    check_size(grouped, [one.attributes for one in observed if len(one.attributes) > 1], options.most_cells)
+    with one_thread():
+        return fit(sizes, observed, Effort(close=options.close))
+
+
+def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
+    """Of the file in the folder; where it has none yet the model is fitted."""
+    model = read_graphical(folder / FILE) if (folder / FILE).exists() else fitted(evidence, options)
+    return Modelled(evidence, model, tuple(model.cells))
+
+
+def write_graphical(path: Path, model: Model) -> None:
+    """One file, exact."""
+    index = {"groups": {name: [one.size, *one.starts] for name, one in model.groups.items()},
+             "factors": [list(names) for names in model.factors], "total": model.total, "gap": model.gap}  # fmt: skip
+    arrays = {f"factor{i}": table for i, table in enumerate(model.factors.values())}
+    arrays |= {f"cells{i}": model.cells[name] for i, name in enumerate(model.groups)}
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
+
+
+def read_graphical(path: Path) -> Model:
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        index = json.loads(str(arrays["index"]))
+        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
+        factors = {tuple(names): arrays[f"factor{i}"] for i, names in enumerate(index["factors"])}
+        cells = {name: arrays[f"cells{i}"] for i, name in enumerate(groups)}
+    return Model(groups, factors, cells, index["total"], index["gap"])
+
+
+def joint(folder: Path) -> Model:
+    """What rows are drawn from."""
+    return read_graphical(folder / FILE)
+
+
+def explains(options: Options) -> str:
+    kind = "of a graphical model: one distribution, the one of largest entropy nearest to all that was measured"
+    return f"Estimates are {kind}; its marginals are non-negative and agree. {NO_ERRORS}"
+
+
+RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explains, estimates, check, keep, joint=joint)

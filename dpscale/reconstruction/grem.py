@@ -1,0 +1,54 @@
+"""GReM (AIM+GReM, algorithm 3; Mullins et al., 2024): sums of residuals, uniform where nothing was measured.
+
+GReM-MLE is what AIM+GReM believes as it goes. With `non_negative` its marginals are kept from going below zero
+(GReM-LNN): the nearest residuals, in the metric of their noise, whose sums over the asked sets are none below zero.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpscale.base.blas import one_thread
+from dpscale.base.each import Each
+from dpscale.base.faults import setting
+from dpscale.base.names import AttributeSet
+from dpscale.reconstruction.contract import Estimates, Plain, Reconstruction
+from dpscale.reconstruction.evidence import Evidence
+from dpscale.reconstruction.modelfiles import RESIDUALS, read_residuals, write_residuals
+from dpscale.reconstruction.modelled import NO_ERRORS, Modelled
+from dpscale.workload.residual.grem import non_negative
+
+
+class Options(Plain):
+    """Of GReM."""
+
+    non_negative: bool = setting(
+        False, "true or false", "true: no estimated cell of an asked set below zero (GReM-LNN)"
+    )
+
+
+def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+    """Non-negative residuals take a search: once, for the tasks that answer from them."""
+    if options.non_negative and not (folder / RESIDUALS).exists():
+        with one_thread():
+            write_residuals(folder / RESIDUALS, non_negative(evidence.residuals(), _asked(evidence)))
+
+
+def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
+    """Of every set that was measured or lies in one; no error is told."""
+    residuals = evidence.residuals()
+    if options.non_negative:
+        kept = (folder / RESIDUALS).exists()
+        residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _asked(evidence))
+    return Modelled(evidence, residuals, tuple(residuals.sizes))
+
+
+def _asked(evidence: Evidence) -> list[AttributeSet]:
+    return [names for names in evidence.workload.sets if names]
+
+
+def explains(options: Options) -> str:
+    return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
+
+
+RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explains, estimates, keep=keep)

@@ -1,0 +1,201 @@
+"""The graphical model nearest to noisy measurements, and of largest entropy among the nearest (McKenna et al., 2019).
+
+Minimises L(μ) = ½ Σ ‖K μ_S − y‖² / σ² over the marginals of all distributions of `total` records. Entropic mirror
+descent, implicit: the step from p to p' minimises L + τ KL(p' ‖ p), so it is taken at the gradient where it ends and
+needs no step length; p' is p times exp(−Kᵀν) with ν = (K μ' − y)/(τ σ²), the maximum of a smooth concave dual,
+    −total · log Z(θ − Kᵀν) − ν·y − τ/2 · σ²‖ν‖²,
+which L-BFGS finds at a passing of messages a time. From the uniform distribution on, every p has the measurements'
+own form, hence the largest entropy of all that have its measured numbers. τ falls from step to step.
+
+How near: L is convex, so L(μ) − min L ≤ ⟨∇L, μ⟩ − min over cells (Frank and Wolfe's gap), and one passing of messages
+with maxima finds the best cell. L is a log-likelihood: a gap of 1/2 leaves all measured numbers together within one
+standard deviation of their noise from the best fit's. That bound is far from tight where counts are large beside their
+noise; so steps also end where they gain nothing any more, and the model tells the bound that it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.reconstruction.junction_tree.messages import collected, largest, placed
+from dpscale.reconstruction.junction_tree.model import Model, calibrate
+from dpscale.reconstruction.junction_tree.observed import Observed, refined, runs_of, total_of
+from dpscale.reconstruction.junction_tree.tree import JunctionTree, junction_tree
+from dpscale.workload.residual.groups import Groups, every_cell
+
+Array = NDArray[np.float64]
+Parts = dict[AttributeSet, Array]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Until L is within `close` of its least, certified; or until `patience` steps one after the other lowered it by no
+    more than that.
+
+    τ from `first` on, times `falling` a step, down to `least`, in units of records over noise variance (of L's largest
+    curvature); `inner`: L-BFGS iterations of a step.
+    """
+
+    close: float = 1.0
+    patience: int = 1
+    first: float = 1e-2
+    falling: float = 0.3
+    least: float = 1e-4
+    inner: int = 200
+
+
+EFFORT = Effort()
+
+
+def fit(
+    sizes: Mapping[str, int],
+    observed: Sequence[Observed],
+    effort: Effort = EFFORT,
+    start: Model | None = None,
+    total: float | None = None,
+) -> Model:
+    """The model of the attributes in `sizes`. `start`: where to begin, a model fitted to some of the same."""
+    problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
+    potentials = problem.potentials(start)
+    (gap, loss), tau, vain = problem.gap(potentials), effort.first * problem.curved, 0
+    best = potentials
+    while gap > effort.close and vain < effort.patience:
+        potentials = problem.stepped(potentials, tau, effort.inner)
+        (bound, found), tau = problem.gap(potentials), max(tau * effort.falling, effort.least * problem.curved)
+        vain = vain + 1 if found > loss - effort.close else 0
+        best, loss = (potentials, found) if found < loss else (best, loss)
+        gap = min(gap, bound)
+    return problem.model(best, gap)
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Potentials are a table for every measured set, over groups, and one for every attribute, over cells."""
+
+    sizes: Mapping[str, int]
+    observed: Sequence[Observed]
+    total: float
+    groups: dict[str, Groups] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", refined(self.sizes.items(), self.observed))
+
+    @cached_property
+    def sets(self) -> list[AttributeSet]:
+        return list(dict.fromkeys(one.attributes for one in self.observed if len(one.attributes) > 1))
+
+    @cached_property
+    def tree(self) -> JunctionTree:
+        return junction_tree({name: one.count for name, one in self.groups.items()}, self.sets)
+
+    @cached_property
+    def homes(self) -> dict[AttributeSet, int]:
+        return {names: self.tree.home(names) for names in [*self.sets, *((name,) for name in self.sizes)]}
+
+    @cached_property
+    def _runs(self) -> list[list[Groups]]:
+        """The groups of every measurement, as runs of those that its set's table is over."""
+        finer = [[self.groups[name] for name in one.attributes] if len(one.attributes) > 1
+                 else [every_cell(self.sizes[one.attributes[0]])] for one in self.observed]  # fmt: skip
+        return [runs_of(one.groups, fine) for one, fine in zip(self.observed, finer, strict=True)]
+
+    @cached_property
+    def _scales(self) -> list[float]:
+        return [1 / math.sqrt(one.variance) for one in self.observed]
+
+    @cached_property
+    def curved(self) -> float:
+        """About how strongly L is curved: records times the largest squared column of any K/σ."""
+        return self.total * max(one.column / one.variance for one in self.observed)
+
+    def potentials(self, start: Model | None) -> Parts:
+        found: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
+        found |= {(name,): self._alone(name) for name in self.sizes}
+        if start is not None:
+            found |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
+            found |= {names: table for names, table in start.factors.items()
+                      if names in found and table.shape == found[names].shape}  # fmt: skip
+        return found
+
+    def _alone(self, name: str) -> Array:
+        """Where to begin: an attribute's own measured cells, in logarithms, or evenly."""
+        for one in self.observed:
+            if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
+                return np.log(np.maximum(one.values, 0.1 * math.sqrt(one.variance)))
+        return np.zeros(self.sizes[name])
+
+    def marginals(self, potentials: Parts) -> tuple[Parts, float]:
+        """Counts of every table's cells, and log Z."""
+        factors = {names: potentials[names] for names in self.sets}
+        cells = {name: potentials[name,] for name in self.sizes}
+        found = calibrate(self.tree, self.homes, self.groups, factors, cells)
+        counts: Parts = {}
+        for names in [*self.sets, *((name,) for name in self.sizes)]:
+            clique = self.tree.cliques[self.homes[names]]
+            axes = tuple(axis for axis, name in enumerate(clique) if name not in names)
+            counts[names] = self.total * found.cliques[self.homes[names]].sum(axis=axes)
+        for name in self.sizes:
+            counts[name,] = counts[name,][self.groups[name].labels] * found.within[name]
+        return counts, found.log_total
+
+    def missing(self, counts: Parts) -> list[Array]:
+        """(K μ − y)/σ of every measurement."""
+        triples = zip(self.observed, self._runs, self._scales, strict=True)
+        return [(one.of(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
+
+    def back(self, scaled: Sequence[Array]) -> Parts:
+        """Σ Kᵀ s/σ, on every table."""
+        found: Parts = {}
+        for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
+            told = one.back(values * scale, runs)
+            found[one.attributes] = found[one.attributes] + told if one.attributes in found else told
+        return found
+
+    def gap(self, potentials: Parts) -> tuple[float, float]:
+        """An upper bound of L(μ) − min L, and L(μ)."""
+        counts, _ = self.marginals(potentials)
+        missing = self.missing(counts)
+        slope = self.back(missing)
+        here = sum(float((table * counts[names]).sum()) for names, table in slope.items())
+        tables = {names: -table for names, table in slope.items()}
+        for name in self.sizes:
+            if (name,) in tables:
+                tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
+        _, best = collected(self.tree, placed(self.tree, tables, self.homes), largest)
+        return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in missing) / 2
+
+    def stepped(self, potentials: Parts, tau: float, inner: int) -> Parts:
+        """One step of mirror descent: the dual's maximum."""
+        ends = np.cumsum([one.values.size for one in self.observed])
+
+        def moved(scaled: Array) -> Parts:
+            pieces = np.split(scaled, ends[:-1])
+            shaped = [piece.reshape(one.values.shape) for piece, one in zip(pieces, self.observed, strict=True)]
+            told = self.back(shaped)
+            return {names: table - told[names] if names in told else table for names, table in potentials.items()}
+
+        said = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
+
+        def dual(scaled: Array) -> tuple[float, Array]:
+            counts, log_total = self.marginals(moved(scaled))
+            slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.missing(counts)])
+            return self.total * (log_total - level) + float(scaled @ said) + tau / 2 * float(scaled @ scaled), slope
+
+        counts, level = self.marginals(potentials)
+        begin = np.concatenate([one.reshape(-1) for one in self.missing(counts)]) / tau
+        from scipy.optimize import minimize  # as late as this: every reader of a release would wait for it
+
+        found = minimize(dual, begin, jac=True, method="L-BFGS-B",
+                         options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
+        return moved(found.x)
+
+    def model(self, potentials: Parts, gap: float) -> Model:
+        factors = {names: potentials[names] for names in self.sets}
+        return Model(self.groups, factors, {name: potentials[name,] for name in self.sizes}, self.total, gap)

@@ -1,0 +1,144 @@
+"""A graphical model: log-potentials over measured sets, and what follows from them.
+
+p(x) ∝ exp(Σ_S θ_S(x_S) + Σ_i θ_i(x_i)). The tables θ_S are over groups of cells and the θ_i over cells, so the junction
+tree is of groups: within its group a cell has its share by θ_i alone, exactly, whatever the other attributes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import JobError
+from dpscale.base.names import AttributeSet, nearest
+from dpscale.reconstruction.junction_tree.elimination import over_tree
+from dpscale.reconstruction.junction_tree.messages import calibrated, others, placed
+from dpscale.reconstruction.junction_tree.tree import JunctionTree, junction_tree
+from dpscale.workload.residual.groups import Groups, coarsened, expanded
+
+Array = NDArray[np.float64]
+IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no difference of two is undefined
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """Probabilities: of the groups of every clique, and of every attribute's cells given its group."""
+
+    cliques: tuple[Array, ...]
+    within: Mapping[str, Array]
+    log_total: float
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """`factors[S]`: θ_S over groups, S of two attributes and more; `cells[i]`: θ_i over cells, whose keys are the
+    attributes in the domain's order; `total`: about how many records; `gap`: how far at most L of the fit is above the
+    least (`fit`)."""
+
+    groups: Mapping[str, Groups]
+    factors: Mapping[AttributeSet, Array]
+    cells: Mapping[str, Array]
+    total: float
+    gap: float = math.inf
+
+    @cached_property
+    def tree(self) -> JunctionTree:
+        return junction_tree({name: one.count for name, one in self.groups.items()}, self.factors)
+
+    @cached_property
+    def homes(self) -> dict[AttributeSet, int]:
+        """The clique that every factor and every attribute's cells live in."""
+        return {names: self.tree.home(names) for names in [*self.factors, *((name,) for name in self.cells)]}
+
+    @cached_property
+    def calibrated(self) -> Calibrated:
+        return calibrate(self.tree, self.homes, self.groups, self.factors, self.cells)
+
+    def coarse_marginal(self, names: Sequence[str]) -> Array:
+        """Estimated counts over groups, an axis each in the domain's order."""
+        ordered = self._ordered(names)
+        home = self.tree.home(ordered)
+        if home >= 0:
+            table = self.calibrated.cliques[home].sum(axis=others(self.tree.cliques[home], ordered))
+        else:
+            table = over_tree(self.tree, self.calibrated.cliques, ordered)
+        return np.asarray(self.total * table)
+
+    def marginal(self, names: Sequence[str]) -> Array:
+        """Estimated counts over cells, an axis each in the order asked: ≥ 0, sum `total`."""
+        ordered = self._ordered(names)
+        table = expanded(self.coarse_marginal(ordered), [self.groups[name] for name in ordered])
+        for axis, name in enumerate(ordered):
+            within = self.calibrated.within[name]
+            table = table * within.reshape([-1 if i == axis else 1 for i in range(len(ordered))])
+        return table.transpose([ordered.index(name) for name in names])
+
+    def given(self, **cells: int) -> Model:
+        """The model of the records that have these cells; its `total` is about how many they are."""
+        known = dict(self.cells)
+        for name, cell in cells.items():
+            self._ordered([name])
+            if not 0 <= cell < len(known[name]):
+                raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {len(known[name]) - 1}", "mend it")
+            known[name] = np.where(np.arange(len(known[name])) == cell, known[name], IMPOSSIBLE)
+        conditioned = replace(self, cells=known)
+        vars(conditioned)["tree"] = self.tree
+        share = math.exp(min(conditioned.calibrated.log_total - self.calibrated.log_total, 0.0))
+        return replace(conditioned, total=self.total * share)
+
+    @property
+    def entropy(self) -> float:
+        """Of one record, in nats."""
+        expected = sum(float((table * self.coarse_marginal(names)).sum()) for names, table in self.factors.items())
+        expected += sum(float((table * self.marginal([name])).sum()) for name, table in self.cells.items())
+        return self.calibrated.log_total - expected / self.total
+
+    def log_likelihood(self, codes: Mapping[str, NDArray[np.int64]]) -> Array:
+        """log p of each record; `codes`: the cells of every attribute of the model, (records,) each."""
+        groups = {name: self.groups[name].labels[codes[name]] for name in self.cells}
+        found = np.full(len(next(iter(groups.values()))), -self.calibrated.log_total)
+        for names, table in self.factors.items():
+            found += table[tuple(groups[name] for name in names)]
+        for name, table in self.cells.items():
+            found += table[codes[name]]
+        return found
+
+    def to_pgmpy(self) -> Any:
+        """The same as a Markov network of pgmpy, over cells."""
+        from dpscale.reconstruction.junction_tree.pgmpy_model import to_pgmpy
+
+        sizes = {name: len(table) for name, table in self.cells.items()}
+        return to_pgmpy(self.tree, sizes, lambda clique: self.marginal(clique) / self.total)
+
+    def _ordered(self, names: Sequence[str]) -> AttributeSet:
+        for name in names:
+            if name not in self.cells:
+                raise JobError("attributes", f"{name!r}", ", ".join(self.cells), nearest(name, list(self.cells)))
+        return tuple(name for name in self.cells if name in names)
+
+
+def calibrate(
+    tree: JunctionTree,
+    homes: Mapping[AttributeSet, int],
+    groups: Mapping[str, Groups],
+    factors: Mapping[AttributeSet, Array],
+    cells: Mapping[str, Array],
+) -> Calibrated:
+    """All probabilities, by one passing of messages."""
+    sums: dict[AttributeSet, Array] = {}
+    within: dict[str, Array] = {}
+    for name, table in cells.items():
+        most = table.max()
+        weights = np.exp(table - most)
+        of_group = coarsened(weights, [groups[name]])
+        with np.errstate(divide="ignore"):
+            sums[name,] = np.maximum(np.log(of_group), IMPOSSIBLE) + most
+        within[name] = weights / expanded(np.maximum(of_group, np.finfo(float).tiny), [groups[name]])
+    cliques, log_total = calibrated(tree, placed(tree, {**factors, **sums}, homes))
+    return Calibrated(tuple(cliques), within, log_total)

@@ -1,0 +1,161 @@
+"""Consistent non-negative low-order tables from noisy residuals: what local maximum entropy starts from.
+
+Every table is expected to be what the tables inside it imply; its own noisy residual says how it departs from that,
+and `shrink` weighs the two. A pair's expectation is the product of its 1-ways, or that as its neighbours have it where
+the noisy pair says so (`near`); or, where that explains the noisy pair better, a chain a — c — b of two other pairs
+(`chains`): other noise, so it may be held against the pair's own. A chain helps much where codes lie in order and
+misleads where they do not, so a pair is the mean of what either makes of it. A pair that was not measured is its
+strongest chain, the one farthest from independence.
+
+All pairs are one piece of work, in compiled loops over flat arrays: a run believes anew in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.domain.impossible import Excludes, speaking
+from dpscale.reconstruction.chains import Links
+from dpscale.reconstruction.entropy import LowOrder, product_of
+from dpscale.reconstruction.held import known_pair, pairs_held
+from dpscale.reconstruction.near import REACHES, near
+from dpscale.reconstruction.paired import Ones, Paired
+from dpscale.reconstruction.shrink import NoisyTable, NoisyTables, best_posterior
+from dpscale.workload.residual import center
+from dpscale.workload.residual.groups import Groups
+
+Array = NDArray[np.float64]
+Tables = dict[AttributeSet, Array]
+FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyResidual:
+    """What was measured of one residual: centred `values` over groups, each with noise of standard `deviation`."""
+
+    values: Array
+    deviation: float
+
+
+def low_order(
+    ones: Mapping[str, Array],
+    groups: Mapping[str, Groups],
+    measured: Mapping[AttributeSet, NoisyResidual],
+    wanted: Sequence[AttributeSet] = (),
+    chains: int = 1,
+    rules: tuple[Excludes, ...] = (),
+) -> LowOrder:
+    """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
+
+    `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`), which are closed. `chains`: how
+    often pairs are taken anew with chains as expectations.
+    """
+    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
+    pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
+    held = _held(model)
+    if pairs:
+        model = replace(model, tables=_pairs(model, pairs, held, wanted, chains))
+    model = replace(model, tables={**held, **model.tables})
+    for size in sorted({len(names) for names in measured if len(names) > 2}):
+        larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
+        model = replace(model, tables={**model.tables, **_larger(model, larger)})
+    known = (names for names in held if known_pair(model.rules, names, ones, groups) is not None)
+    return replace(model, measured=frozenset([*measured, *known]))
+
+
+def _held(model: LowOrder) -> Tables:
+    """The pairs that a rule speaks of: as it tells them, or as independence leaves them possible."""
+    return {names: _told(model, names) for names in pairs_held(model.rules, list(model.ones))}
+
+
+def _told(model: LowOrder, names: AttributeSet) -> Array:
+    known = known_pair(model.rules, names, model.ones, model.groups)
+    return (
+        known
+        if known is not None
+        else model.kept(names, product_of([model.coarse[name] for name in names], model.total))
+    )
+
+
+def _pairs(
+    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], held: Tables, wanted: Sequence[AttributeSet],
+    chains: int,
+) -> Tables:  # fmt: skip
+    """Pairs that were measured, and of those wanted what chains imply, of which those that are `held` are links."""
+    ones, further = Ones.of(model.coarse, model.total), [names for names in held if names not in measured]
+    shrunk = _Shrunk.of(model, Paired(ones, list(measured)), list(measured.values()), held)
+    linked = Paired(ones, [*measured, *further])
+    beside = [held[names].reshape(-1) for names in further]
+    alone = tables = shrunk.alone()
+    for _ in range(chains):
+        tables = (alone + shrunk.chained(Links.of(linked, np.concatenate([tables, *beside])))) / 2
+    found = shrunk.paired.apart(tables)
+    if chains:
+        left = Paired(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in held])
+        found |= Links.of(linked, np.concatenate([tables, *beside])).strongest(left)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Shrunk:
+    """Noisy residuals of pairs, flat, as tables that are shrunk towards what is expected and fitted to their 1-ways."""
+
+    model: LowOrder
+    paired: Paired
+    residuals: Array
+    deviations: Array
+    held: Tables
+
+    @classmethod
+    def of(cls, model: LowOrder, paired: Paired, residuals: Sequence[NoisyResidual], held: Tables) -> _Shrunk:
+        flat = np.concatenate([one.values.reshape(-1) for one in residuals])
+        own = {names: table for names, table in held.items() if names in set(paired.names)}
+        return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
+
+    def alone(self) -> Array:
+        """Towards independence, or what neighbours expect where nothing better is known."""
+        table = self._expected(self._put(self.paired.independent(), self.held))
+        return self._fitted([table, *(near(self.paired, table, reach) for reach in REACHES)])
+
+    def chained(self, links: Links) -> Array:
+        """Towards the chains that are nearest."""
+        noisy = self.paired.noisy(self.residuals, self.paired.independent())
+        return self._fitted([self._expected(self._put(links.nearest(self.paired, noisy), self.held))])
+
+    def _expected(self, expectation: Array) -> NoisyTables:
+        reference = np.maximum(expectation, LEAST)
+        values = self.paired.noisy(self.residuals, reference)
+        return NoisyTables(values, reference, self.deviations, self.paired.starts)
+
+    def _fitted(self, ways: Sequence[NoisyTables]) -> Array:
+        tables = self.paired.fit(best_posterior(ways), FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
+        apart = self.paired.apart(tables)
+        return self._put(tables, {names: self.model.kept(names, apart[names]) for names in self.held})
+
+    def _put(self, tables: Array, own: Tables) -> Array:
+        """Some tables in their places."""
+        apart = self.paired.apart(tables) if own else {}
+        for names, table in own.items():
+            apart[names][:] = table
+        return tables
+
+
+def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:
+    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
+    expected = model.coarse_marginals(list(measured))
+    noisy = [_noisy(residual, np.maximum(expected[names], LEAST)) for names, residual in measured.items()]
+    every = NoisyTables.of(noisy)
+    means = zip(measured, noisy, np.split(best_posterior([every]), every.starts[1:-1]), strict=True)
+    shaped = {names: table.reshape(one.values.shape) for names, one, table in means}
+    return model.fitted(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
+
+
+def _noisy(residual: NoisyResidual, reference: Array) -> NoisyTable:
+    """The noisy table: its own residual on the margins of what is expected."""
+    values = residual.values + reference - center(reference, range(reference.ndim))
+    return NoisyTable(np.asarray(values), reference, residual.deviation)

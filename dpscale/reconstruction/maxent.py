@@ -1,0 +1,148 @@
+"""Local maximum entropy: low-order tables from all that was measured, and every marginal of largest entropy from them.
+
+Kept in a folder, so that tasks need not make it again, and only what the job asks for beside the first:
+
+    model.npz  replica-00.npz …  errors.json  agreed.npz
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.blas import one_thread
+from dpscale.base.each import Each
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.faults import Settings, setting
+from dpscale.base.names import AttributeSet, sized
+from dpscale.plans.planned import Planned
+from dpscale.reconstruction.agreement import Disagreement, agreeing, disagreement
+from dpscale.reconstruction.contract import Estimates, Reconstruction
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.evidence import Evidence
+from dpscale.reconstruction.modelfiles import (
+    AGREED,
+    ERRORS,
+    MODEL,
+    read_agreed,
+    read_errors,
+    read_model,
+    write_agreed,
+    write_errors,
+    write_model,
+)
+from dpscale.reconstruction.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
+
+NAME = "maxent"
+SAMPLED = 200  # pairs of targets
+LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
+
+
+class Options(Settings):
+    """Of local maximum entropy."""
+
+    errors: Literal["auto", "simulated"] = setting(
+        "auto", "auto or simulated", "simulated: approximate errors, by drawing all noise of an adaptive mechanism anew"
+    )
+    implied: Literal["model", "chains"] = setting(
+        "model",
+        "model or chains",
+        "what was not measured, pairs and sets of three: as one model of all pairs has them (where that is learnt in "
+        "about a minute, and errors are not simulated), or pairs by their strongest chain",
+    )
+    agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
+
+
+def check(planned: Planned, options: Options, memory: int) -> None:
+    """Refuse what the plan cannot be reconstructed to, or not within the memory."""
+    if options.errors == "simulated" and not planned.redraws:
+        raise JobError("reconstruct.errors", f"'simulated' for {planned.mechanism} by {NAME}",
+                       "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
+    planned.check_low_order()
+    needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
+    if options.agree and needed > memory:
+        raise PlanError("reconstruct.agree", f"targets that need {sized(needed)} together",
+                        f"the {sized(memory)} of engine.memory", "raise it, or leave agree out")  # fmt: skip
+
+
+def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+    """Make the model, errors and agreement that are asked for, once."""
+    if not (folder / MODEL).exists():
+        model = _model(evidence)
+        sets = evidence.workload.sets if _by_model(options) else ()
+        write_model(folder / MODEL, _completed(model, sets, folder, release) if sets else model)
+    model = read_model(folder / MODEL)
+    if options.errors == "simulated" and not (folder / ERRORS).exists():
+        with one_thread():
+            write_errors(folder, evidence.simulated(model, _seed(release), each))
+    if options.agree and not (folder / AGREED).exists():
+        write_agreed(folder / AGREED, _agreed(evidence, model))
+
+
+def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
+    """Of the files in the folder; where it has none yet the bare model is made."""
+    model = read_model(folder / MODEL) if (folder / MODEL).exists() else _model(evidence)
+    errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
+    source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
+    return Modelled(evidence, source, tuple(model.ones), errors)
+
+
+def explains(options: Options) -> str:
+    kind = "of local maximum entropy: non-negative, and as near to the truth as can be rather than unbiased"
+    return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
+
+
+def differing(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
+    """How far targets differ on what they have in common, over a sample of pairs; None where they agree by making."""
+    if options.agree or not (folder / MODEL).exists():
+        return None
+    targets = [names for names in planned.workload.sets if len(names) > 1]
+    return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
+
+
+def _by_model(options: Options) -> bool:
+    """Errors that are simulated are of estimates by chains, which are made in a moment."""
+    return options.implied == "model" and options.errors != "simulated"
+
+
+def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
+    """With pairs, and wanted sets of three, that were not measured as a model of all pairs has them, where that is
+    learnt in some seconds."""
+    from dpscale.reconstruction.pairwise.learn import completed, effort, learn  # it loads the compiled loops
+    from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+    from dpscale.reconstruction.pairwise.stored import LEARNT, write_learnt
+    from dpscale.reconstruction.pairwise.triples import lacking, with_triples
+
+    asked, threes = wanted(model, LEARNING_BYTES), lacking(model, sets)
+    whole = not threes and all(asked.known[i, j] for i, j in asked.layout.pairs)
+    if whole or effort(asked) > LEARNING_STEPS:
+        return model
+    learnt = learn(asked, release)
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
+    return with_triples(completed(model, learnt), learnt, threes, release)
+
+
+def _model(evidence: Evidence) -> LowOrder:
+    with one_thread():
+        return evidence.low_order()
+
+
+def _seed(release: str) -> int:
+    """Streams follow the release's public name: whoever makes the errors again has the same."""
+    return int(hashlib.sha256(release.encode()).hexdigest()[:12], 16)
+
+
+def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
+    """The workload's sets, made to agree. Those that a larger one holds are its margins."""
+    sets = [names for names in evidence.workload.sets if names]
+    largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]
+    with one_thread():
+        return agreeing({names: model.marginal(names) for names in largest})
+
+
+RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explains, estimates, check, keep, differing)

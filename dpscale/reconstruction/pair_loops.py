@@ -1,0 +1,160 @@
+"""The compiled loops over all pairs of a model: what is expected of them, and chains of two that imply a third.
+
+Pairs lie one after another in flat arrays, pair t from `starts[t]` to `starts[t + 1]`; `pairs[t]`: its two attributes,
+by number. 1-ways lie so as well, attribute i from `at[i]` on, and have equal sums, `total`. One order of summation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.privacy.sampling_loops import compiled
+from dpscale.reconstruction.fitting_loops import chained, fit_pair, windows
+
+Array = NDArray[np.float64]
+MOST_MIDDLES = 12
+LEAST_RATIO, LEAST = 0.02, 1e-9
+PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones, at, total, pairs, starts
+
+
+@compiled(f"float64[::1]({PLACES})")
+def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Array:
+    """The tables of independent attributes."""
+    out = np.empty(starts[-1])
+    for t in range(len(pairs)):
+        i, j, cell = pairs[t, 0], pairs[t, 1], starts[t]
+        for a in range(at[i], at[i + 1]):
+            for b in range(at[j], at[j + 1]):
+                out[cell] = ones[a] * (ones[b] / total)
+                cell += 1
+    return out
+
+
+@compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])")
+def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> Array:
+    """Centred residuals on the margins of what is expected."""
+    out = np.empty(starts[-1])
+    for t in range(len(pairs)):
+        height, width = at[pairs[t, 0] + 1] - at[pairs[t, 0]], at[pairs[t, 1] + 1] - at[pairs[t, 1]]
+        table, whole = reference[starts[t] : starts[t + 1]], 0.0
+        rows, columns = np.zeros(height), np.zeros(width)
+        for a in range(height):
+            for b in range(width):
+                rows[a] += table[a * width + b]
+                columns[b] += table[a * width + b]
+            whole += rows[a]
+        whole /= height * width
+        for a in range(height):
+            for b in range(width):
+                cell = starts[t] + a * width + b
+                out[cell] = residuals[cell] + (rows[a] / width + columns[b] / height - whole)
+    return out
+
+
+@compiled("float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)")
+def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any, starts: Any, reach: int) -> Array:
+    """What neighbours up to `reach` away along both axes expect of every cell (`near`)."""
+    out = np.empty(starts[-1])
+    for t in range(len(pairs)):
+        first, end = starts[t], starts[t + 1]
+        height, width = at[pairs[t, 0] + 1] - at[pairs[t, 0]], at[pairs[t, 1] + 1] - at[pairs[t, 1]]
+        around = windows(values[first:end].reshape(height, width), reach)
+        expected = windows(reference[first:end].reshape(height, width), reach)
+        noise = deviations[t] * deviations[t]
+        for a in range(height):
+            tall = min(a + reach + 1, height) - max(a - reach, 0)
+            for b in range(width):
+                neighbours = tall * (min(b + reach + 1, width) - max(b - reach, 0)) - 1
+                known = expected[a, b] * expected[a, b]
+                weight = known / (known + neighbours * noise + LEAST)
+                ratio = 1 + weight * (around[a, b] / max(expected[a, b], LEAST) - 1)
+                cell = first + a * width + b
+                out[cell] = reference[cell] * max(ratio, LEAST_RATIO)
+    return out
+
+
+@compiled(f"void(float64[::1], {PLACES}, int64, float64)")
+def fit_every(
+    tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, rounds: int, tolerance: float
+) -> None:
+    """Proportional fitting of every pair to its two 1-ways, in place."""
+    for t in range(len(pairs)):
+        i, j = pairs[t, 0], pairs[t, 1]
+        rows, columns = ones[at[i] : at[i + 1]], ones[at[j] : at[j + 1]]
+        fit_pair(tables[starts[t] : starts[t + 1]].reshape(len(rows), len(columns)), rows, columns, rounds, tolerance)
+
+
+@compiled(
+    "void(float64[::1], float64[::1], int64[::1], float64, int64[:, ::1], int64[::1], int64[:, ::1], float64[:, ::1],"
+    " float64[::1], float64[::1])"
+)
+def link(
+    tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any,
+    shares: Any,
+) -> None:  # fmt: skip
+    """All pairs both ways round, `turned`, from place[i, j] on; the same over the 1-way of the second attribute,
+    `shares`; and how far each pair is from independence in L1, `strength`."""
+    for t in range(len(pairs)):
+        i, j, cell, apart = pairs[t, 0], pairs[t, 1], starts[t], 0.0
+        height, width = at[i + 1] - at[i], at[j + 1] - at[j]
+        place[i, j] = 2 * starts[t]
+        place[j, i] = 2 * starts[t] + height * width
+        for a in range(height):
+            for b in range(width):
+                entry, one, other = tables[cell], ones[at[i] + a], ones[at[j] + b]
+                forth, back = place[i, j] + a * width + b, place[j, i] + b * height + a
+                turned[forth] = turned[back] = entry
+                shares[forth] = entry / other
+                shares[back] = entry / one
+                apart += abs(entry - one * (other / total))
+                cell += 1
+        strength[i, j] = strength[j, i] = apart
+
+
+@compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])")
+def middles(one: Any, other: Any, best: Any, links: Any) -> int:
+    """The middles of the chains whose weaker link is strongest, first ones first where equal; how many there are."""
+    count, most = 0, len(best)
+    for middle in range(len(one)):
+        weaker = min(one[middle], other[middle])
+        if weaker < 0 or (count == most and weaker <= links[most - 1]):
+            continue
+        slot = min(count, most - 1)
+        while slot > 0 and links[slot - 1] < weaker:
+            links[slot], best[slot] = links[slot - 1], best[slot - 1]
+            slot -= 1
+        links[slot], best[slot] = weaker, middle
+        count = min(count + 1, most)
+    return count
+
+
+@compiled(
+    f"void({PLACES}, int64[:, ::1], float64[:, ::1], float64[::1], float64[::1], float64[::1], boolean,"
+    " float64[::1], boolean[::1])"
+)
+def follow(
+    ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any, shares: Any,
+    others: Any, nearest: bool, out: Any, found: Any,
+) -> None:  # fmt: skip
+    """Of the chains of every pair the one nearest to `others` in L2, where it is nearer than what `out` has; or, unless
+    `nearest`, the one farthest from `others` in L1. Where there is one: `found`."""
+    best, links = np.empty(MOST_MIDDLES, np.int64), np.empty(MOST_MIDDLES)
+    for t in range(len(pairs)):
+        i, j, first, end = pairs[t, 0], pairs[t, 1], starts[t], starts[t + 1]
+        height, width = at[i + 1] - at[i], at[j + 1] - at[j]
+        other, least = others[first:end].reshape(height, width), 0.0
+        for cell in range(first, end):
+            least += (others[cell] - out[cell]) ** 2
+        most = -1.0
+        for k in range(middles(strength[i], strength[j], best, links)):
+            m = best[k]
+            depth = at[m + 1] - at[m]
+            left = shares[place[i, m] : place[i, m] + height * depth].reshape(height, depth)
+            right = turned[place[m, j] : place[m, j] + depth * width].reshape(depth, width)
+            table, squared, apart = chained(left, right, other)
+            if squared < least if nearest else apart > most:
+                least, most, found[t] = squared, apart, True
+                out[first:end] = table.reshape(height * width)

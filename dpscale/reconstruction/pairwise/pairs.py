@@ -1,0 +1,141 @@
+"""All pairs of attributes over groups, laid out flat for the loops that draw rows.
+
+Tables of a pair i < j lie one after the other in vectors of `cells` entries, row-major in (value of i, value of j). The
+loops keep every pair twice more as float32, once by each attribute, so that what one attribute needs lies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain.impossible import Excludes
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.workload.residual.groups import Groups
+
+Array = NDArray[np.float64]
+STEP = 2.0**-30
+BYTES_A_CELL = 64  # of all vectors of a sweep together
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """`names`: the attributes; `sizes`: their groups; `used`: (d, d), the pairs that have tables here."""
+
+    names: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    used: NDArray[np.bool_]
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(d, d, 2): where a pair's table begins in the flat vectors, and in the loops' own for drawing i; −1: none."""
+        starts = np.full((len(self.sizes), len(self.sizes), 2), -1, np.int64)
+        at = 0
+        for i, j in self.pairs:
+            size = int(self.sizes[i] * self.sizes[j])
+            starts[i, j, 0] = starts[j, i, 0] = at
+            starts[i, j, 1], starts[j, i, 1] = 2 * at, 2 * at + size
+            at += size
+        return starts
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs i < j in use."""
+        return [(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(self.used, 1)), strict=True)]
+
+    @cached_property
+    def cells(self) -> int:
+        """Entries of a flat vector."""
+        return sum(int(self.sizes[i] * self.sizes[j]) for i, j in self.pairs)
+
+    @cached_property
+    def ones_at(self) -> NDArray[np.int64]:
+        """Where an attribute's groups begin in a vector of all 1-ways."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    @property
+    def steps(self) -> int:
+        """About how many numbers a sweep over one row adds, where all pairs count."""
+        return int(sum(self.used[i].sum() * self.sizes[i] for i in range(len(self.sizes))))
+
+    def of(self, vector: Array, i: int, j: int) -> Array:
+        """A view of the table of a pair i < j."""
+        start, rows, columns = self.starts[i, j, 0], self.sizes[i], self.sizes[j]
+        return vector[start : start + rows * columns].reshape(rows, columns)
+
+    def one(self, vector: Array, i: int) -> Array:
+        """A view of an attribute's entries in a vector of all 1-ways."""
+        return vector[self.ones_at[i] : self.ones_at[i] + self.sizes[i]]
+
+    def within(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which entries of a flat vector belong to some of the pairs."""
+        inside = np.zeros(self.cells, np.bool_)
+        for i, j in self.pairs:
+            start = self.starts[i, j, 0]
+            inside[start : start + self.sizes[i] * self.sizes[j]] = chosen[i, j]
+        return inside
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What rows are held to, as shares of all rows: `ones` of the 1-ways, `shares` of the pairs.
+
+    `known`: (d, d), the pairs that were measured; the others are as a model implies them.
+    """
+
+    layout: Layout
+    ones: Array
+    shares: Array
+    known: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """How groups spread over cells: of every attribute its groups and its 1-way over cells, and the domain's rules."""
+
+    groups: Mapping[str, Groups]
+    ones: Mapping[str, Array]
+    rules: tuple[Excludes, ...] = ()
+
+
+def wanted(model: LowOrder, memory: int) -> Wanted:
+    """The pairs of a model; one without a table is independent. Where not all fit, the measured and the small do."""
+    layout = _layout(model, memory)
+    ones = _rounded(np.concatenate([model.coarse[name] / model.total for name in layout.names]))
+    shares, known = np.empty(layout.cells), np.zeros_like(layout.used)
+    for i, j in layout.pairs:
+        key = layout.names[i], layout.names[j]
+        table = model.tables.get(key)
+        independent = np.multiply.outer(layout.one(ones, i), layout.one(ones, j))
+        layout.of(shares, i, j)[:] = _rounded(independent if table is None else np.asarray(table) / model.total)
+        known[i, j] = known[j, i] = key in model.measured
+    return Wanted(layout, ones, shares, known)
+
+
+def _rounded(shares: Array) -> Array:
+    """To a step that no last bit of a float reaches."""
+    return np.asarray(np.rint(shares / STEP) * STEP)
+
+
+def _layout(model: LowOrder, memory: int) -> Layout:
+    names = tuple(model.ones)
+    sizes = np.array([model.groups[name].count for name in names], np.int64)
+    used, left = np.zeros((len(names), len(names)), np.bool_), memory // BYTES_A_CELL
+    for i, j in sorted(_every(len(names)), key=lambda pair: _order(model, names, sizes, pair)):
+        left -= int(sizes[i] * sizes[j])
+        used[i, j] = used[j, i] = left >= 0
+    return Layout(names, sizes, used)
+
+
+def _every(count: int) -> Iterator[tuple[int, int]]:
+    return ((i, j) for i in range(count) for j in range(i + 1, count))
+
+
+def _order(model: LowOrder, names: tuple[str, ...], sizes: NDArray[np.int64], pair: tuple[int, int]) -> tuple[int, int]:
+    """What was measured first, then what a chain implies, then the rest; small before large."""
+    key = names[pair[0]], names[pair[1]]
+    return (0 if key in model.measured else 1 if key in model.tables else 2), int(sizes[pair[0]] * sizes[pair[1]])

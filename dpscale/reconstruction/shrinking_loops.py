@@ -1,0 +1,162 @@
+"""The compiled loops of shrinking many noisy tables at once: no call a table, and each likelihood made once.
+
+Tables lie one after another in flat arrays, table t from `starts[t]` to `starts[t + 1]`. No BLAS, one order of
+summation, and an exponential of products and sums alone, which the compiler makes vectors of: the same bytes
+everywhere.
+"""
+
+from __future__ import annotations
+
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.privacy.sampling_loops import compiled
+from dpscale.reconstruction.fitting_loops import mixture_weights
+
+Array = NDArray[np.float64]
+FARTHEST, PART = -60.0, 1 / 256
+C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720
+C7, C8, C9, C10, C11 = 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800
+
+
+@compiled("float64(float64)", inline="always", checked=False)
+def exponential(x: float) -> Any:
+    """exp(x) for x from -60 to 0, to 10⁻¹³ of itself: a series for exp(x/256), squared eight times."""
+    y = x * PART
+    upper = C6 + y * (C7 + y * (C8 + y * (C9 + y * (C10 + y * C11))))
+    z = 1.0 + y * (1.0 + y * (C2 + y * (C3 + y * (C4 + y * (C5 + y * upper)))))
+    z = z * z
+    z = z * z
+    z = z * z
+    z = z * z
+    z = z * z
+    z = z * z
+    z = z * z
+    return z * z
+
+
+@compiled(
+    "float64(float64, float64, float64, float64[::1], float64[::1], float64[::1], float64[::1])",
+    inline="always",
+    checked=False,
+)
+def weigh(value: float, expected: float, noise: float, ratios: Any, widths: Any, spreads: Any, out: Any) -> Any:
+    """Densities of a value under its components over exp of the result; `noise`: a variance; `spreads`: room."""
+    parts = len(ratios)
+    for part in range(parts):
+        apart, width = value - expected * ratios[part], expected * widths[part]
+        spread = noise + width * width
+        spreads[part] = spread
+        out[part] = -0.5 * apart * apart / spread
+    top = out[0]
+    for part in range(1, parts):
+        top = max(top, out[part])
+    for part in range(parts):
+        near = out[part] - top
+        height = exponential(max(near, FARTHEST)) / sqrt(spreads[part])
+        out[part] = height if near > FARTHEST else 0.0
+    return top
+
+
+@compiled(
+    "void(float64[::1], float64[::1], int64, int64, int64, float64, float64[::1], float64[::1], float64[:, ::1],"
+    " float64[::1])",
+    checked=False,
+)
+def weigh_every(
+    values: Any, reference: Any, first: int, step: int, count: int, deviation: float, ratios: Any, widths: Any,
+    densities: Any, tops: Any,
+) -> None:  # fmt: skip
+    """Of so many cells, `step` apart, from `first` on."""
+    spreads = np.empty(len(ratios))
+    for number in range(count):
+        cell, expected = first + number * step, max(reference[first + number * step], 1e-6)
+        noise = deviation * deviation
+        tops[number] = weigh(values[cell], expected, noise, ratios, widths, spreads, densities[number])
+
+
+@compiled(
+    "void(float64[::1], float64[::1], int64[::1], float64[::1], int64[::1], int64[::1], float64[::1], float64[::1],"
+    " float64[:, ::1], float64[::1])"
+)
+def weigh_sample(
+    values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
+    densities: Any, tops: Any,
+) -> None:  # fmt: skip
+    """Of every table's first sampled cells, rows taken[t] to taken[t + 1]."""
+    for t in range(len(deviations)):
+        rows = densities[taken[t] : taken[t + 1]], tops[taken[t] : taken[t + 1]]
+        weigh_every(values, reference, starts[t], steps[t], taken[t + 1] - taken[t], deviations[t], ratios, widths,
+                    rows[0], rows[1])  # fmt: skip
+
+
+@compiled("float64(float64[:, ::1], float64[::1], float64[::1])")
+def evidence(likelihood: Any, tops: Any, weights: Any) -> float:
+    """The logarithm of the values' density, in sixteenths, so that no last bit of a float decides."""
+    total = 0.0
+    for cell in range(len(likelihood)):
+        density = 0.0
+        for part in range(len(weights)):
+            density += likelihood[cell, part] * weights[part]
+        total += log(density) + tops[cell]
+    return np.rint(16 * total) / 16
+
+
+@compiled(
+    "void(float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1],"
+    " float64[::1])",
+    checked=False,
+)
+def estimate(
+    values: Any, reference: Any, deviation: float, ratios: Any, widths: Any, likelihood: Any, weights: Any, found: Any
+) -> None:
+    """(E √x)² of cells, each with its likelihoods; x as of `posterior_means`."""
+    noise, parts = deviation * deviation, len(weights)
+    chances, rooted = np.empty(parts), np.empty(parts)
+    for cell in range(len(values)):
+        expected, total, root = max(reference[cell], 1e-6), 0.0, 0.0
+        for part in range(parts):
+            center, width = expected * ratios[part], expected * widths[part]
+            left = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
+            chances[part] = likelihood[cell, part] * weights[part]
+            rooted[part] = chances[part] * sqrt(left if left > 0.0 else 0.0)
+        for part in range(parts):
+            total += chances[part]
+            root += rooted[part]
+        found[cell] = (root / total) * (root / total)
+
+
+@compiled(
+    "void(float64[::1], float64[::1], int64[::1], float64[::1], int64[::1], int64[::1], float64[::1], float64[::1],"
+    " float64[:, ::1], float64[::1], float64[::1], float64, int64, int64, float64[::1], float64[::1])"
+)
+def shrink_every(
+    values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
+    densities: Any, tops: Any, law: Any, strength: float, rounds: int, block: int, best: Any, found: Any,
+) -> None:  # fmt: skip
+    """Of every table its own law, and where that has more evidence than `best` what it makes of the cells."""
+    for t in range(len(deviations)):
+        first, end, step = starts[t], starts[t + 1], steps[t]
+        count = (end - first + step - 1) // step
+        likelihood, top = densities[taken[t] : taken[t + 1]], tops[taken[t] : taken[t + 1]]
+        if len(likelihood) < count:
+            likelihood, top = np.empty((count, len(ratios))), np.empty(count)
+            weigh_every(values, reference, first, step, count, deviations[t], ratios, widths, likelihood, top)
+        weights = mixture_weights(likelihood, law, strength, rounds)
+        told = evidence(likelihood, top, weights)
+        if not told > best[t]:
+            continue
+        best[t] = told
+        for at in range(first, end, block):
+            until = min(at + block, end)
+            if step > 1:
+                likelihood, top = np.empty((until - at, len(ratios))), np.empty(until - at)
+                weigh_every(values, reference, at, 1, until - at, deviations[t], ratios, widths, likelihood, top)
+            rows = likelihood if step > 1 else likelihood[at - first : until - first]
+            estimate(values[at:until], reference[at:until], deviations[t], ratios, widths, rows, weights,
+                     found[at:until])  # fmt: skip
+        for cell in range(first, end):
+            found[cell] = max(found[cell], 1e-3 * reference[cell])

@@ -1,0 +1,239 @@
+"""Errors of low-order estimates by simulation: a parametric bootstrap, widened by what the measurements give away.
+
+The final model is taken for the truth, the noise of every measurement is drawn anew at its known variance and the model
+built again: the replicas' spread is the error due to noise and shrinkage, were the model true. Groups and the choice of
+what to measure stay as they were. It is not quite true, so two factors, from released values alone, make up for it:
+
+- λ: measured pairs depart from the model by more than replicas' own measurements do from theirs, D against B. Stein's
+  identity (error² = D − noise² + 2 covariance, the last two as simulated) makes the excess an excess of squared error.
+- φ: what was not measured departs from the model too. Records drawn from it would do so with the variance that
+  `unmeasured` has; real ones by φ times that: at least what measured sets are off by over their counts, and what is
+  learnt from measured sets that are foretold without themselves (`foretold`), where there are enough of them.
+
+Between the two lies what was measured and drowned: a departure of variance φU under noise of variance s² is known but
+for (1 − w) of it, w = φU/(φU + s²). Replicas around a model that forgot it have no such departure to forget, so their
+spread stands for no less than that. With U₀ the variance of a query if nothing but the 1-ways had been measured, U if
+the measured sets were known, and w of those inside it,
+
+    standard error² = 3/2 (max(λ · spread², (1 − w) φ (U₀ − U)) + φ U),     U = Σ μ̂ (q − Pq)²
+
+All factors are means over sets, and sets differ: the 3/2 makes room for that (docs/mechanisms.md has what was
+tried). Post-processing: the streams here are no part of any privacy argument.
+
+Intervals that hold *at once* need more than errors: records that depart come φ together, so the law of a cell where
+hardly anyone is expected has a long tail. By Bernstein's inequality a sum of independent jumps of size b and of
+variance V in all is beyond √(2VL) + bL/3 with a probability of 2e^(−L) at most. `Simulated.at_once` takes its last term
+beside Bonferroni's normal quantile, which is less than √(2L): V has room already. That is no proof; it is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.each import Each, plainly
+from dpscale.base.names import AttributeSet
+from dpscale.reconstruction import unmeasured
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.foretold import chance, dispersion
+from dpscale.reconstruction.from_residuals import model_of
+from dpscale.reconstruction.joint import bonferroni
+from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.workload import Family, Part, ProductPart
+from dpscale.workload.residual import center
+from dpscale.workload.residual.grem import Residuals
+
+Array = NDArray[np.float64]
+Rest = Callable[[Collection[AttributeSet]], Array | float]
+DRAWS = 20
+MOST_ENTRIES = 1 << 24
+LEAST = 1e-9
+ROOM = 1.5  # beyond what is learnt: sets of a table differ among themselves
+CONTAINS = (
+    "Approximate, by simulation: the noise of all measurements and what shrinking them costs, widened by how far the "
+    "measurements depart from the model; and, for what was not measured, the chance departure of records from the "
+    "model times a factor learnt from measured sets. Interactions stronger than that are not in it: where there are "
+    "such, intervals of 1.96 standard errors hold the true count less often than 95 % of the time."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A model, its replicas, the sets measured, each with w, λ (`widening`) and φ (`dispersion`)."""
+
+    model: LowOrder
+    replicas: tuple[LowOrder, ...]
+    known: Mapping[AttributeSet, float]
+    widening: float
+    dispersion: float
+
+    def cell_errors(self, names: Sequence[str]) -> Array:
+        """Standard errors of a marginal's cells, an axis each in the order asked."""
+        ordered = self._ordered(names)
+        rest = partial(unmeasured.cell_variances, self.model, ordered)
+        return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
+
+    def query_error(self, names: Sequence[str], query: Array) -> float:
+        """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
+        ordered = self._ordered(names)
+        turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
+        rest = partial(unmeasured.query_variance, self.model, ordered, turned)
+        return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
+
+    def part_errors(self, part: Part, names: AttributeSet) -> Array:
+        """Standard errors of all queries of a part over one set, in their shape; nan where they take too long."""
+        if isinstance(part, ProductPart):
+            return self._product_errors(part, names)
+        if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
+            return np.full(part.count(names), np.nan)
+
+        def rest(known: Collection[AttributeSet]) -> Array:
+            return np.array([unmeasured.query_variance(self.model, names, q, known) for q in part.queries(names)])
+
+        return self._errors(names, lambda cells: part.answers(names, cells), rest)
+
+    def at_once(self, part: Part, names: AttributeSet, errors: Array, level: float) -> Array:
+        """Half widths of intervals for all queries of a part over one set that hold at once; `errors`: those of
+        `part_errors`, products in any order.
+
+        For m queries L = log(2m/(1 − level)), and b = φ times the largest entry of a query. Of one attribute all cells
+        are measured: one that was shrunk away may be as far off as any.
+        """
+        if np.isnan(errors).all():
+            return errors
+        width, reach = bonferroni(level, errors.size), _reach(part, names, errors.shape)
+        if len(names) == 1:
+            return np.asarray(width * (errors / reach).max() * reach)
+        return np.asarray(width * errors + self.dispersion * math.log(2 * errors.size / (1 - level)) / 3 * reach)
+
+    def _product_errors(self, part: ProductPart, names: AttributeSet) -> Array:
+        if all(family.name == "marginal" for family in part.families(names)):
+            return self.cell_errors(names)
+        shapes = [(family.count(size), size) for family, size in _sized(part, names)]
+        if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
+            return np.full([count for count, _ in shapes], np.nan)
+        rows = [family.matrix(size) for family, size in _sized(part, names)]
+        rest = partial(unmeasured.product_variances, self.model, names, rows)
+        return self._errors(names, lambda cells: part.answers(names, cells), rest)
+
+    def _ordered(self, names: Sequence[str]) -> AttributeSet:
+        return tuple(name for name in self.model.ones if name in names)
+
+    def _errors(self, names: AttributeSet, answers: Callable[[Array], Array], rest: Rest) -> Array:
+        """Of what `answers` makes of a marginal; `rest`: its variance, before φ, by what known sets leave open."""
+        estimate = answers(self.model.marginal(names))
+        spread = np.zeros_like(estimate)
+        for replica in self.replicas:
+            spread += (answers(replica.marginal(names)) - estimate) ** 2
+        noise, left = self.widening * spread / len(self.replicas), np.asarray(rest(self.known))
+        known = np.maximum(noise, self._drowned(names, rest, left))
+        return np.asarray(np.sqrt(ROOM * (known + self.dispersion * left)))
+
+    def _drowned(self, names: AttributeSet, rest: Rest, left: Array) -> Array | float:
+        """(1 − w) φ (U₀ − U); w: the mean of the measured sets inside."""
+        inside = [self.known[kept] for kept in unmeasured.inside(names, self.known)]
+        if not inside:
+            return 0.0
+        return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)
+
+
+def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Array:
+    """The largest entry of every query; products are of 0 and 1."""
+    if isinstance(part, ProductPart):
+        return np.ones(shape)
+    return np.maximum(np.abs(part.queries(names)).reshape(part.count(names), -1).max(axis=1), LEAST)
+
+
+def _sized(part: ProductPart, names: AttributeSet) -> list[tuple[Family, int]]:
+    return list(zip(part.families(names), part.domain.shape(names), strict=True))
+
+
+def simulated(
+    model: LowOrder,
+    counts: Mapping[str, NoisyCounts],
+    residuals: Residuals,
+    wanted: Sequence[AttributeSet] = (),
+    chains: int = 1,
+    draws: int = DRAWS,
+    seed: int = 0,
+    each: Each = plainly,
+) -> Simulated:
+    """Errors of a model that `model_of` made of `counts` and `residuals`. Every draw may be a task of `each`."""
+    pairs = tuple(names for names in residuals.values if len(names) > 1)
+    build = partial(_replica, model, *_noiseless(model, counts, residuals), tuple(wanted), chains)
+    drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
+    replicas = tuple(replica for replica, _ in drawn)
+    tables = {names: model.coarse_marginal(names) for names in pairs}
+    spread = {
+        names: _spread(tables[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs
+    }
+    excess = _departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
+    widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
+    phi = max(1.0, widening * _mean_ratio(spread, tables), dispersion(model, residuals))
+    known = {names: _known(phi * chance(table, names), table, residuals.precision(names))
+             for names, table in tables.items()}  # fmt: skip
+    return Simulated(model, replicas, known, widening, phi)
+
+
+def _known(departure: float, table: Array, precision: float) -> float:
+    """w of a measured table: what of its departure stands above the noise, by all its cells."""
+    noise = math.prod(size - 1 for size in table.shape) / precision
+    return departure / (departure + noise)
+
+
+def _mean_ratio(spread: Mapping[AttributeSet, Array], tables: Mapping[AttributeSet, Array]) -> float:
+    """Of error² to count, weighted by √count: neither the many near-empty cells nor the few great ones decide."""
+    roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in tables.items()}
+    above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
+    return above / max(sum(float(root.sum()) for root in roots.values()), 1.0)
+
+
+def _spread(table: Array, replicas: Sequence[Array]) -> Array:
+    return np.asarray(np.mean([(other - table) ** 2 for other in replicas], axis=0))
+
+
+def _departure(model: LowOrder, residuals: Residuals) -> float:
+    """Squared distance between what was measured of sets of two and more, and what the model has of it."""
+    return sum(
+        float(((_centred(model, names) - residual) ** 2).sum())
+        for names, residual in residuals.values.items()
+        if len(names) > 1
+    )
+
+
+def _noiseless(
+    model: LowOrder, counts: Mapping[str, NoisyCounts], residuals: Residuals
+) -> tuple[dict[str, NoisyCounts], Residuals]:
+    """What would have been measured without noise, if the model were the truth."""
+    exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
+    return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
+
+
+def _centred(model: LowOrder, names: AttributeSet) -> Array:
+    return center(model.coarse_marginal(names), range(len(names))) if names else np.asarray(model.total)
+
+
+def _replica(
+    model: LowOrder,
+    counts: Mapping[str, NoisyCounts],
+    residuals: Residuals,
+    wanted: Sequence[AttributeSet],
+    chains: int,
+    stream: tuple[int, int],
+) -> tuple[LowOrder, float]:
+    """A model from noise drawn anew, and how far its measurements depart from it."""
+    random = np.random.default_rng(stream)
+    redrawn = {name: noisy.at(noisy.values + noisy.noise(random)) for name, noisy in counts.items()}
+    values = {
+        names: residual
+        + center(random.normal(0, residuals.precisions[names] ** -0.5, residual.shape), range(residual.ndim))
+        for names, residual in residuals.values.items()
+    }
+    measured = replace(residuals, values=values)
+    built = model_of(redrawn, model.groups, measured, wanted, chains, model.rules)
+    return built, _departure(built, measured)

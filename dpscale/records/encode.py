@@ -1,0 +1,296 @@
+"""Columns to cell numbers, row by row: what a row becomes depends on that row and the domain file alone.
+
+A value that the domain refuses raises a DataError that names the column; it never tells the value, its row or how many.
+A row that it drops is marked, for all columns, and counted nowhere. A clipped number goes to the nearest cell; a number
+with a fraction, where whole ones are asked, is outside, and clipped to the whole number below it (34.9 years are 34).
+Texts that are no numbers, or no dates, have no nearest cell: they follow a policy of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import DataError, RefusedValue
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.calendar import numbered
+from dpscale.records.moments import days
+from dpscale.records.numbers import Flags, Numbers, is_text, numbers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Codes = NDArray[np.unsignedinteger[Any]]
+Cells = NDArray[np.int64]
+DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # what is no cell; the least of a column is told
+POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
+
+
+def code_type(size: int) -> np.dtype[Any]:
+    """The narrowest unsigned type for the codes of an attribute."""
+    return np.dtype(np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.uint32)
+
+
+def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None) -> Codes:
+    """Cell numbers of a column, of the attribute's narrowest unsigned type.
+
+    Rows that the domain file drops are marked in `dropped`, which an attribute that drops asks for; their code is 0.
+    What `pages` has made cells of already is judged alone.
+    """
+    import pyarrow as pa
+
+    if isinstance(column, np.ndarray):
+        return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct one once
+        column = column.cast(pa.large_string()).dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        return _encode_dictionary(attribute, column, dropped)
+    plain = _encode_plain(attribute, column)
+    if plain is not None:
+        return plain
+    return _codes(attribute, _cells(attribute, column), dropped)
+
+
+def entries_of(attribute: Attribute, dictionary: pa.Array) -> NDArray[Any]:
+    """Cells of a dictionary's entries; below zero where there is none."""
+    plain = _encode_plain(attribute, dictionary)
+    return _cells(attribute, dictionary) if plain is None else plain
+
+
+def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
+    """Whole numbers that all lie inside, without nulls: one look, and one subtraction that is right modulo 2ⁿ."""
+    import pyarrow as pa
+
+    if not attribute.is_whole or not pa.types.is_integer(column.type) or column.null_count:
+        return None
+    values = column.to_numpy(zero_copy_only=False)
+    if not len(values) or int(values.min()) < attribute.low or int(values.max()) > attribute.high:
+        return None
+    width = code_type(attribute.size)
+    codes = values.astype(width)
+    return codes - width.type(attribute.low % (1 << 8 * width.itemsize)) if attribute.low else codes
+
+
+def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped: Flags | None) -> Codes:
+    """Encode the dictionary once, then look up; an unused entry outside the domain does no harm."""
+    cells, rows = _entries(attribute, column)
+    if cells.min() < 0:
+        return _codes(attribute, cells[rows], dropped)
+    return cells.astype(code_type(attribute.size))[rows]
+
+
+def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Cells, NDArray[np.int64]]:
+    """The cells of a dictionary's entries, with one for nulls where there are any, and the entry of each row."""
+    import pyarrow as pa
+
+    cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
+    if indices.null_count or not len(cells):
+        indices = indices.fill_null(len(cells))
+        cells = np.append(cells, null_cell(attribute))
+    return cells, indices.to_numpy(zero_copy_only=False)
+
+
+def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
+    """The cells as codes; DataError for what is refused."""
+    worst = cells.min(initial=0)
+    if worst < DROPPED:
+        raise _refused(attribute, int(worst))
+    if worst == DROPPED:
+        assert dropped is not None
+        dropped |= cells == DROPPED
+        cells = np.maximum(cells, 0)
+    return cells.astype(code_type(attribute.size))
+
+
+def _refused(attribute: Attribute, worst: int) -> RefusedValue:
+    found, takes, remedy = REASONS[worst](attribute)
+    error = RefusedValue(f"data column {attribute.name!r}", found, takes, remedy)
+    error.worst = worst
+    return error
+
+
+def _null(attribute: Attribute) -> tuple[str, str, str]:
+    remedy = f'set nulls = "category" or "drop" for attributes.{attribute.name}'
+    return "a null", "no nulls, as the domain file says", remedy
+
+
+def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
+    what = "date" if attribute.kind == "date" else "number"
+    remedy = f'set unparsable = "category" or "drop" for attributes.{attribute.name}'
+    return f"a text that is no {what}", f"{what}s", remedy
+
+
+def _beyond(attribute: Attribute) -> tuple[str, str, str]:
+    choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
+    remedy = f"set outside = {choices} for attributes.{attribute.name}, or widen its domain"
+    return "a value outside the domain", "only values of the domain file", remedy
+
+
+REASONS = {NULL: _null, UNPARSABLE: _unparsable, OUTSIDE: _beyond}
+
+
+def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
+    """What is said of all attributes with refused values, by what is worst in each; nothing of which or how many."""
+    if len(worst) == 1:
+        [(name, code)] = worst.items()
+        return _refused(domain[name], code)
+    columns = ", ".join(f"{name!r} ({REASONS[code](domain[name])[0]})" for name, code in worst.items())
+    policies = [word for code, word in POLICIES.items() if code in worst.values()]
+    return RefusedValue("data columns", columns, "only what the domain file says",
+                        f"set {' and '.join(policies)} of these attributes, or widen their domains "
+                        "(`dpscale domain check FILE DATA` shows the values; its output is private)")  # fmt: skip
+
+
+def judged(attribute: Attribute, column: pa.Array) -> Cells:
+    """The cell of every row of a column; below zero where there is none."""
+    import pyarrow as pa
+
+    if is_text(column.type) or pa.types.is_decimal(column.type):
+        column = column.cast(pa.large_string()).dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        cells, rows = _entries(attribute, column)
+        return cells[rows]
+    return _cells(attribute, column)
+
+
+def null_cell(attribute: Attribute) -> int:
+    """The cell of a null; below zero where there is none."""
+    return {"category": attribute.null_cell, "drop": DROPPED}.get(attribute.nulls, NULL)
+
+
+def _outside_cell(attribute: Attribute) -> int:
+    return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.outside, OUTSIDE)
+
+
+def _foreign_cell(attribute: Attribute) -> int:
+    return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.foreign, UNPARSABLE)
+
+
+def _cells(attribute: Attribute, column: pa.Array) -> Cells:
+    """Cell numbers; below zero where there is none."""
+    if attribute.of_texts:
+        return _text_cells(attribute, column)
+    parsed = _parsed(attribute, column)
+    if parsed is None:
+        takes = "dates, times, or texts of them" if attribute.kind == "date" else "numbers"
+        raise _wrong_type(attribute, column.type, takes)
+    cells = _cells_of(attribute, parsed.values)
+    cells[parsed.foreign] = _foreign_cell(attribute)
+    cells[parsed.missing] = null_cell(attribute)
+    return cells
+
+
+def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
+    """The column as numbers, or as days; None where its type has none."""
+    if attribute.kind == "date":
+        return days(column, attribute.zone)
+    return numbers(_answers(column) if attribute.kind == "boolean" else column)
+
+
+def _answers(column: pa.Array) -> pa.Array:
+    """A column in which yes and no are true and false."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_text(column.type):
+        return column
+    words = pc.ascii_lower(pc.ascii_trim_whitespace(column.cast(pa.large_string())))
+    for said, means in ((["yes", "y", "t"], "true"), (["no", "n", "f"], "false")):
+        words = pc.if_else(pc.is_in(words, value_set=pa.array(said, pa.large_string())), means, words)
+    return words
+
+
+def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataError:
+    remedy = f"change the kind of attributes.{attribute.name}, or convert the column"
+    return DataError(f"data column {attribute.name!r}", f"type {kind}", takes, remedy)
+
+
+def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    """Those of numbers, or of days."""
+    if attribute.values:
+        return _number_category_cells(attribute, values)
+    if attribute.kind == "bins":
+        return _bin_cells(attribute, values)
+    if attribute.kind == "date":
+        values = numbered(attribute.by, values)
+    return _integer_cells(attribute, values) if attribute.step == 1 else _rounded_cells(attribute, values)
+
+
+def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    nearest = np.clip(values, attribute.low, attribute.high)
+    if nearest.dtype.kind == "f":
+        nearest = np.floor(nearest)
+    return _outside(attribute, nearest.astype(np.int64) - attribute.low, nearest == values)
+
+
+def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    """The nearest of low, low + step, … high; of two the upper."""
+    steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
+    nearest = np.clip(steps, 0, attribute.listed - 1)
+    return _outside(attribute, nearest.astype(np.int64), nearest == steps)
+
+
+def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    edges = np.asarray(attribute.edges)
+    inside = (values >= edges[0]) & (values <= edges[-1])
+    nearest = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, attribute.listed - 1)
+    return _outside(attribute, nearest.astype(np.int64), inside)
+
+
+def _outside(attribute: Attribute, nearest: Cells, inside: NDArray[np.bool_]) -> Cells:
+    if attribute.outside == "clip":
+        return nearest
+    return np.where(inside, nearest, _outside_cell(attribute))
+
+
+def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+    import pyarrow as pa
+
+    # adding zero makes -0.0, which Arrow tells from 0.0, the same
+    listed = np.array([float(value) for value in _read_values(attribute)])
+    return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
+
+
+def _text_cells(attribute: Attribute, column: pa.Array) -> Cells:
+    import pyarrow as pa
+
+    if not (is_text(column.type) or pa.types.is_null(column.type)):
+        raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
+    texts = column.cast(pa.large_string())
+    read = _beginnings(texts, attribute.length) if attribute.length else texts
+    cells = _places(attribute, read, pa.array(_read_values(attribute), pa.large_string()))
+    cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
+    return cells
+
+
+def _beginnings(texts: pa.Array, length: int) -> pa.Array:
+    """The first letters of texts; bytes that are no UTF-8 are letters of no value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return pc.utf8_slice_codeunits(texts, 0, length)
+    except pa.ArrowInvalid:
+        whole = texts.cast(pa.large_binary()).to_pylist()
+        cut = [None if one is None else one.decode("utf-8", "replace")[:length] for one in whole]
+        return pa.array(cut, pa.large_string())
+
+
+def _read_values(attribute: Attribute) -> list[Any]:
+    """What of the column has a cell, in the order of the cells."""
+    return [value for group in attribute.groups for value in group] if attribute.groups else list(attribute.values)
+
+
+def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Cells:
+    """The cell of each value that the domain file lists."""
+    import pyarrow.compute as pc
+
+    places = np.array(pc.index_in(column, value_set=values).fill_null(-1), dtype=np.int64)
+    cell = np.repeat(np.arange(attribute.listed), [len(group) for group in attribute.groups] or 1)
+    return np.append(cell, _outside_cell(attribute))[places]

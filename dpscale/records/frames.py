@@ -1,0 +1,156 @@
+"""Frames as tables: pandas, Polars, pyarrow, or the partitions of a Dask DataFrame, wherever they are.
+
+A file can be looked at again; a frame may compute to other records each time it is asked, and the same noise over other
+counts would tell their difference exactly. So a partition knows the hash of its content from when the release began,
+and every reading is hashed as it is counted: other content is refused before its counts go anywhere. The hash is of all
+columns that the release reads, over lengths, nulls and values, whatever the frame's own layout of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscale.base.errors import DataError
+from dpscale.domain import Domain
+from dpscale.records.numbers import bytes_of, is_text
+from dpscale.records.raw import batch_rows
+from dpscale.records.table import Partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FRAME = "frame://"  # the path of data that a call gave
+FIELD = "data"
+OTHER = ("a frame that computes to other records than before", "a frame that is the same each time it is read",
+         "fix its seed or keep it (persist, or write it to Parquet), and give that")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a partition was when it was first read: the hash of its content, rows, bytes, and its columns' types."""
+
+    content: str = field(repr=False)
+    rows: int = field(repr=False)
+    size: int = field(repr=False)
+    schema: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FramePartition(Partition):
+    """A partition of a frame. `held()` gives it; `names`: the columns that the release reads."""
+
+    names: tuple[str, ...] = field(default=(), compare=False)
+    held: Any = field(default=None, compare=False, repr=False)
+    seen: Seen | None = field(default=None, compare=False, repr=False)
+
+    def columns(self) -> list[str]:
+        return list(self.names)
+
+    def kind(self, column: str) -> pa.DataType:
+        return self._seen.schema.field(column).type
+
+    def types(self) -> dict[str, str]:
+        return {name: str(self.kind(name)) for name in self.names}
+
+    def row_bound(self) -> int:
+        return self._seen.rows
+
+    def pieces(self) -> list[Partition]:
+        return [self]
+
+    def unfiltered(
+        self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The named columns in batches, of content that was held against what it has been; DataError for other."""
+        table = self._read()
+        if content_of(table) != self._seen.content:
+            raise DataError(FIELD, *OTHER)
+        for batch in table.combine_chunks().to_batches(batch_rows(len(columns))):
+            yield {name: batch.column(name) for name in columns}
+
+    def look(self) -> Seen:
+        """Read it for the first time."""
+        table = self._read()
+        return Seen(content_of(table), table.num_rows, table.nbytes, table.schema)
+
+    @property
+    def _seen(self) -> Seen:
+        assert self.seen is not None
+        return self.seen
+
+    def _read(self) -> pa.Table:
+        return as_arrow(self.held(), self.names)
+
+
+def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
+    """Some columns of a pandas, Polars or pyarrow table; DataError for what is none, or has no one type a column."""
+    import pyarrow as pa
+
+    try:
+        return _plain(_columns(frame, list(names)))
+    except pa.ArrowException:
+        raise DataError(FIELD, "a column of values of several kinds", "columns of one type each",
+                        "convert it") from None  # fmt: skip
+    except KeyError:
+        raise DataError(FIELD, "a partition that lacks a column", "the same columns in all", "mend it") from None
+
+
+def _columns(frame: Any, names: list[str]) -> pa.Table:
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(frame, pa.Table | pa.RecordBatch):
+        return pa.table({name: frame.column(name) for name in names})
+    if isinstance(frame, pd.DataFrame):
+        return pa.Table.from_pandas(frame[names], preserve_index=False)
+    if type(frame).__module__.partition(".")[0] == "polars":
+        kept = frame.select(names)
+        return (kept.collect() if hasattr(kept, "collect") else kept).to_arrow()
+    raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or a pyarrow Table",
+                    "convert it, or give a path in [data]")  # fmt: skip
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """With one kind of texts, and no dictionaries: their order is the frame's own affair."""
+    import pyarrow as pa
+
+    kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in table.schema]
+    kinds = [pa.large_string() if is_text(kind) else kind for kind in kinds]
+    arrays = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
+    return pa.table(dict(zip(table.column_names, arrays, strict=True)))
+
+
+def content_of(table: pa.Table) -> str:
+    """The hash of a table's content; DataError for a type that no attribute has."""
+    hasher = hashlib.blake2b(digest_size=32)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        hasher.update(f"{name}\0{column.type}\0{len(column)}\0".encode())
+        hasher.update(np.packbits(column.is_null().to_numpy()).data)
+        for part in _values(column.drop_null(), name):
+            hasher.update(np.ascontiguousarray(part).data)
+    return hasher.hexdigest()
+
+
+def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    """The bytes of values without nulls, one after another."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    if pa.types.is_null(whole.type):
+        return []
+    if pa.types.is_boolean(whole.type):
+        whole = whole.cast(pa.uint8())
+    if is_text(whole.type):
+        data, offsets = bytes_of(whole)
+        return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
+    if not (pa.types.is_primitive(whole.type) or pa.types.is_decimal(whole.type)):
+        raise DataError(f"data column {name!r}", f"type {whole.type}", "numbers, texts, dates or times", "convert it")
+    width = whole.type.bit_width // 8
+    stored = whole.buffers()[1]
+    return [np.frombuffer(stored, np.uint8, len(whole) * width, whole.offset * width)] if len(whole) else []

@@ -1,0 +1,154 @@
+"""Values held against the domain to the end: which attributes have some that are refused, and all faults of data.
+
+A task that counts ends at its first refused value, and which one that is depends on how the work is cut. So what is
+said of a refusal follows from one more pass over all partitions, which does not. `worst_of` knows of every attribute
+one reason and nothing else; `faults_of` counts rows and shows values: private, for those who write the domain file.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import DataError, RefusedValue
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
+from dpscale.records.numbers import is_text
+from dpscale.records.table import Partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_EXAMPLES, LONGEST = 5, 40
+ABSENT = "no such column"
+Key = tuple[str, str]  # an attribute and its fault
+
+
+@dataclass(frozen=True, repr=False)
+class Worst:
+    """The worst of each of some attributes, 0 where nothing is refused. Shows nothing."""
+
+    codes: NDArray[np.int8]
+
+    def __repr__(self) -> str:
+        return "result"
+
+
+def worst_of(partitions: Iterable[Partition], domain: Domain, names: Sequence[str]) -> Worst:
+    """What is refused in some partitions."""
+    worst = np.zeros(len(names), dtype=np.int8)
+    for partition in partitions:
+        for batch in partition.batches(domain.columns(names), domain=domain):
+            codes = [_worst(domain[name], batch[domain[name].column]) for name in names]
+            worst = np.minimum(worst, np.array(codes, dtype=np.int8))
+    return Worst(worst)
+
+
+def _worst(attribute: Attribute, column: Any) -> int:
+    try:
+        encode(attribute, column, np.zeros(len(column), dtype=bool))
+    except RefusedValue as error:
+        return error.worst
+    return 0
+
+
+def refused_of(domain: Domain, names: Sequence[str], found: Sequence[Worst]) -> RefusedValue | None:
+    """One refusal for all attributes with refused values, in the order of the domain; None where there are none."""
+    codes = dict(zip(names, np.minimum.reduce([one.codes for one in found]).tolist(), strict=True))
+    worst = {name: codes[name] for name in domain.names if codes.get(name, 0) < 0}
+    return refusal(domain, worst) if worst else None
+
+
+@dataclass(repr=False)
+class Tally:
+    """Rows or files of one fault, and the first few of its values in their order as texts."""
+
+    rows: int = 0
+    files: set[str] = field(default_factory=set)
+    examples: set[str] = field(default_factory=set)
+
+    def add(self, other: Tally) -> None:
+        """Add what another partition has."""
+        self.rows += other.rows
+        self.files |= other.files
+        self.examples = set(heapq.nsmallest(MOST_EXAMPLES, self.examples | other.examples))
+
+
+@dataclass(repr=False)
+class Faults:
+    """All faults of some rows. Private."""
+
+    rows: int = 0
+    tallies: dict[Key, Tally] = field(default_factory=dict)
+
+    def add(self, key: Key, tally: Tally) -> None:
+        """Add one fault of some rows or of a file."""
+        self.tallies.setdefault(key, Tally()).add(tally)
+
+    def join(self, other: Faults) -> None:
+        """Add those of other rows."""
+        self.rows += other.rows
+        for key, tally in other.tallies.items():
+            self.add(key, tally)
+
+
+def faults_of(partition: Partition, domain: Domain) -> Faults:
+    """All that the domain refuses in a partition: columns, their types, and values."""
+    found, sound = Faults(), list[Attribute]()
+    present = set(partition.columns())
+    for one in domain.attributes:
+        fault = _column_fault(partition, one) if one.column in present else ABSENT
+        if fault:
+            found.add((one.name, fault), Tally(files={partition.path}))
+        else:
+            sound.append(one)
+    for batch in partition.batches(list(dict.fromkeys(one.column for one in sound))) if sound else ():
+        found.rows += len(next(iter(batch.values())))
+        for one in sound:
+            for fault, tally in _value_faults(one, batch[one.column]):
+                found.add((one.name, fault), tally)
+    return found
+
+
+def _column_fault(partition: Partition, attribute: Attribute) -> str:
+    """What is wrong with the type of a column; empty for nothing."""
+    try:
+        encode(attribute, empty(partition.kind(attribute.column)))
+    except DataError as error:
+        return f"{error.got}; it takes {error.takes}"
+    return ""
+
+
+def empty(kind: Any) -> pa.Array:
+    """No values of a type."""
+    import pyarrow as pa
+
+    return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str, Tally]]:
+    cells = judged(attribute, column)
+    what = "date" if attribute.kind == "date" else "number"
+    faults = {OUTSIDE: "values outside the domain", UNPARSABLE: f"texts that are no {what}", NULL: "missing values"}
+    for code, fault in faults.items():
+        met = cells == code
+        if met.any():
+            yield fault, Tally(int(met.sum()), examples=set() if code == NULL else _examples(column, met))
+
+
+def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:
+    """Some of the values of some rows, as texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = column.filter(pa.array(met))
+    chosen = pc.unique(chosen.dictionary_decode() if pa.types.is_dictionary(chosen.type) else chosen)
+    values = (chosen.cast(pa.large_binary()) if is_text(chosen.type) else chosen).to_pylist()
+    texts = {one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values}
+    return set(heapq.nsmallest(MOST_EXAMPLES, {text[:LONGEST] for text in texts}))

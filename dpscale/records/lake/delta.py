@@ -1,0 +1,73 @@
+"""Delta tables, by their transaction log (the package deltalake)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import unquote
+
+from dpscale.base.errors import DataError
+from dpscale.records.lake.version import FIELD, File, Lake, below, plain_path, spelled
+from dpscale.storage.objects import is_url
+
+DONE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # what a reader need not do, or what the package does
+WORDS = {"deletionVectors": "deleted rows beside its files", "columnMapping": "renamed columns",
+         "typeWidening": "widened types"}  # fmt: skip
+
+
+def read(path: str, version: int | None) -> Lake:
+    """A version of the table in a folder, the latest where none is named."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        raise DataError(FIELD, f"no Delta table at {path}", "its folder, which has a _delta_log", "check it") from None
+    latest = table.version()
+    if version is not None and not 0 <= version <= latest:
+        raise DataError("data.version", f"{version}", f"0 to {latest}", "name one of them, or none for the latest")
+    if version is not None:
+        table = DeltaTable(path, version=version)
+    _check_protocol(table)
+    root = plain_path(path) if is_url(path) else path
+    names = [one["name"] for one in json.loads(table.schema().to_json())["fields"]]
+    made = table.version()
+    commit = below(root, f"_delta_log/{made:020}.json")
+    columns = tuple(name for name in names if name not in table.metadata().partition_columns)
+    return Lake("delta", str(table.metadata().id), made, commit, root, _files(table, root), columns)
+
+
+def _check_protocol(table: Any) -> None:
+    """DataError for what this version asks of its readers and is not done here."""
+    protocol = table.protocol()
+    asked = set(protocol.reader_features or ()) - DONE
+    if (
+        protocol.min_reader_version == 2
+        or table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    ):
+        asked.add("columnMapping")
+    if asked:
+        told = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
+        raise DataError(FIELD, f"a Delta table with {told}", "one that plain readers can read",
+                        "write its rows to a table without (in Spark: CREATE TABLE … AS SELECT)")  # fmt: skip
+
+
+def _files(table: Any, root: str) -> tuple[File, ...]:
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True))
+    keys = [name for name in actions.column_names if name.startswith("partition.")]
+    rows = actions.select(["path", "size_bytes", *keys]).to_pylist()
+    files = tuple(
+        File(
+            below(root, unquote(row["path"])),
+            row["size_bytes"],
+            tuple((key.removeprefix("partition."), spelled(row[key])) for key in keys),
+        )
+        for row in rows
+    )
+    if {plain_path(one.path) for one in files} != {plain_path(one) for one in table.file_uris()}:
+        raise DataError(FIELD, "a Delta table with files of another table", "one whose files are its own",
+                        "copy it (a shallow clone has none)")  # fmt: skip
+    return files

@@ -1,0 +1,97 @@
+"""Iceberg tables, by their metadata files (the package pyiceberg).
+
+No catalog is asked: the path is a metadata file, or the table's folder, of which the metadata of the highest number is
+taken. Columns are read by their names, so a name has to have meant one field in all schemas up to the snapshot's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from dpscale.base.errors import DataError
+from dpscale.records.lake.version import FIELD, File, Fixed, Lake, plain_path, spelled
+from dpscale.storage.objects import is_url, listed
+
+NUMBERED = re.compile(r"v?(\d+)\b.*\.metadata\.json")
+READER = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # takes keys from the environment, as other data do
+EPOCH = datetime(1970, 1, 1)
+
+
+def read(path: str, version: int | None) -> Lake:
+    """A snapshot of the table, the current one where none is named."""
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(_metadata(path), properties=READER if is_url(path) else {})
+    found = table.current_snapshot() if version is None else table.snapshot_by_id(version)
+    if found is None:
+        got = f"no snapshot {version}" if version is not None else "a table without a snapshot"
+        raise DataError("data.version", got, "a snapshot's id", "see the table's history")
+    schema = table.schema() if found.schema_id is None else table.schemas()[found.schema_id]
+    unsure = _unsure([one for one in table.metadata.schemas if one.schema_id <= schema.schema_id])
+    columns = tuple(one.name for one in schema.fields if not one.required and one.name not in unsure)
+    files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=found.snapshot_id).plan_files())
+    return Lake("iceberg", str(table.metadata.table_uuid), found.snapshot_id, plain_path(found.manifest_list),
+                plain_path(table.location()), files, columns, unsure)  # fmt: skip
+
+
+def _metadata(path: str) -> str:
+    """The metadata file at a path, or the latest below it; DataError where two writers made one of the same number."""
+    if path.endswith(".metadata.json"):
+        return path
+    folder = f"{path.rstrip('/')}/metadata"
+    names = [one.url for one in listed(folder)] if is_url(path) else _in_folder(folder)
+    found = sorted((int(match[1]), name) for name in names if (match := NUMBERED.fullmatch(os.path.basename(name))))
+    if not found:
+        raise DataError(FIELD, f"no Iceberg table at {path}", "its folder, which has metadata/, or a metadata file",
+                        "check it")  # fmt: skip
+    if len(found) > 1 and found[-1][0] == found[-2][0]:
+        raise DataError(FIELD, f"two metadata files of number {found[-1][0]}, of which a catalog knows the right one",
+                        "a metadata file", "name it: PATH/metadata/….metadata.json")  # fmt: skip
+    return found[-1][1]
+
+
+def _in_folder(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
+
+
+def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
+    """Names that meant two fields, of fields that had two names, or that have a default where a file lacks them."""
+    named: dict[str, set[int]] = {}
+    called: dict[int, set[str]] = {}
+    unsure = {}
+    for one in (one for schema in schemas for one in schema.fields):
+        named.setdefault(one.name, set()).add(one.field_id)
+        called.setdefault(one.field_id, set()).add(one.name)
+        if one.initial_default is not None:
+            unsure[one.name] = "was added with a default"
+    renamed = {name for name, ids in named.items() if len(ids) > 1 or any(len(called[own]) > 1 for own in ids)}
+    return unsure | dict.fromkeys(sorted(renamed), "was renamed, or made anew, since some files were written")
+
+
+def _file(table: Any, schema: Any, task: Any) -> File:
+    if task.delete_files:
+        raise DataError(FIELD, "an Iceberg table with deleted rows beside its files", "one without delete files",
+                        "compact it (in Spark: CALL system.rewrite_data_files), and name the new snapshot")  # fmt: skip
+    one = task.file
+    return File(plain_path(one.file_path), one.file_size_in_bytes, _fixed(table, schema, one))
+
+
+def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
+    """What a file's partition says of columns themselves; of years, buckets and the like it says nothing of them."""
+    spec = table.specs()[file.spec_id]
+    known = [(schema.find_field(one.source_id), file.partition[place]) for place, one in enumerate(spec.fields)
+             if str(one.transform) == "identity" and one.source_id in schema.field_ids]  # fmt: skip
+    return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in known)
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """A partition's value as Python has it: Iceberg counts days and microseconds."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if str(kind) == "date":
+        return date(1970, 1, 1) + timedelta(days=value)
+    return EPOCH + timedelta(microseconds=value) if str(kind).startswith("timestamp") else value

@@ -1,0 +1,111 @@
+"""Columns as days, row by row: the one place that says which day a value of any column type lies on.
+
+A date is itself. A time without a zone lies on the day that it names; one with a zone on the day that it is then in the
+attribute's zone, or in UTC where it has none. Texts are parsed by a fixed grammar (ISO 8601): 2025-01-31, or with a
+time behind a T or a blank, 2025-01-31T12:30:00.5+02:00. Texts that say there is nothing are nulls, others are foreign.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.records.numbers import NOTHING, Flags, Numbers, is_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Days = NDArray[np.int64]
+MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
+          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?P<z>[Zz]|[+-]\d\d:?\d\d)?)?$")  # fmt: skip
+DAY = 86_400
+A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def days(column: pa.Array, zone: str = "") -> Numbers | None:
+    """Days since 1 January 1970 (0 where there is none); None where the column's type holds no dates."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    kind = column.type
+    if is_text(kind):
+        return _parsed(column.cast(pa.large_string()), zone)
+    if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)):
+        return None
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+    found = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
+    return Numbers(found, missing, np.zeros(len(column), dtype=bool))
+
+
+def _known(column: pa.Array, zone: str) -> Days:
+    """Those of dates and times; 0 for nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    kind = column.type
+    if types.is_date32(kind):
+        return _whole(column.cast(pa.int32()))
+    if types.is_date64(kind):
+        return _whole(column.cast(pa.int64())) // (DAY * 1000)
+    if kind.tz is not None:  # what clocks of the zone show at these instants
+        column = pc.local_timestamp(column.cast(pa.timestamp(kind.unit, zone or "UTC")))
+    return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
+
+
+def _whole(column: pa.Array) -> Days:
+    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _parsed(texts: pa.Array, zone: str) -> Numbers:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = pc.ascii_trim_whitespace(texts)
+    nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
+    fields = pc.extract_regex(pc.if_else(nothing, "", words), MOMENT)
+    part = {name: _number(pc.struct_field(fields, name)) for name in "ymdhis"}
+    missing = np.asarray(nothing.to_numpy(zero_copy_only=False), dtype=bool)
+    found = _civil(part["y"], part["m"], part["d"])
+    right = _is_day(part, found) & ~missing
+    offsets = pc.struct_field(fields, "z").fill_null("")
+    away = np.asarray(pc.not_equal(offsets, "").to_numpy(zero_copy_only=False), dtype=bool) & right
+    if away.any():
+        seconds = found * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
+        instants = pa.array(seconds[away], pa.timestamp("s", "UTC"))
+        found[away] = _known(instants, zone)
+    return Numbers(np.where(right, found, 0), missing, ~(right | missing))
+
+
+def _number(field: pa.Array) -> Days:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = field.fill_null("")
+    return np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
+
+
+def _civil(year: Days, month: Days, day: Days) -> Days:
+    """Days since 1970 of years, months and days of the calendar."""
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    return months.astype("datetime64[D]").astype(np.int64) + day - 1
+
+
+def _is_day(part: dict[str, Any], found: Days) -> Flags:
+    """Whether a month has that day, and a day that time; where nothing was read, the year is 0."""
+    month = found.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    date = (part["y"] > 0) & (part["m"] == month) & (part["m"] > 0) & (part["d"] > 0)
+    return np.asarray(date & (part["h"] < 24) & (part["i"] < 60) & (part["s"] < 60))
+
+
+def _seconds(offsets: pa.Array) -> Days:
+    """What is to be taken from local times for UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = pc.replace_substring(pc.replace_substring(offsets, ":", ""), "+", "")
+    signed = pc.match_substring_regex(digits, r"^-?\d{4}$")
+    whole = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))
+    return np.sign(whole) * (np.abs(whole) // 100 * 3600 + np.abs(whole) % 100 * 60)

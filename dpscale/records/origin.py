@@ -1,0 +1,75 @@
+"""How data are kept, as a job says it: plain files, or a table with a log; and the table that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from dpscale.base.errors import DataError, DpscaleError
+from dpscale.domain import Domain
+from dpscale.records.formats import PLAIN, Dialect, check_formats
+from dpscale.records.lake.version import FIELD, NAMES, Lake
+from dpscale.records.table import Partition, Table
+from dpscale.records.where import EVERYTHING, Where
+
+PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a job says of how its data are kept. `format`: of a table with a log; empty for plain files."""
+
+    links: bool = False
+    dialect: Dialect = PLAIN
+    where: Where = EVERYTHING
+    format: str = ""
+    version: int | None = None
+
+    def table(self, path: Any, domain: Domain) -> Table:
+        """The table there. DataError for what is none."""
+        if not self.format:
+            return Table.open(path, domain, self.links, self.dialect, self.where).split()
+        if not isinstance(path, str):
+            if len(path) != 1:
+                raise DataError(FIELD, f"{len(path)} paths", f"one {NAMES[self.format]} table", "give its folder")
+            path = str(path[0])
+        return _table(self.lake(path), domain, self.dialect, self.where)
+
+    def lake(self, path: str) -> Lake:
+        """The version that is asked for, or the latest."""
+        with _telling(path, self.format):
+            reader = import_module(f"dpscale.records.lake.{self.format}")
+            found: Lake = reader.read(path, self.version)
+        if not found.files:
+            raise DataError(
+                FIELD, f"{path} has no file at version {found.version}", "a table with records", "name another"
+            )
+        return found
+
+
+def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
+    check_formats([one.path for one in lake.files], dialect)
+    parts = [Partition(one.path, one.fixed, (), one.size, absent=lake.columns) for one in lake.files]
+    lake.check(where.columns)
+    parts.sort(key=lambda part: part.path)
+    return Table(domain, tuple(parts), lake.root, lake).filtered(where).split()
+
+
+@contextmanager
+def _telling(path: str, kind: str) -> Iterator[None]:
+    """What a library raises, in a sentence without its text, which may tell keys."""
+    try:
+        import_module(PACKAGES[kind])
+    except ImportError:
+        raise DataError("data.format", f"{kind!r}, for which {PACKAGES[kind]} is missing", "an installed reader",
+                        f"pip install 'dpscale[{kind}]'") from None  # fmt: skip
+    try:
+        yield
+    except DpscaleError:
+        raise
+    except Exception as error:
+        raise DataError(FIELD, f"{path} cannot be read as a table of {NAMES[kind]} ({type(error).__name__})",
+                        f"the folder of a {NAMES[kind]} table", "check path, version and rights") from None  # fmt: skip

@@ -1,0 +1,210 @@
+"""Parquet columns whose values stand in a dictionary, straight to cell numbers.
+
+pyarrow decodes such a column to values, a value a row, and cell numbers are then made of these. Here the dictionary is
+encoded once (by `encode`, as any column), and its indices, which the pages hold in a few bits a row, become cell
+numbers in one pass. pyarrow still opens the file, reads its footer, and decompresses all but Snappy. Columns, or row
+groups of them, that are kept in another way, or that are neither whole numbers, floats nor texts, are left to pyarrow.
+
+A row group is decoded in windows of bounded length; only the pages of one window are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain import Domain
+from dpscale.records.encode import code_type, entries_of
+from dpscale.records.page_columns import columns_of, stored
+from dpscale.records.parquet import blocks, headers
+from dpscale.records.parquet import values as loops
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the format
+KNOWN = np.array([codec in CODECS for codec in range(8)])
+WINDOW_VALUES = 1 << 24
+Cells = NDArray[Any]
+Integers = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch of rows: columns as cell numbers, or as pyarrow has them."""
+
+    rows: int
+    columns: dict[str, Any]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def column(self, name: str) -> Any:
+        return self.columns[name]
+
+
+class Group:
+    """A row group of a file: those of some columns that are decoded here (`ours`), and their rows.
+
+    `_careful`: of columns of which some entry, or a null that was met, is no cell; each row of them is to be judged.
+    """
+
+    def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
+        self._data, self._bytes = data, np.frombuffer(data, np.uint8)
+        self.rows, about = source.metadata.row_group(number).num_rows, source.chunks(self._bytes)[number]
+        self.columns = columns_of(source.schema, names if self.rows else (), domain)
+        starts, codecs = about[self.columns.places][:, [headers.DICTIONARY_PLACE, headers.CODEC]].T
+        known = (codecs == codecs & 7) & KNOWN[codecs & 7]
+        found = np.flatnonzero((starts > 0) & known)  # a writer need not tell of a dictionary
+        odd = np.zeros(len(found), np.int64)
+        pages = headers.page_table(self._bytes, starts[found], self.columns.numbers[found, 0], self.rows, odd)
+        if headers.DAMAGED in odd:
+            raise damaged()
+        self.mine = found[odd == 0]
+        self.codecs, self.ours = codecs[self.mine], [self.columns.names[place] for place in self.mine.tolist()]
+        pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[pages[:, headers.COLUMN]]  # without the odd ones
+        is_dictionary = pages[:, headers.KIND] == headers.DICTIONARY
+        self._tables = _Tables(self, pages[is_dictionary], domain)
+        self._pages = pages[~is_dictionary]
+        ends = np.cumsum(self._pages[:, headers.VALUES])
+        self._firsts = ends - self._pages[:, headers.VALUES] - self.rows * self._pages[:, headers.COLUMN]
+        self._places, self._held = np.empty(0, np.int64), np.empty(0, np.uint8)
+        self._within, self._span, self._next = (0, 0), (0, 0), 0
+        self._window: dict[str, Cells] = {}
+
+    def take(self, rows: int) -> dict[str, Cells]:
+        """The columns of the next rows, made a window at a time."""
+        if not self.ours:
+            return {}
+        begin, end = self._span
+        if self._next + rows > end:
+            begin, length = self._next, WINDOW_VALUES // max(len(self.ours), 1)
+            end = min(begin + max(rows, length), self.rows)
+            self._window, self._span = self._decoded(begin, end), (begin, end)
+        first, self._next = self._next - begin, self._next + rows
+        return {name: cells[first : first + rows] for name, cells in self._window.items()}
+
+    def _decoded(self, begin: int, end: int) -> dict[str, Cells]:
+        careful, jobs = self._tables.careful, self._jobs(begin, end)
+        found = self._filled(jobs, ~careful, end - begin, code_type(int(self._tables.sizes.max())))
+        if len(found) < len(self.ours):
+            careful |= np.array([name not in found for name in self.ours], bool)
+        return found | (self._filled(jobs, careful, end - begin, np.dtype(np.int32)) if careful.any() else {})
+
+    def _jobs(self, begin: int, end: int) -> Integers:
+        """What is to take of each page of a window (jobs, fields)."""
+        lasts = self._firsts + self._pages[:, headers.VALUES]
+        mine = np.flatnonzero((self._firsts < end) & (lasts > begin))
+        pages, firsts, tables = self._pages[mine], self._firsts[mine], self._tables
+        columns = pages[:, headers.COLUMN]
+        if (mine[0], mine[-1]) != self._within or len(mine) != len(self._places):
+            self._held, self._places = self.decompressed(pages)
+            self._within = (mine[0], mine[-1])
+        jobs = np.empty((len(mine), loops.JOB_FIELDS), np.int64)
+        jobs[:, loops.AT], jobs[:, loops.END] = self._places, self._places + pages[:, headers.LENGTH]
+        jobs[:, loops.FIRST], jobs[:, loops.START] = np.maximum(begin - firsts, 0), np.maximum(firsts - begin, 0)
+        jobs[:, loops.TAKEN] = np.minimum(lasts[mine], end) - np.maximum(firsts, begin)
+        jobs[:, loops.ROW], jobs[:, loops.LEVEL_BYTES] = columns, pages[:, headers.LEVELS]
+        jobs[:, loops.NULLABLE] = tables.nullable[columns] | (pages[:, headers.LEVELS] > 0)
+        jobs[:, loops.TABLE], jobs[:, loops.ENTRIES] = tables.starts[columns], tables.entries[columns]
+        jobs[:, loops.NULL_CELL] = tables.nulls[columns]
+        return jobs
+
+    def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: Any) -> dict[str, Cells]:
+        """Cells of the columns wanted, by name; codes of a width only where no null is met that is no cell."""
+        mine, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
+        mine[:, loops.ROW] = (np.cumsum(wanted) - 1)[mine[:, loops.ROW]]
+        if width.kind == "u":
+            mine[mine[:, loops.NULL_CELL] < 0, loops.NULL_CELL] = loops.NO_CELL
+        out, states = np.empty((len(columns), rows), width), np.empty(len(mine), np.int64)
+        loops.fill(self._held, mine, self._tables.cells, out, states)
+        if (states == headers.DAMAGED).any():
+            raise damaged()
+        null = set(mine[states == headers.NULLS, loops.ROW].tolist())
+        return {self.ours[column]: out[row] for row, column in enumerate(columns) if row not in null}
+
+    def decompressed(self, pages: Integers) -> tuple[Bytes, Integers]:
+        """The bytes of some pages, and where those of each begin."""
+        ends = np.cumsum(pages[:, headers.LENGTH])
+        places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
+        codecs = self.codecs[pages[:, headers.COLUMN]]
+        for codec in set(codecs.tolist()):
+            mine = codecs == codec
+            how = {"": blocks.AS_IT_IS, "snappy": blocks.SNAPPY}.get(CODECS[codec], blocks.GIVEN)
+            values = self._values(pages[mine], CODECS[codec]) if how == blocks.GIVEN else np.empty(0, np.uint8)
+            if not blocks.unpack(self._bytes, pages[mine], places[mine], how, values, out):
+                raise damaged()
+        return out, places
+
+    def _values(self, pages: Integers, codec: str) -> Bytes:
+        """What pages hold but for levels that stand before it, decompressed by pyarrow, one after another."""
+        import pyarrow as pa
+
+        how = pa.Codec(codec)
+        levels = np.maximum(pages[:, headers.LEVELS], 0)
+        starts, packed = pages[:, headers.PLACE] + levels, pages[:, headers.PACKED] - levels
+        lengths, there = pages[:, headers.LENGTH] - levels, pages[:, headers.COMPRESSED] > 0
+        pieces = [self._data.slice(*map(int, one)) for one in zip(starts[there], packed[there], strict=True)]
+        if codec == "zstd" and pieces:  # frames one after another are as good as one
+            return np.frombuffer(how.decompress(b"".join(pieces), int(lengths[there].sum())), np.uint8)
+        each = [how.decompress(piece, int(size)) for piece, size in zip(pieces, lengths[there], strict=True)]
+        return np.frombuffer(b"".join(each), np.uint8)
+
+
+class _Tables:
+    """Cells of the entries of every column's dictionary, one table after another; and of nulls."""
+
+    def __init__(self, group: Group, pages: Integers, domain: Domain) -> None:
+        columns, mine = group.columns, group.mine
+        self.entries = pages[:, headers.VALUES].copy()
+        self.starts = np.cumsum(self.entries) - self.entries
+        self.nullable, self.sizes, self.nulls = columns.nullable[mine], columns.sizes[mine], columns.nulls[mine]
+        self.cells = np.empty(int(self.entries.sum()), np.int32)
+        self.careful = np.zeros(len(mine), bool)
+        if not len(mine):
+            return
+        raw, places = group.decompressed(pages)
+        others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
+        for c in others:
+            page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[mine[c]]
+            cells = entries_of(domain[group.ours[c]], _dictionary(page, kind, int(self.entries[c])))
+            self.cells[self.starts[c] : self.starts[c] + self.entries[c]] = cells
+            self.careful[c] = cells.min(initial=0) < 0
+
+    def _others(self, raw: Bytes, places: Integers, numbers: Integers, whole: NDArray[np.bool_]) -> list[int]:
+        """Cells of whole numbers, made together; the columns that are of others, or have some outside the domain."""
+        asked = np.column_stack([places, self.entries, numbers, self.starts])[whole]
+        inside, left = np.zeros(len(asked), bool), ~whole
+        loops.whole_cells(raw, asked, self.cells, inside)
+        left[whole] = ~inside
+        return list(map(int, np.flatnonzero(left)))
+
+
+def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:
+    """The values of a dictionary page."""
+    import pyarrow as pa
+
+    how = stored(kind)
+    return _texts(raw, count) if how is None else pa.array(raw.view(how).astype(kind.to_pandas_dtype()), kind)
+
+
+def _texts(raw: Bytes, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    offsets, texts = np.zeros(count + 1, np.int64), np.empty(len(raw), np.uint8)
+    size = loops.text_ends(raw, count, offsets, texts)
+    if size < 0:
+        raise damaged()
+    return pa.Array.from_buffers(pa.large_string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(texts[:size])])
+
+
+def damaged() -> Exception:
+    """What pyarrow raises of a damaged file."""
+    import pyarrow as pa
+
+    return pa.ArrowInvalid("damaged")

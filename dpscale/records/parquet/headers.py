@@ -1,0 +1,202 @@
+"""The compiled loops over what a Parquet file tells of itself: its footer's column chunks, and headers of pages.
+
+Both are structs of Thrift's compact protocol. Nothing that a file says is trusted: whatever would lead out of its bytes
+ends the loop with DAMAGED.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.jit import njit
+
+Array = NDArray[Any]
+Integers = NDArray[np.int64]
+U = np.uint64
+Int = Any  # a whole number, as it is compiled
+
+FINE, DAMAGED, OTHER, NULLS = 0, 1, 2, 3
+MOST = (1 << 31) - 1  # of what the format counts
+LENGTH_BYTES = 4  # before a text
+TAIL = 8  # bytes behind a page that may be looked at
+
+# of a page: its column, kind, place, lengths in bytes, values, encoding, bytes of levels, whether it is compressed
+COLUMN, KIND, PLACE, PACKED, LENGTH, VALUES, ENCODING, LEVELS, COMPRESSED, FIELDS = range(10)
+DATA, INDEX, DICTIONARY, DATA2 = 0, 1, 2, 3  # PageType of the format
+PLAIN, OLD_DICTIONARY, RUNS, BY_DICTIONARY = 0, 2, 3, 8  # Encoding of the format
+ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3  # fields of a footer, of a row group, of a column chunk
+CODEC, DICTIONARY_PLACE, CHUNK_FIELDS = 4, 11, 16  # of what a chunk tells
+DEEP = 16  # how deep structs and lists may nest
+
+
+@njit(cache=True, nogil=True, inline="always")
+def word(data: Array, at: np.uint64) -> np.uint64:
+    """Eight bytes from any place. Places are unsigned here: a signed one is looked at twice."""
+    return (
+        U(data[at])
+        | U(data[at + U(1)]) << U(8)
+        | U(data[at + U(2)]) << U(16)
+        | U(data[at + U(3)]) << U(24)
+        | U(data[at + U(4)]) << U(32)
+        | U(data[at + U(5)]) << U(40)
+        | U(data[at + U(6)]) << U(48)
+        | U(data[at + U(7)]) << U(56)
+    )
+
+
+@njit(cache=True, nogil=True)
+def varint(data: Array, at: Int, end: Int) -> tuple[Int, Int]:
+    """The number at a place, and the place behind it; -1 beyond the end."""
+    value, shift = U(0), U(0)
+    while at < end and shift < 64:
+        byte = U(data[at])
+        at += 1
+        value |= (byte & U(127)) << shift
+        if byte < 128:
+            return np.int64(value), at
+        shift += U(7)
+    return np.int64(0), -1
+
+
+@njit(cache=True, nogil=True)
+def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[Int, Int]:
+    """A value of a Thrift type that holds no others, where it is a number or a truth, and the place behind it."""
+    if kind <= 2:  # true or false, in the type itself but for lists
+        return 2 - kind, at + listed
+    if kind == 3:
+        return 0, at + 1
+    if kind == 7:
+        return 0, at + 8
+    value, at = varint(data, at, end)
+    if at < 0 or kind != 8:
+        return (value >> 1) ^ -(value & 1), at
+    return 0, at + value if 0 <= value <= end - at else -1
+
+
+@njit(cache=True, nogil=True)
+def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]) -> Int:
+    """Read a struct; the place behind it, or less than 0. Kept in `found` are of a page header (0, struct, field), of
+    a file's footer (row group, column, field of its chunk)."""
+    found[:] = -1
+    is_list, last, left = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
+    kinds, depth = np.zeros(DEEP, np.int64), 0
+    kind: Int = 0
+    while 0 <= at < end:
+        if is_list[depth]:
+            if left[depth] == 0:
+                depth -= 1
+                continue
+            left[depth] -= 1
+            last[depth] += 1
+            kind = kinds[depth]
+        else:
+            byte = data[at]
+            at += 1
+            if byte == 0:
+                depth -= 1
+                if depth < 0:
+                    return at
+                continue
+            kind, step = np.int64(byte & 15), np.int64(byte >> 4)
+            if step == 0:
+                step, at = _number(data, at, end, 4, False)
+                last[depth] = 0
+            last[depth] += step
+        if 9 <= kind <= 12:
+            depth += 1
+            if depth == DEEP or kind == 11 or not 0 <= at < end:
+                return -OTHER
+            is_list[depth], last[depth] = kind != 12, 0
+            if kind != 12:
+                last[depth], kinds[depth], left[depth] = -1, np.int64(data[at] & 15), np.int64(data[at] >> 4)
+                at += 1
+                if left[depth] == 15:
+                    left[depth], at = varint(data, at, end)
+            continue
+        value, at = _number(data, at, end, kind, is_list[depth])
+        if footer:
+            kept = depth == 5 and last[0] == ROW_GROUPS and last[2] == COLUMNS and last[4] == ABOUT
+            i, j = last[1], last[3]
+        else:
+            kept, i, j = depth <= 1, 0, last[0] if depth else 0
+        if kept and 0 <= i < found.shape[0] and 0 <= j < found.shape[1] and 0 <= last[depth] < found.shape[2]:
+            found[i, j, last[depth]] = value
+    return -DAMAGED
+
+
+@njit(cache=True, nogil=True)
+def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]:
+    """Of a file's bytes, (row groups, columns, fields of ColumnMetaData); -1 for what its footer does not tell."""
+    found = np.empty((row_groups, columns, CHUNK_FIELDS), np.int64)
+    end = len(data) - TAIL
+    start = end - np.int64(word(data, U(end)) & U(0xFFFFFFFF)) if end > 0 else -1
+    if start < 0 or _walk(data, start, end, True, found) < 0:
+        found[:] = -1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: Array) -> Integers:
+    """The pages of some column chunks, (pages, FIELDS), in order; `odd[c]` says that a chunk is DAMAGED, or OTHER than
+    a dictionary of its values, of `widths[c]` bytes each where these are numbers, and indices into it."""
+    pages, found, count = np.empty((64, FIELDS), np.int64), np.empty((1, 10, 10), np.int64), 0
+    fields = found[0]
+    for c in range(len(starts)):
+        at, end, seen, begun = starts[c], len(data) - TAIL, 0, count
+        odd[c] = FINE
+        if at < 0:
+            odd[c] = DAMAGED
+        while seen < rows and odd[c] == FINE:
+            at = _walk(data, at, end, False, found)
+            if at < 0:
+                odd[c] = -at
+                break
+            kind, packed = fields[0, 1], fields[0, 3]
+            if not (0 <= packed <= end - at and 0 <= fields[0, 2] <= MOST):
+                odd[c] = DAMAGED
+                break
+            if count == len(pages):
+                more = np.empty((2 * count, FIELDS), np.int64)
+                more[:count] = pages
+                pages = more
+            page = pages[count]
+            page[COLUMN], page[KIND], page[PLACE], page[PACKED], page[LENGTH] = c, kind, at, packed, fields[0, 2]
+            page[LEVELS], page[COMPRESSED] = -1, 1
+            at += packed
+            if kind == DATA:
+                page[VALUES], page[ENCODING] = fields[5, 1], fields[5, 2]
+                if fields[5, 3] != RUNS:
+                    odd[c] = OTHER
+            elif kind == DATA2:
+                page[VALUES], page[ENCODING] = fields[8, 1], fields[8, 4]
+                page[LEVELS], page[COMPRESSED] = fields[8, 5], fields[8, 7] != 0
+                if fields[8, 6] > 0 or page[LEVELS] < 0 or page[LEVELS] > packed:
+                    odd[c] = OTHER
+            elif kind == DICTIONARY:
+                page[VALUES], page[ENCODING] = fields[7, 1], fields[7, 2]
+            else:
+                continue
+            if not 0 <= page[VALUES] <= MOST:
+                odd[c] = DAMAGED
+                break
+            if kind == DICTIONARY:
+                plain = page[ENCODING] == PLAIN or page[ENCODING] == OLD_DICTIONARY
+                fits = page[VALUES] * widths[c] == page[LENGTH]  # else they are stored in another type
+                if count > begun or not plain or (widths[c] and not fits):
+                    odd[c] = OTHER
+                elif page[VALUES] * LENGTH_BYTES > page[LENGTH]:
+                    odd[c] = DAMAGED
+            else:
+                seen += page[VALUES]
+                indices = page[ENCODING] == BY_DICTIONARY or page[ENCODING] == OLD_DICTIONARY
+                if count == begun or not indices:
+                    odd[c] = OTHER
+            count += 1
+        if odd[c] == FINE and seen != rows:
+            odd[c] = DAMAGED
+        if odd[c] != FINE:
+            count = begun
+    return pages[:count]

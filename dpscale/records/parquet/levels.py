@@ -1,0 +1,139 @@
+"""The compiled loops over levels of Parquet pages: which rows are null, and values put to the rows that have one.
+
+A level is one bit. Levels are a hybrid of runs, one bit repeated or groups of eight, lowest bits first, most of them
+short; they become words of 64 bits, and from these eight codes of a byte are put to their places at once: each moves up
+by as many places as there are nulls before it, by 4, 2 and 1 (Warren, Hacker's Delight, 7-5). Nothing that a file says
+is trusted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpscale.base.jit import njit
+from dpscale.records.parquet.headers import MOST, Array, Int, U, varint, word
+
+STEPS = (4, 2, 1)
+
+
+def _moves() -> Array:
+    """Of each byte of levels: the bytes that a step of 4, 2 and 1 moves values to, those that have one, how many."""
+    moves = np.zeros((256, 5), np.uint64)
+    for levels in range(256):
+        places = [place for place in range(8) if levels >> place & 1]
+        moves[levels, 4] = len(places)
+        for value, place in enumerate(places):
+            at, left = value, place - value
+            for number, step in enumerate(STEPS):
+                if left & step:
+                    at += step
+                    moves[levels, number] |= U(255 << 8 * at)
+            moves[levels, 3] |= U(255 << 8 * place)
+    return moves
+
+
+MOVES = _moves()
+
+
+@njit(cache=True, nogil=True)
+def all_there(data: Array, at: Int, end: Int, values: Int) -> bool:
+    """Whether levels are one run of ones: no value of the page is null."""
+    head, at = varint(data, at, end)
+    return 0 <= at < end and head & 1 == 0 and head >> 1 >= values and data[at] == 1
+
+
+@njit(cache=True, nogil=True)
+def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
+    """`count` levels as bits of words, which are zero and two more than that; False where they end before."""
+    done: Int = 0
+    while done < count:
+        if at + 1 < end and data[at] < 128:  # most runs are short
+            head, at = np.int64(data[at]), at + 1
+        else:
+            head, at = varint(data, at, end)
+        if at < 0 or not 0 <= head <= 2 * MOST or at >= end:
+            return False
+        groups = min(head >> 1, (count - done + 7) >> 3) if head & 1 else 0
+        if groups > end - at:
+            return False
+        length = 8 * groups if head & 1 else min(head >> 1, count - done)
+        repeated = U(0) - U(data[at] & 1)
+        for start in range(0, length, 64):
+            found = word(data, U(at + (start >> 3))) if head & 1 else repeated
+            _append(bits, U(done + start), found & (~U(0) >> U(64 - min(length - start, 64))))
+        done += length
+        at += head >> 1 if head & 1 else 1
+    return True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _append(bits: Array, at: np.uint64, found: np.uint64) -> None:
+    place, shift = at >> U(6), at & U(63)
+    bits[place] |= found << shift
+    bits[place + U(1)] |= (found >> U(1)) >> (U(63) - shift)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _bits(bits: Array, at: np.uint64) -> np.uint64:
+    """The 64 bits from any place."""
+    place, shift = at >> U(6), at & U(63)
+    return (bits[place] >> shift) | ((bits[place + U(1)] << U(1)) << (U(63) - shift))
+
+
+@njit(cache=True, nogil=True)
+def ones_before(bits: Array, count: Int) -> Int:
+    """How many of the first `count` bits are ones."""
+    found = U(0)
+    for byte in range(0, count - 7, 8):
+        found += MOVES[(bits[byte >> 6] >> U(byte & 63)) & U(255), 4]
+    for bit in range(count & ~7, count):
+        found += (bits[bit >> 6] >> U(bit & 63)) & U(1)
+    return np.int64(found)
+
+
+@njit(cache=True, nogil=True)
+def expand(bits: Array, first: Int, count: Int, values: Array, null: Int, out: Array) -> None:
+    """Put values to those of `count` rows, from bit `first` on, whose bit is one; a null to the others.
+
+    `values` has eight more than are put.
+    """
+    done, k = U(0), U(0)
+    if out.itemsize == 1:
+        done, k = _by_bytes(bits, U(first), count >> 6, values, U(null) & U(255), out)
+    for i in range(done, U(count)):  # without a branch, which would be guessed wrong
+        place = U(first) + i
+        there, value = (bits[place >> U(6)] >> (place & U(63))) & U(1), values[k]
+        out[i] = value if there else null
+        k += there
+
+
+@njit(cache=True, nogil=True)
+def _by_bytes(
+    bits: Array, first: np.uint64, words: Int, values: Array, null: np.uint64, out: Array
+) -> tuple[np.uint64, np.uint64]:
+    """`expand` of codes of a byte, in groups of eight; the rows and the values that are done."""
+    nulls, k = null * U(0x0101010101010101), U(0)
+    for group in range(U(words)):
+        row, left = group << U(6), _bits(bits, first + (group << U(6)))
+        for _ in range(8):
+            levels = left & U(255)
+            moved, moves = word(values, k), MOVES[levels]
+            moved = (moved & ~moves[0]) | ((moved << U(32)) & moves[0])
+            moved = (moved & ~moves[1]) | ((moved << U(16)) & moves[1])
+            moved = (moved & ~moves[2]) | ((moved << U(8)) & moves[2])
+            put(out, row, (moved & moves[3]) | (nulls & ~moves[3]))
+            k, row, left = k + moves[4], row + U(8), left >> U(8)
+    return U(words) << U(6), k
+
+
+@njit(cache=True, nogil=True, inline="always")
+def put(out: Array, at: np.uint64, eight: np.uint64) -> None:
+    """Eight bytes to any place."""
+    out[at] = eight & U(255)
+    out[at + U(1)] = (eight >> U(8)) & U(255)
+    out[at + U(2)] = (eight >> U(16)) & U(255)
+    out[at + U(3)] = (eight >> U(24)) & U(255)
+    out[at + U(4)] = (eight >> U(32)) & U(255)
+    out[at + U(5)] = (eight >> U(40)) & U(255)
+    out[at + U(6)] = (eight >> U(48)) & U(255)
+    out[at + U(7)] = (eight >> U(56)) & U(255)

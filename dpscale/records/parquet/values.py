@@ -1,0 +1,197 @@
+"""The compiled loops over Parquet pages: dictionaries, and indices into them, to cell numbers.
+
+After the Parquet format: levels and dictionary indices are a hybrid of runs, either one value repeated,
+or groups of eight values packed to `width` bits each, lowest bits first. Nothing that a file says is trusted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpscale.base.jit import njit
+from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, Integers, U, varint, word
+from dpscale.records.parquet.levels import all_there, expand, level_bits, ones_before
+from dpscale.records.parquet.packs import by_packs, packs_of
+
+NARROW = 8  # bits of values that are looked up by whole groups
+
+# of a job: where a page's bytes are, its values, those skipped and taken, where they go, and by which table
+AT, END, FIRST, TAKEN, ROW, START, NULLABLE, LEVEL_BYTES, TABLE, ENTRIES, NULL_CELL, JOB_FIELDS = range(12)
+NO_CELL = -(1 << 20)  # what stands for a null where nobody has said what it is
+
+
+@njit(cache=True, nogil=True)
+def _groups(data: Array, at: Int, width: Int, groups: Int, table: Array, out: Array) -> Int:
+    """Whole groups of values of up to 8 bits, by a table of 256 entries; the largest value."""
+    place, bits, mask, largest = U(at), U(width), (U(1) << U(width)) - U(1), U(0)
+    for g in range(U(groups)):
+        group = word(data, place + g * bits)
+        for j in range(U(8)):
+            value = (group >> (bits * j)) & mask
+            largest = max(largest, value)
+            out[g * U(8) + j] = table[value]
+    return np.int64(largest)
+
+
+@njit(cache=True, nogil=True)
+def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, out: Array) -> bool:
+    """Some values of packed groups; False where one is beyond the entries."""
+    mask = (U(1) << U(width)) - U(1)
+    for k in range(count):
+        bit = (first + k) * width
+        value = (word(data, U(at + (bit >> 3))) >> U(bit & 7)) & mask
+        if value >= U(entries):
+            return False
+        out[k] = table[value]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _unpacked(
+    data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, packs: Array, out: Array
+) -> bool:
+    """Values from `first` on of packed groups, by the table; False where one is beyond its entries."""
+    if width > NARROW:
+        return _singly(data, at, width, first, count, table, entries, out)
+    head = min(-first % 8, count)
+    groups = (count - head) // 8
+    done = head + 8 * groups
+    begin = at + (first + head) // 8 * width
+    return (
+        _singly(data, at, width, first, head, table, entries, out)
+        and (
+            by_packs(data, begin, width, groups, packs, out[head:done])
+            if len(packs)
+            else not groups or _groups(data, begin, width, groups, table, out[head:done]) < entries
+        )
+        and _singly(data, at, width, first + done, count - done, table, entries, out[done:])
+    )
+
+
+@njit(cache=True, nogil=True)
+def _runs(
+    data: Array, at: Int, end: Int, width: Int, skip: Int, count: Int, table: Array, entries: Int, out: Array
+) -> bool:
+    """`count` values behind the first `skip` of a hybrid of runs, by the table; False where it ends before or one is
+    not in the table, which has room for 256 at least."""
+    done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
+    while done < count:
+        head, at = varint(data, at, end)
+        if at < 0 or not 0 <= head <= 2 * MOST:
+            return False
+        length = (head >> 1) * 8 if head & 1 else head >> 1
+        first = min(skip, length)
+        take = min(length - first, count - done)
+        if head & 1:
+            if (first + take) * width > (end - at) * 8:
+                return False
+            if not _unpacked(data, at, width, first, take, table, entries, packs, out[done:]):
+                return False
+            at = min(at + (head >> 1) * width, end)
+        else:
+            if at + whole > end:
+                return False
+            value = word(data, U(at)) & ((U(1) << U(8 * whole)) - U(1))
+            if take and value >= U(entries):
+                return False
+            out[done : done + take] = table[value]
+            at += whole
+        skip -= first
+        done += take
+    return True
+
+
+@njit(cache=True, nogil=True)
+def fill(data: Array, jobs: Integers, tables: Array, out: Array, states: Array) -> None:
+    """Decode every job's part of a page to cells, `out` (columns × rows); `states`: how each ended."""
+    for j in range(len(jobs)):
+        states[j] = _filled(data, jobs[j], tables, out[jobs[j, ROW]])
+
+
+@njit(cache=True, nogil=True)
+def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
+    at, end, first, taken, start = job[AT], job[END], job[FIRST], job[TAKEN], job[START]
+    entries = job[ENTRIES]
+    table = np.zeros(max(entries, 1 << NARROW), tables.dtype)
+    table[:entries] = tables[job[TABLE] : job[TABLE] + entries]
+    levels, nulls = at, False
+    if job[NULLABLE]:
+        length = job[LEVEL_BYTES]
+        if length < 0:
+            if end - at < 4:
+                return DAMAGED
+            length = np.int64(word(data, U(at)) & U(0xFFFFFFFF))
+            levels = at + 4
+        at = levels + length
+        if at > end:
+            return DAMAGED
+        nulls = not all_there(data, levels, at, first + taken)
+    if nulls:
+        return _spread(data, job, levels, at, end, table, out[start:])
+    if at >= end or data[at] > 32:
+        return DAMAGED
+    fine = _runs(data, at + 1, end, np.int64(data[at]), first, taken, table, entries, out[start:])
+    return FINE if fine else DAMAGED
+
+
+@njit(cache=True, nogil=True)
+def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
+    """Values of a page of which some are null."""
+    first, taken = job[FIRST], job[TAKEN]
+    bits = np.zeros((first + taken) // 64 + 3, np.uint64)
+    if not level_bits(data, levels, at, first + taken, bits):
+        return DAMAGED
+    before = ones_before(bits, first)
+    mine = ones_before(bits, first + taken) - before
+    values = np.empty(mine + 8, out.dtype)  # those behind the last are looked at, and not taken
+    if mine:
+        if at >= end or data[at] > 32:
+            return DAMAGED
+        if not _runs(data, at + 1, end, np.int64(data[at]), before, mine, table, job[ENTRIES], values):
+            return DAMAGED
+    if mine < taken and job[NULL_CELL] == NO_CELL:
+        return NULLS
+    expand(bits, first, taken, values, out.dtype.type(job[NULL_CELL]), out)
+    return FINE
+
+
+@njit(cache=True, nogil=True)
+def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> None:
+    """Cells of dictionaries of whole numbers: `asked` (dictionaries × place, entries, bytes, whether unsigned, least,
+    largest, where in the table); `inside[d]` says that all are in the domain."""
+    for d in range(len(asked)):
+        place, entries, width, unsigned, low, high, start = asked[d]
+        inside[d] = True
+        for i in range(entries):
+            stored = word(data, U(place + i * width))
+            value = np.int64(stored) if width == 8 else np.int64(np.int32(np.uint32(stored)))
+            if unsigned and width < 8:
+                value = np.int64(np.uint32(stored))
+            if value < low or value > high or (unsigned and value < 0):
+                inside[d] = False
+                break
+            table[start + i] = value - low
+
+
+@njit(cache=True, nogil=True)
+def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
+    """Texts of a plain page, each behind its length of four bytes, put one after another; their bytes, or -1."""
+    at: Int = 0
+    size: Int = 0
+    for i in range(count):
+        if at + 4 > len(data):
+            return -1
+        length = (
+            np.int64(data[at])
+            | np.int64(data[at + 1]) << 8
+            | np.int64(data[at + 2]) << 16
+            | np.int64(data[at + 3]) << 24
+        )
+        at += 4
+        if length < 0 or at + length > len(data):
+            return -1
+        for b in range(length):
+            texts[size + b] = data[at + b]
+        at, size = at + length, size + length
+        offsets[i + 1] = size
+    return size

@@ -1,0 +1,175 @@
+"""A file's bytes as pyarrow opens them, and what a broken file raises."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.discreet import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
+from dpscale.base.errors import DataError, DpscaleError, Unreadable
+from dpscale.records.formats import TAKEN, codec_of, format_of, is_csv
+from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
+
+BATCH_ROWS = 1 << 18
+BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
+LEAST_ROWS = 1 << 14
+SMALL_BYTES = 1 << 18
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+DECODERS = (
+    "records/raw.py",
+    "records/sources.py",
+    "records/arrow_files.py",
+    "records/csv_files.py",
+    "records/pages.py",
+    "records/page_columns.py",
+    "records/table.py",
+    "records/parquet/",
+    "storage/",
+)
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+
+
+def batch_rows(columns: int) -> int:
+    """How many rows of so many columns are a batch."""
+    return min(BATCH_ROWS, max(BATCH_VALUES // max(columns, 1), LEAST_ROWS))
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[Any]:
+    """A file read at places: its path, which pyarrow maps to memory, or an object, fetched as it is asked."""
+    if not is_url(path):
+        yield path
+        return
+    with opening(path, ahead=0) as file:
+        yield file
+
+
+@contextmanager
+def mapped_bytes(path: str) -> Iterator[Any]:
+    """All bytes of a file of this machine, mapped to memory and not read before they are looked at."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as file:
+        yield file.read_buffer()
+
+
+def small(path: str) -> Any:
+    """All bytes of a file that is quicker read at once than mapped; None of a larger one."""
+    import pyarrow as pa
+
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) > SMALL_BYTES:
+            return None
+        file.seek(0)
+        return pa.py_buffer(file.read())
+
+
+@contextmanager
+def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
+    """A file read from its beginning to its end, without its compression."""
+    import pyarrow as pa
+
+    codec = codec_of(path)
+    if codec is None and not is_url(path):
+        with pa.OSFile(path) as plain:
+            yield plain
+        return
+    with opening(path, ahead) as file:
+        if codec is None:
+            yield file
+            return
+        with pa.CompressedInputStream(file, codec) as stream:
+            yield stream
+
+
+class reading:
+    """Turns what a broken file raises into one sentence that names the file and nothing of its content.
+
+    An error of pyarrow that is no sign of damage is one of ours: its kind and place are named, not the file blamed.
+    """
+
+    def __init__(self, path: str, named: str = "") -> None:
+        self.path, self.named = path, named
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        import pyarrow as pa
+
+        broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
+        if error is not None and broken and out_of_memory(error):
+            raise MemoryError from None
+        if is_url(self.path) and error is not None and of_store(error):
+            with telling(self.path, "read"):
+                raise error
+        if error is not None and broken:
+            made = with_cause(_sentence(self.path, error, self.named), error)
+            try:
+                raise made
+            finally:
+                without_cause(made)
+
+
+def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
+    """What is said of an error that came while a file was read."""
+    if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
+        remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
+        return Unreadable("data.path", f"{path} cannot be read ({os.strerror(error.errno)})", TAKEN, remedy)
+    if not is_damage(error):
+        return unexpected(error, f"reading {path}", "the file need not be damaged; ")
+    reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+    return DataError("data.path", f"{path} {reason}", TAKEN, why_broken(path, error, named))
+
+
+def _is_of(path: str, error: OSError) -> bool:
+    """Whether the system refused this file, and not another one."""
+    return error.filename is None or os.fspath(error.filename) == path
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error tells of bytes that are not what they should be: by its kind, and by who looked at them."""
+    import pyarrow as pa
+
+    if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
+        return True
+    met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
+    frame = own_frame(error)
+    return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
+
+
+def why_broken(path: str, error: Any = None, named: str = "") -> str:
+    """What to do about a file that is not of its format, by its first bytes and what was met, telling none of it."""
+    first, packed = _head(path), codec_of(path)
+    text = is_csv(path, named) and packed is None
+    if packed and first and not first.startswith(MAGIC[packed]):
+        return f"it is not compressed by {packed}: name it without the ending, or compress it"
+    for name, ending in (("gzip", ".gz"), ("zstd", ".zst")):
+        if text and first.startswith(MAGIC[name]):
+            return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
+    if text and first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return 'it is UTF-16: set encoding = "utf-16" in [data]'
+    if text and (isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error)):
+        return 'it is not UTF-8: set its encoding in [data], as encoding = "latin-1"'
+    if "Expected" in str(error) and "columns" in str(error):
+        return "some line has more or fewer fields than the header: set delimiter in [data], or quote its texts"
+    return "mend or remove it"
+
+
+def other_delimiter(path: str, named: str = "") -> str:
+    """What may set the fields of a CSV apart, where its first line has no comma; "" where that cannot be told."""
+    first = _head(path).partition(b"\n")[0] if format_of(path, named) == "CSV" else b""
+    found = [mark for mark in ";\t|" if mark.encode() in first]
+    return found[0] if found and b"," not in first else ""
+
+
+def _head(path: str) -> bytes:
+    """The first bytes of a file of this machine."""
+    with suppress(OSError), open("" if is_url(path) else path, "rb") as file:
+        return file.read(1 << 12)
+    return b""

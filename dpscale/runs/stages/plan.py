@@ -1,0 +1,36 @@
+"""The plan stage: what will be measured and what it will cost. It reads no data and spends nothing."""
+
+from __future__ import annotations
+
+from dpscale.engine import Engine
+from dpscale.engine.counting import FACTOR
+from dpscale.job import Job
+from dpscale.mechanisms import plan_question
+from dpscale.mechanisms.contract import Question, Tools
+from dpscale.optimize.store import user_store
+from dpscale.plans.planned import Planned
+from dpscale.runs.run import Run
+from dpscale.runs.stages.kept import plan_once
+from dpscale.runs.stages.memory import check_room
+
+
+def perform(run: Run, engine: Engine) -> None:
+    """Choose the strategy."""
+    run.keep_plan(make_plan(run.job, run.question, engine))
+
+
+def most_cells(job: Job, engine: Engine) -> int:
+    """Cells of a marginal that may be counted and held."""
+    return job.engine.bytes // (8 * (engine.workers + FACTOR))
+
+
+def make_plan(job: Job, question: Question, engine: Engine) -> Planned:
+    """The plan of a job, refused where it cannot fit the memory setting or be reconstructed as asked."""
+    most = most_cells(job, engine)
+    tools = Tools(engine.each("solve"), user_store(), most)
+    planned = plan_once(job, question, most, lambda named: plan_question(named, question, job.options, tools))
+    check_room(planned, job, engine)
+    job.reconstruction.check(planned, job.estimating, job.engine.bytes)
+    if job.synthesize is not None:
+        planned.check_low_order()
+    return planned

@@ -1,0 +1,140 @@
+"""What a job would give, in records, before any data are read: errors by family and set, over ε, and by mechanism.
+
+Errors of a plan that is settled beforehand follow from its noise alone: at squared μ (or ε²) c they are those at 1 over
+√c. So the error at any ε, and the ε that a wanted error needs, are conversions. What an adaptive mechanism will measure
+is not known beforehand, and nothing is told of its errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpscale.base.errors import DpscaleError, JobError
+from dpscale.engine import Engine
+from dpscale.job import Job
+from dpscale.mechanisms import MECHANISMS, mechanism, plan_question
+from dpscale.mechanisms.contract import Tools
+from dpscale.optimize.store import user_store
+from dpscale.plans.planned import Planned
+from dpscale.privacy.budget import LAPLACE, Budget
+from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
+from dpscale.runs.stages.ahead import told
+from dpscale.runs.stages.kept import plan_once_by
+
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+USUAL_DELTA = 1e-9
+SHOWN, MOST = 5, 2000
+LARGE_SHARE = 0.5
+
+
+def expected(planned: Planned, job: Job) -> list[dict[str, Any]]:
+    """Of every family and degree: sets, queries, the root mean square error over all, and the best and worst sets."""
+    found = planned.expected(job.privacy.budget, MOST)
+    return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
+
+
+def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    ordered = sorted(sets, key=lambda one: one["error"])
+    queries = sum(one["queries"] for one in sets)
+    squared = math.fsum(one["queries"] * one["error"] ** 2 for one in sets)
+    told = [
+        {"attributes": list(one["attributes"]), "queries": one["queries"], "error": one["error"]} for one in ordered
+    ]
+    return {"family": name, "sets": len(sets), "queries": queries, "error": math.sqrt(squared / queries),
+            "best": told[:SHOWN], "worst": told[::-1][:SHOWN]}  # fmt: skip
+
+
+def overall(families: Sequence[Mapping[str, Any]]) -> float:
+    """The root mean square error of a query."""
+    queries = sum(one["queries"] for one in families)
+    return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in families) / queries)
+
+
+def curve(job: Job, error: float) -> list[dict[str, float]]:
+    """The root mean square error at other ε (for a job in another currency at δ = 10⁻⁹), from that at the job's."""
+    own = job.privacy.budget
+    amounts = [(epsilon, _at(own.noise, epsilon, _delta(job))) for epsilon in EPSILONS]
+    return [{"epsilon": epsilon, "error": error * math.sqrt(own.privacy_cost / one.privacy_cost)}
+            for epsilon, one in amounts]  # fmt: skip
+
+
+def _delta(job: Job) -> float:
+    return job.privacy.delta or USUAL_DELTA
+
+
+def _at(noise: str, epsilon: float, delta: float) -> Budget:
+    return Budget(noise, epsilon if noise == LAPLACE else gdp_mu(epsilon, delta) ** 2)
+
+
+def needed(job: Job, error: float, wanted: float) -> dict[str, float]:
+    """The ε at which the root mean square error is the wanted one, and the job's amount in its own currency."""
+    if not 0 < wanted < math.inf:
+        raise JobError("--error", f"{wanted:g}", "a number of records above 0", "ask for one")
+    own = job.privacy.budget
+    cost = own.privacy_cost * (error / wanted) ** 2
+    if own.noise == LAPLACE:
+        return {"error": wanted, "epsilon": math.sqrt(cost)}
+    return {"error": wanted, "epsilon": epsilon_of_mu(math.sqrt(cost), _delta(job)), "delta": _delta(job),
+            "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
+
+
+def compared(job: Job, planned: Planned, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
+    """The root mean square error of every mechanism with its defaults, the least first; of others why there is none."""
+    question = job.question(planned.workload)
+    tools = Tools(engine.each("solve"), user_store(), most_cells)
+    lines = [_line(name, job, question, tools) for name in MECHANISMS if name != "auto"]
+    return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
+
+
+def _line(name: str, job: Job, question: Any, tools: Tools) -> dict[str, Any]:
+    named = mechanism(name)
+    if not named.beforehand:
+        return {"mechanism": name, "error": None, "why": "chooses as it goes: its errors depend on the data"}
+    own, none = name == job.mechanism.name, dict[str, Any]()
+    options, given = (job.options, job.mechanism.given) if own else (named.Options(), none)
+    try:
+        made = plan_once_by(named, given, options, question, tools.most_cells,
+                            lambda one: plan_question(one, question, options, tools))  # fmt: skip
+    except DpscaleError as error:
+        return {"mechanism": name, "error": None, "why": f"does not take this job ({error})"}
+    return {"mechanism": name, "error": made.summary(job.privacy.budget)["rmse"], "why": ""}
+
+
+def advice(job: Job, planned: Planned, families: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader would conclude from it, in words."""
+    if not families:
+        return ["What is measured is chosen as it goes, so errors are known only when it is done; `[reconstruct]"
+                ' errors = "simulated"` tells approximate ones then.']  # fmt: skip
+    worst = max(families, key=lambda one: one["error"])
+    said = [f"A true count below about {2 * worst['error']:.3g} cannot be told from none by {worst['family']}, the"
+            " least certain family.", *_by_rows(job, planned), *_by_share(planned)]  # fmt: skip
+    error = overall(families)
+    chosen_before = not planned.candidates and job.privacy.budget.noise != LAPLACE
+    said += [] if not chosen_before else told(planned.workload, error, job.privacy.public_rows)
+    half = needed(job, error, error / 2)
+    said.append(f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}; and the same budget"
+                " spread over fewer families or a lower degree buys the rest more.")  # fmt: skip
+    return said
+
+
+def _by_rows(job: Job, planned: Planned) -> list[str]:
+    """Against what a cell holds on average, where the number of rows is public."""
+    rows = job.privacy.public_rows
+    if not rows:
+        return []
+    cells = planned.domain.cells(planned.largest)
+    return [f"A cell of the largest table counted ({cells:,} cells of {', '.join(planned.largest)}) holds"
+            f" {rows / cells:.3g} of the public_rows on average."]  # fmt: skip
+
+
+def _by_share(planned: Planned) -> list[str]:
+    """Which degree takes most of the budget."""
+    shares: dict[int, float] = {}
+    for attributes, share in planned.shares.items():
+        shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
+    degree = max(shares, key=shares.__getitem__, default=0)
+    if shares.get(degree, 0.0) < LARGE_SHARE or degree < 2:
+        return []
+    return [f"{100 * shares[degree]:.0f} % of the budget goes to what only sets of {degree} attributes ask."]

@@ -1,0 +1,190 @@
+"""The reconstruct stage: the workload's answers with standard errors and 95 % intervals, as Parquet.
+
+Files of many attribute sets each (`runs.answers`), written by independent tasks that read measurements only. Which sets
+share a file follows from the workload alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.blas import one_thread
+from dpscale.base.names import AttributeSet
+from dpscale.engine import Engine
+from dpscale.job.sections import Output
+from dpscale.privacy.budget import GAUSSIAN, LAPLACE
+from dpscale.reconstruction.contract import Estimates
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.intervals import at_once
+from dpscale.reconstruction.joint import half_width
+from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
+from dpscale.runs.estimates import estimates_of, keep_model
+from dpscale.runs.run import Run
+from dpscale.storage.files import writing
+from dpscale.workload import Part, counts_of
+
+HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
+LEVEL = 0.95  # where the job names none
+FILES = 64  # of all answers, about, so that many workers write them
+MOST_ROWS = 1 << 21  # of a file: about 64 MB
+GROUP_ROWS = 1 << 17
+MANY = 1 << 62  # more than anyone writes
+MOST_OPEN = 4
+Opened = tuple[Run, Estimates]
+Errors = NDArray[np.float64]
+_open: dict[tuple[str, str], Opened] = {}
+
+
+def perform(run: Run, engine: Engine) -> None:
+    """Write the answers of the whole workload, and their index."""
+    engine.check_sight(run.path)
+    keep_model(run, engine.each("model"))
+    known = _known(run)
+    _kept(str(run.path), known, run)  # threads of this process need not open it again
+    files = list(_files(run))
+    errors = engine.map(write_answers, [(str(run.path), known, number, name, sets) for number, name, sets in files],
+                        "answers")  # fmt: skip
+    estimates = _opened(str(run.path), known)[1]
+    write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
+
+
+File = tuple[int, str, NDArray[np.int64]]
+
+
+def _files(run: Run) -> Iterator[File]:
+    """Part, file and places of the sets that share it, for all sets that are written."""
+    counts = [_written(run, part) for part in run.workload.parts]
+    most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
+    for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
+        degrees = np.array([len(names) for names in part.sets], np.int64)
+        for degree in np.unique(degrees[rows > 0]).tolist():
+            mine = np.flatnonzero((degrees == degree) & (rows > 0))
+            before = np.cumsum(rows[mine]) - rows[mine]
+            starts = np.flatnonzero(np.diff((before // most).astype(np.int64), prepend=-1))
+            folder = Columns(run.domain, part, degree).folder
+            for which, sets in enumerate(np.split(mine, starts[1:])):
+                yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
+
+
+def _written(run: Run, part: Part) -> NDArray[np.int64]:
+    """How many rows each set of a part has in files: none where it has too many, or weighs nothing."""
+    counts = _queries(part)
+    return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
+
+
+def _queries(part: Part) -> NDArray[np.int64]:
+    """How many queries each set of a part has, or MANY."""
+    return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
+
+
+def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[str, Any]:
+    """What index.parquet says of every set."""
+    parts = run.workload.parts
+    starts = np.cumsum([0, *(len(part.sets) for part in parts)])
+    queries = np.concatenate([_queries(part) for part in parts])
+    file, first = np.full(len(queries), -1, np.int32), np.full(len(queries), -1, np.int64)
+    rms = np.full(len(queries), np.nan)
+    for which, ((number, _, sets), own) in enumerate(zip(files, errors, strict=True)):
+        places = starts[number] + sets
+        file[places], rms[places] = which, own
+        first[places] = np.cumsum(queries[places]) - queries[places]
+    part = np.repeat(np.arange(len(parts)), np.diff(starts))
+    return {"part": part, "queries": queries, "file": file, "first": first, "rms_error": rms,
+            "names": [name for _, name, _ in files]}  # fmt: skip
+
+
+def _extrapolated(estimates: Estimates) -> dict[str, Any]:
+    """Which sets a model answers beyond the row space of the measurements; nothing of least squares, which refuses."""
+    marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
+    if None in marks:
+        return {}
+    return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
+
+
+def _known(run: Run) -> str:
+    """What a directory's estimates follow from: another run may come to stand where one stood."""
+    manifest = run.manifest
+    return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
+
+
+def _opened(path: str, known: str) -> Opened:
+    """A run that tasks answer from, kept in the process from one to the next."""
+    return _open.get((path, known)) or _kept(path, known, Run(path))
+
+
+def _kept(path: str, known: str, run: Run) -> Opened:
+    _open[path, known] = opened = run, estimates_of(run)
+    while len(_open) > MOST_OPEN:
+        _open.pop(next(iter(_open)))
+    return opened
+
+
+def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Errors:
+    """Answer some sets of one part into a file; of each the root mean square of its standard errors, nan for none.
+
+    `known`: as of `_known`.
+    """
+    import pyarrow.parquet as pq
+
+    run, estimates = _opened(path, known)
+    part, typical = estimates.workload.parts[number], list[float]()
+    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
+    # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
+    with (
+        one_thread(),  # tasks are the threads; those of BLAS would wait for each other
+        writing(run.path / "answers" / name, durable=False) as file,
+        pq.ParquetWriter(
+            file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
+        ) as writer,
+    ):
+        for group in _groups(estimates, part, sets):
+            table = columns.table(group, [_half(run, estimates, part, names, errors) for names, _, errors in group])
+            writer.write_table(table, row_group_size=table.num_rows)
+            typical += [_rms(own) for _, _, own in group]
+    return np.array(typical)
+
+
+def _intervals(output: Output, estimates: Estimates) -> str:
+    """What the job says of intervals, in words; nothing where it says nothing. Other errors than exact ones: about."""
+    if output.level is None and not output.joint:
+        return ""
+    whose = "all of an attribute set's together" if output.joint else "each by itself"
+    about = "" if isinstance(estimates, LeastSquaresEstimates) else "about "
+    return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
+
+
+def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Errors) -> Errors:
+    """Half widths of a set's intervals."""
+    level = run.job.output.level
+    if run.job.output.joint:
+        return at_once(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
+    return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
+
+
+def _coded(columns: Columns) -> Any:
+    """The columns that repeat their values: all but those that the noise is in."""
+    return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
+
+
+def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[Answered]]:
+    """The answers of the sets, as many at a time as are written together."""
+    group, held = list[Answered](), 0
+    asked = [part.sets[place] for place in sets.tolist()]
+    for names, (answers, errors) in zip(asked, estimates.several(part, asked), strict=True):
+        if group and held + answers.size > GROUP_ROWS:
+            yield group
+            group, held = [], 0
+        group.append((names, answers.reshape(-1), errors.reshape(-1)))
+        held += answers.size
+    yield group
+
+
+def _rms(errors: Errors) -> float:
+    known = errors[np.isfinite(errors)]
+    return math.sqrt(float(np.mean(known**2))) if known.size else math.nan

@@ -1,0 +1,183 @@
+"""The report stage: gathers what a run tells of itself and writes report.html. Reads no record and no count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from dpscale.answers.report import (
+    Section,
+    check_rendered,
+    error_plot,
+    render_sections,
+    share_plot,
+    trace_plot,
+    weight_plot,
+)
+from dpscale.answers.report.redacted import public_name
+from dpscale.base.blas import one_thread
+from dpscale.engine import Engine
+from dpscale.engine.counting import effort
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.answers import read_index
+from dpscale.runs.estimates import model_folder
+from dpscale.runs.run import Run
+from dpscale.runs.stages.reportparts import job_text, remaining, said, snippets, strategies, told_in_all
+from dpscale.runs.sureness import sureness
+from dpscale.runs.trace import read_trace
+from dpscale.storage.files import read_text, write_whole
+
+SHOWN = 25  # of the worst sets, and of the best
+
+
+SECTIONS = (
+    Section("summary", "Summary", listed=False),
+    Section("says", "What it says"),
+    Section("sure", "How sure it is"),
+    Section("cost", "What it cost"),
+    Section("rounds", "What was chosen, round by round"),
+    Section("rows", "Synthetic rows"),
+    Section("sets", "Errors by attribute set"),
+    Section("plan", "The plan"),
+    Section("limits", "What is not protected"),
+    Section("read", "Read the answers"),
+    Section("job", "The job"),
+    Section("made", "How it was made", listed=False),
+)
+
+
+def perform(run: Run, engine: Engine) -> None:
+    """Write report.html; ReportError, after it is written, where a section could not be made."""
+    with one_thread():
+        page, failed = render_sections(_frame(run), SECTIONS, values(run, engine.workers))
+        write_whole(run.path / "report.html", page.encode())
+    check_rendered(failed, run.path)
+
+
+def _frame(run: Run) -> dict[str, Any]:
+    """What the page has beside its sections: all of it in the manifest."""
+    return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
+
+
+def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
+    """What sections name, each as a function that computes it."""
+    planned, job, named = run.planned, run.job, run.job.reconstruction
+    trace, index = (
+        cache(lambda: read_trace(run.path / "trace.parquet")),
+        cache(lambda: read_index(run.path / "answers")),
+    )
+    says, left = cache(lambda: said(run)), cache(lambda: remaining(run))
+    sure = cache(lambda: list(sureness(run.path / "answers", index())))
+    fixed = _frame(run) | {
+        "unit": job.data.privacy_unit or "row",
+        "job": job,
+        "domain": run.domain,
+        "planned": planned,
+        "worst": SHOWN,
+        "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
+    }
+    return {name: partial(_same, value) for name, value in fixed.items()} | {
+        "total": lambda: says()["total"],
+        "singles": lambda: says()["singles"],
+        "pairs": lambda: says()["pairs"],
+        "remaining": lambda: left()["remaining"],
+        "capless": lambda: left()["capless"],
+        "sure": sure,
+        "told": lambda: told_in_all(sure()),
+        "asked": lambda: _words(sure()),
+        "strategies": lambda: strategies(planned.shown),
+        "snippets": lambda: snippets(run, index()),
+        "job_text": lambda: job_text(job),
+        "cards": lambda: planned.cards(job.privacy.budget),
+        "explains": lambda: named.explains(job.estimating),
+        "extrapolated": lambda: _extrapolated(index()),
+        "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
+        "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,
+        "measurements": lambda: sum(len(decision.orders) for decision in run.released.decisions()),
+        "epsilon": lambda: _epsilon(run, run.released.spent),
+        "rows": lambda: answered(run, SHOWN),
+        "index": lambda: len(index()),
+        "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
+        "error_plot": lambda: error_plot(_errors(index())),
+        "share_plot": lambda: share_plot(planned.shares),
+        "weight_plot": lambda: weight_plot(planned.profiles),
+        "drawn": lambda: _drawn(run),
+        "trace": lambda: _by_round(trace()),
+        "trace_plot": lambda: trace_plot(trace()),
+    }
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _extrapolated(index: Any) -> int | None:
+    """How many sets a model answers beyond what was measured; None of answers by least squares."""
+    named = "extrapolated" in index.column_names
+    return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
+
+
+def _drawn(run: Run) -> dict[str, Any] | None:
+    """What there is of synthetic rows, and how near they are to the estimates."""
+    return dict(json.loads(read_text(run.path / "synthetic" / "_rows.json"))) if run.done("synthesize") else None
+
+
+def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a round: what it chose, what each choice cost, and how far estimates moved beside the noise's part."""
+    lines: dict[int, dict[str, Any]] = {}
+    for row in trace:
+        line = lines.setdefault(
+            row["round"], {"round": row["round"], "cost": 0.0, "chosen": [], "moved": 0.0, "noise": 0.0}
+        )
+        line["cost"] += row["privacy_cost"]
+        line["chosen"].append(", ".join(row["attributes"]))
+        line["moved"] += row["moved"]
+        line["noise"] += row["expected_noise"]
+    return [lines[number] | {"sets": _named(lines[number]["chosen"])} for number in sorted(lines)]
+
+
+def _named(chosen: list[str], most: int = 4) -> str:
+    """The first sets that a round chose, and how often it chose nothing."""
+    sets = [names for names in chosen if names]
+    first = [*sets[:most], *["…"] * (len(sets) > most)]
+    nothing = len(chosen) - len(sets)
+    return "; ".join([*first, *([f"nothing, {nothing} times"] if nothing else [])])
+
+
+def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
+    """The index of the answers, the largest root mean square standard error first; all of it, or so many of either
+    end."""
+    index = read_index(run.path / "answers")
+    order = np.argsort(-index["rms_error"].fill_null(0.0).to_numpy(), kind="stable")
+    if most is not None and len(order) > 2 * most:
+        order = np.concatenate([order[:most], order[-most:]])
+    return list(index.take(order).to_pylist())
+
+
+def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
+    """Queries and root mean square standard errors of the answered sets of each family."""
+    family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
+    found = {str(one): (family == one) & (errors > 0) for one in dict.fromkeys(family.tolist())}
+    return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
+
+
+def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
+    """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
+    deltas = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
+    return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
+
+
+def _words(sure: list[dict[str, Any]]) -> list[str]:
+    """What was asked, a family each: questions, sets, attributes."""
+    words = []
+    for family in dict.fromkeys(line["family"] for line in sure):
+        lines = [line for line in sure if line["family"] == family]
+        queries, sets = (sum(line[key] for line in lines) for key in ("queries", "sets"))
+        degrees = sorted({line["degree"] for line in lines})
+        span = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
+        words.append(f"{queries:,} of family {family} ({sets:,} {'set' if sets == 1 else 'sets'} of {span} attributes)")
+    return words

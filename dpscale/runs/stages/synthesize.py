@@ -1,0 +1,141 @@
+"""The synthesize stage: rows, for free and as often as asked. It reads no record and no count.
+
+What is learnt is made once, on the driver; then every part of the table is a task of its own, whose bytes follow from
+what was learnt, the release's name and the part's number.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.engine import Engine
+from dpscale.job.sections import SynthesizeTable
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.runs.estimates import estimates_of, low_order_of, model_folder
+from dpscale.runs.run import Run
+from dpscale.runs.stages.memory import check_rows
+from dpscale.runs.ways import chosen_way, opened_way
+from dpscale.storage.files import listed, present, write_whole, writing
+from dpscale.synthesis.decode import column, table_of, type_of
+from dpscale.synthesis.draw import Part, parts_of
+from dpscale.synthesis.possible import Possible
+from dpscale.synthesis.quality import apart, counted, too_far
+from dpscale.synthesis.sampler import Rows, Sampler, Way, sizes_of
+
+
+class RowsWarning(UserWarning):
+    """Synthetic rows are farther from their own estimates than `synthesize.quality` allows."""
+
+
+INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
+Counts = list[np.ndarray]
+
+
+def perform(run: Run, engine: Engine) -> None:
+    """Learn, draw every part, and say what there is."""
+    settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
+    check_rows(settings, settings.rows, columns, memory)
+    name, tried = chosen_way(run, settings, engine.each("model"))
+    _, way = opened_way(str(run.path), str(folder), name)
+    rows = settings.rows or max(1, round(way.total))
+    check_rows(settings, rows, columns, memory)
+    _clear(run.path / "synthetic")
+    parts = parts_of(rows, settings.parts_of(rows))
+    written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
+    told = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name, "tried": tried}
+    _tell(run, way, told, written)
+
+
+def _tell(run: Run, way: Way, told: dict[str, Any], written: list[tuple[list[str], Counts]]) -> None:
+    """Write what there is, and how near it is to the estimates."""
+    counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
+    content = told | {
+        "files": [file for files, _ in written for file in files],
+        "total": way.total,
+        "pairs": {"held": way.held, "of": comb(len(way.names), 2)},
+        "apart": apart(counts, way.names, sizes_of(way), estimates_of(run).marginal),
+    }
+    if warning := _distance(run, way, counts, told["rows"]):
+        content["warning"] = warning
+        warnings.warn(warning, RowsWarning, stacklevel=2)
+    write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
+
+
+def _distance(run: Run, way: Way, counts: Counts, rows: int) -> str:
+    """A sentence where rows are too far from the estimates that they are drawn from; empty where they are not.
+
+    Estimates by least squares may be negative and contradict each other. Then rows are drawn from low-order tables.
+    """
+    estimates = estimates_of(run)
+    model = low_order_of(run) if estimates.extrapolates(()) is None else estimates
+    return too_far(counts, way.names, sizes_of(way), model.marginal, rows)
+
+
+def _settings(run: Run) -> SynthesizeTable:
+    return run.synthesis or SynthesizeTable()
+
+
+def _clear(folder: Path) -> None:
+    """No part of another table stays beside those to come."""
+    for name in listed(folder) if present(folder) else []:
+        (folder / name).unlink()
+
+
+def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: Part) -> tuple[list[str], Counts]:
+    """Draw a part and write its files; their names, and the part's counts over some sets.
+
+    `settings`: handed over, since a process that keeps a run open may know what was asked for before.
+    """
+    run, way = opened_way(path, folder, name)
+    rows = drawn_rows(run, way, part)
+    weights = way.weights(rows, part) if settings.weights and isinstance(way, Sampler) else None
+    files, begun = [], 0
+    for file in part.each:
+        inside = slice(begun, begun + file.count)
+        chance = Chance(run.manifest["release"], "values", file.rows, file.parts, file.number)
+        table = _decoded(run, way, rows[inside], None if weights is None else weights[inside], chance)
+        files.append(f"part-{file.number:05d}.{settings.format}")
+        _write(run.path / "synthetic" / files[-1], table)
+        begun += file.count
+    return files, counted(rows, sizes_of(way), weights)
+
+
+def drawn_rows(run: Run, way: Way, part: Part) -> Rows:
+    """A part's rows over cells, those mended that the domain's rules exclude."""
+    rows = way.rows(part, run.manifest["release"])
+    if not run.domain.rules:
+        return rows
+    chance = Chance(run.manifest["release"], "possible", *part.key)
+    return Possible(run.domain.rules, way.names, way.ones).mended(rows, chance)
+
+
+def _decoded(run: Run, way: Way, cells: Rows, weights: np.ndarray | None, chance: Chance) -> Any:
+    """The columns in the input's order, of its types."""
+    import pyarrow as pa
+
+    names, types = way.names, run.manifest.get("columns") or {}
+    ordered = [name for name in types if name in names] + [name for name in names if name not in types]
+    values = {
+        name: column(run.domain[name], cells[:, names.index(name)], chance, type_of(types.get(name, "")))
+        for name in ordered
+    }
+    if weights is not None:
+        values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
+    return table_of(values)
+
+
+def _write(path: Path, table: Any) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    with writing(path, durable=False) as file:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, file)
+        else:
+            pyarrow.parquet.write_table(table, file, store_schema=False)

@@ -1,0 +1,155 @@
+"""Rows from a junction tree: each clique's attributes after those it shares with its parent, by systematic rounding.
+
+Of the rows that have the same values so far, each new value gets as many as its conditional share of them, rounded
+down or up: within a clique rows are as near to the model as whole rows can be. Where few rows have the same values
+their roundings are spread evenly over [0, 1), so that many small groups together meet the share as well. Conditionals
+are kept as whole steps of 2^-30, on one machine once: no last bit of another machine's exp moves a row.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruction.junction_tree.messages import others
+from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.storage.files import reading, writing
+from dpscale.synthesis.draw import Part
+
+Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Rows = NDArray[np.int32]
+ANCESTRAL = "ancestral.npz"
+STEPS = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """`given`, `new`: columns; `shape`: values of the new; `ends`: (values of the given × of the new) increasing."""
+
+    given: tuple[int, ...]
+    new: tuple[int, ...]
+    shape: tuple[int, ...]
+    ends: Whole
+
+
+@dataclass(frozen=True, eq=False)
+class Ancestral:
+    """`sizes`: groups of every attribute; `steps`: in order of drawing; `within[i]`: ends of attribute i's cells.
+
+    `ones`, `total`: as of every way to draw.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[Step, ...]
+    within: tuple[Whole, ...]
+    ones: dict[str, Array]
+    total: float
+
+    @property
+    def held(self) -> int:
+        return comb(len(self.names), 2)
+
+    def rows(self, part: Part, release: str) -> Rows:
+        """(count, d): the part's rows over cells."""
+        chance = Chance(release, "ancestral", *part.key)
+        rows = np.zeros((part.count, len(self.names)), np.int32)
+        for step in self.steps:
+            given = self._codes(rows, step.given)
+            drawn = _drawn(step.ends, given, chance) - given * int(np.prod(step.shape))
+            rows[:, step.new] = np.stack(np.unravel_index(drawn, step.shape), axis=1)
+        for column, ends in enumerate(self.within):
+            if len(ends) > self.sizes[column]:
+                rows[:, column] = _drawn(ends, rows[:, column].astype(np.int64), chance)
+        return rows
+
+    def _codes(self, rows: Rows, columns: tuple[int, ...]) -> Whole:
+        codes = np.zeros(len(rows), np.int64)
+        for column in columns:
+            codes = codes * self.sizes[column] + rows[:, column]
+        return codes
+
+
+def _drawn(ends: Whole, given: Whole, chance: Chance) -> Whole:
+    """For each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps; points even over equal `given`."""
+    order = chance.permutation(len(given))
+    order = order[np.argsort(given[order], kind="stable")]
+    _, starts, counts = np.unique(given[order], return_index=True, return_counts=True)
+    offsets = (chance.permutation(len(starts)) + chance.uniforms(len(starts))) / max(len(starts), 1)
+    ranks = np.arange(len(given)) - np.repeat(starts, counts)
+    points = ((ranks + np.repeat(offsets, counts)) / np.repeat(counts, counts) * STEPS).astype(np.int64)
+    drawn = np.empty(len(given), np.int64)
+    drawn[order] = np.searchsorted(ends, given[order] * STEPS + np.minimum(points, STEPS - 1), side="right")
+    return drawn
+
+
+def ancestral(model: Model) -> Ancestral:
+    """What rows of a model are drawn by."""
+    names, tree = tuple(model.cells), model.tree
+    steps = [
+        _step(names, clique, shared, table)
+        for clique, shared, table in zip(tree.cliques, tree.separators, model.calibrated.cliques, strict=True)
+        if len(shared) < len(clique)
+    ]
+    within = [_within(model, name) for name in names]
+    ones = {name: model.marginal([name]) for name in names}
+    return Ancestral(names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones,
+                     model.total)  # fmt: skip
+
+
+def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ...], table: Array) -> Step:
+    new = tuple(name for name in clique if name not in shared)
+    axes = [clique.index(name) for name in (*shared, *new)]
+    shape = tuple(table.shape[clique.index(name)] for name in new)
+    shares = table.transpose(axes).reshape(-1, int(np.prod(shape)))
+    alone = table.sum(axis=others(clique, new)).ravel()
+    shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, alone)
+    ends = np.cumsum(shares, axis=1)
+    return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _whole(ends / ends[:, -1:]))
+
+
+def _within(model: Model, name: str) -> Whole:
+    """Of all cells: those of group g end in (g, g + 1]."""
+    groups, shares = model.groups[name], model.calibrated.within[name]
+    parts = np.split(shares, groups.starts[1:])
+    return np.concatenate([_whole((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
+
+
+def _whole(ends: Array) -> Whole:
+    """(rows, k) ends in (0, 1] as whole steps, each row's after those of the one before."""
+    found = np.rint(ends * STEPS).astype(np.int64)
+    found[:, -1] = STEPS
+    return np.asarray((found + STEPS * np.arange(len(found))[:, None]).ravel())
+
+
+def write_ancestral(path: Path, kept: Ancestral) -> None:
+    """One file, exact; not flushed, since it can be made again for free."""
+    steps = [[step.given, step.new, step.shape] for step in kept.steps]
+    index = {"names": kept.names, "sizes": kept.sizes, "steps": steps, "total": kept.total}
+    arrays = {"index": np.array(json.dumps(index))}
+    arrays |= {f"step{i}": step.ends for i, step in enumerate(kept.steps)}
+    arrays |= {f"within{i}": ends for i, ends in enumerate(kept.within)}
+    arrays |= {f"one{i}": kept.ones[name] for i, name in enumerate(kept.names)}
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_ancestral(path: Path) -> Ancestral:
+    """The inverse of `write_ancestral`."""
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        index = json.loads(str(arrays["index"]))
+        names = tuple(index["names"])
+        steps = tuple(
+            Step(tuple(given), tuple(new), tuple(shape), arrays[f"step{i}"])
+            for i, (given, new, shape) in enumerate(index["steps"])
+        )
+        within = tuple(arrays[f"within{i}"] for i in range(len(names)))
+        ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
+        return Ancestral(names, tuple(index["sizes"]), steps, within, ones, index["total"])

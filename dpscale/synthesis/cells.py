@@ -1,0 +1,166 @@
+"""Cells inside groups: each row's cell within its group, attribute by attribute, by the same feedback.
+
+Within a group cells share by their 1-way, whatever the other attributes: that is what the estimates say. Systematic
+rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance,
+and (cell of i) × (cell of j) where j has its cells and rows are as many as such pairs. A second round holds all to all.
+What the domain says to follow tells cells of one group apart: a town is of the row's region, and as often beside
+another attribute's group as the region is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain.impossible import Follows
+from dpscale.reconstruction.fit import proportional_fit
+from dpscale.reconstruction.held import known_pair, settled
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.loops import BEHIND
+from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
+from dpscale.reconstruction.pairwise.sweeping import LOG_UNIT
+from dpscale.synthesis import loops
+from dpscale.workload.residual.groups import Groups, every_cell
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int32]
+BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
+ROUNDS, THROUGH = 2, 12
+LEAST = 1e-12
+
+
+def spread(wanted: Wanted, cells: Spread, rows: Rows, chance: Chance) -> Rows:
+    """(n, d): rows over cells, from rows over groups."""
+    out, sizes = rows.copy(), [cells.groups[name].size for name in wanted.layout.names]
+    refined = [i for i in range(len(sizes)) if wanted.layout.sizes[i] < sizes[i] and len(rows)]
+    for place, i in enumerate(refined * ROUNDS):
+        others = refined if place >= len(refined) else refined[:place]
+        fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
+        seen = rows.copy()
+        seen[:, fine] = out[:, fine]
+        begun = np.ascontiguousarray(out[:, i]) if place >= len(refined) else None
+        out[:, i] = _Refined(wanted, cells, seen, frozenset(fine), i).cells(chance, begun)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Refined:
+    """One attribute of some rows, which are over cells for the attributes in `fine` and over groups for all others."""
+
+    wanted: Wanted
+    spread: Spread
+    rows: Rows
+    fine: frozenset[int]
+    i: int
+
+    def cells(self, chance: Chance, begun: Rows | None) -> Rows:
+        """`begun`: what an earlier round drew."""
+        cells = self._begun(chance) if begun is None else begun
+        starts, targets = self._targets()
+        alone = self.one * (len(self.rows) / self.one.sum())
+        inside = (np.rint(np.log(np.maximum(self._inside, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
+        bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), chance.state()
+        weights, slopes = _weighed(targets, self._counts(cells, starts, len(targets)), BETA)
+        own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
+        held, held_slopes = _weighed(alone, own, ALONE * BETA)
+        order = chance.permutation(len(self.rows))
+        loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, held,
+                          held_slopes, state)  # fmt: skip
+        return cells
+
+    @property
+    def groups(self) -> Groups:
+        return self.spread.groups[self.wanted.layout.names[self.i]]
+
+    @property
+    def one(self) -> Array:
+        return self.spread.ones[self.wanted.layout.names[self.i]]
+
+    @property
+    def _inside(self) -> Array:
+        return self._inside_of(self.i)
+
+    def _inside_of(self, j: int) -> Array:
+        """Each cell's share of its group."""
+        name = self.wanted.layout.names[j]
+        one, groups = self.spread.ones[name], self.spread.groups[name]
+        return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
+
+    def _begun(self, chance: Chance) -> Rows:
+        """Within each group of rows, cells as often as the 1-way says."""
+        cells = np.empty(len(self.rows), np.int32)
+        column = self.rows[:, self.i]
+        order = np.argsort(column, kind="stable")
+        ends = np.searchsorted(column[order], np.arange(self.groups.count + 1))
+        bounds = [*self.groups.starts, self.groups.size]
+        for g in range(self.groups.count):
+            mine = order[ends[g] : ends[g + 1]]
+            if len(mine):
+                cells[mine] = bounds[g] + chance.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
+        return cells
+
+    def _targets(self) -> tuple[NDArray[np.int64], Array]:
+        """Where (group or cell of j) × (cell of i) begins, and how many rows are wanted of each."""
+        starts, tables, at = np.full(len(self.wanted.layout.sizes), -1, np.int64), [np.zeros(0)], 0
+        for j in np.flatnonzero(self.wanted.layout.used[self.i]).tolist():
+            tables.append(self._shares(j).ravel() * len(self.rows))
+            starts[j] = at
+            at += tables[-1].size
+        return starts, np.concatenate([*tables, np.zeros(BEHIND)])
+
+    def _shares(self, j: int) -> Array:
+        """(values of j, cells of i): of all rows, as pairs of groups, 1-ways and what follows have them."""
+        names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
+        if (known := self._known(j)) is not None:
+            return known
+        found = self._over_groups(j)
+        if j in self.fine:
+            found = found[self.spread.groups[names[1]].labels] * self._inside_of(j)[:, None]
+        return np.ascontiguousarray(found)
+
+    def _known(self, j: int) -> Array | None:
+        """Where i and j follow from one of them or from a third."""
+        name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
+        cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
+        groups = {**self.spread.groups, **(cells if j in self.fine else {name: cells[name]})}
+        known = known_pair(self.spread.rules, (other, name), self.spread.ones, groups)
+        return None if known is None else known / self.one.sum()
+
+    def _over_groups(self, j: int) -> Array:
+        """(groups of j, cells of i)."""
+        names, used = self.wanted.layout.names, self.wanted.layout.used
+        for rule in self.spread.rules:
+            if isinstance(rule, Follows) and rule.whole and rule.by == names[self.i] and rule.what in names:
+                k = names.index(rule.what)
+                if used[k, j] and used[self.i, k] and not settled([rule], rule.names, self.spread.groups):
+                    return self._through(rule, k, j)
+        return self._pair(j, self.i)[:, self.groups.labels] * self._inside
+
+    def _through(self, rule: Follows, k: int, j: int) -> Array:
+        """By what follows from i: of largest entropy given i, k and j by pairs of groups."""
+        both = known_pair([rule], rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
+        beside = self._pair(k, j)
+        margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), beside)]
+        table = proportional_fit(np.multiply.outer(both, beside.sum(axis=0)), margins, THROUGH, LEAST)
+        at = self.groups.labels, self.spread.groups[rule.what].labels[np.array(rule.of)]
+        return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
+
+    def _pair(self, first: int, second: int) -> Array:
+        """Shares over groups, an axis each."""
+        table = self.wanted.layout.of(self.wanted.shares, min(first, second), max(first, second))
+        return np.asarray(table if first < second else table.T)
+
+    def _counts(self, cells: Rows, starts: NDArray[np.int64], size: int) -> Array:
+        counts = np.zeros(size)
+        for j in np.flatnonzero(starts >= 0):
+            found = np.bincount(self.rows[:, j].astype(np.int64) * self.groups.size + cells)
+            counts[starts[j] : starts[j] + len(found)] = found
+        return counts
+
+
+def _weighed(targets: Array, counts: Array, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """−β (C + ½ − T) / S, and its slope."""
+    slopes = beta / (targets + FLOOR)
+    return (slopes * (targets - counts - 0.5)).astype(np.float32), slopes.astype(np.float32)

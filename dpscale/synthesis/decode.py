@@ -1,0 +1,120 @@
+"""Cells to values, as the domain file lists them; of the input's types only where the job calls those public.
+
+A column's type may follow from its records: one null makes whole numbers of pandas real ones.
+
+A cell of a bin is a number drawn uniformly inside it, whole where the column's are; of an integer, a code or a category
+its value; of a period a day in it; of nulls null. What lay outside the domain has no value of its own: its cell is a
+text among texts, else null. A file has the columns' names, types and order, and nothing else of the input: no metadata,
+no dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute
+from dpscale.domain.calendar import EPOCH, first_day
+from dpscale.reconstruction.pairwise.chance import Chance
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Cells = NDArray[np.int32]
+
+
+def column(attribute: Attribute, cells: Cells, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
+    """The values of a column of cells, (n,), of the type `wanted` where they fit it."""
+    import pyarrow as pa
+
+    null = cells >= attribute.listed
+    if attribute.values:
+        values = _categories(attribute, cells)
+    elif attribute.kind == "bins":
+        inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), chance)
+        values = pa.array(inside, mask=null)
+    elif attribute.kind == "date":
+        values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), chance), pa.date32(), mask=null)
+    else:
+        values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
+    return _cast(values, wanted)
+
+
+def _categories(attribute: Attribute, cells: Cells) -> pa.Array:
+    """Looked up: the listed values, the text for what was outside where they are texts, null."""
+    import pyarrow as pa
+
+    listed: list[Any] = list(attribute.values)
+    if attribute.outside_cell >= 0:
+        listed.append(OUTSIDE_LABEL if isinstance(listed[0], str) else None)
+    if attribute.null_cell >= 0:
+        listed.append(None)
+    return pa.array(listed).take(pa.array(cells))
+
+
+def _days(attribute: Attribute, cells: Cells, chance: Chance) -> NDArray[np.int32]:
+    """Uniform in each period."""
+    numbers = range(attribute.low, attribute.high + 2)
+    begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
+    first, beyond = begins[cells], begins[cells + 1]
+    return np.asarray(first + np.floor(chance.uniforms(len(cells)) * (beyond - first)), np.int32)
+
+
+def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
+    """How far apart a column's numbers are; 0 for real numbers. Without a type whole edges mean whole numbers."""
+    import pyarrow as pa
+
+    if wanted is None:
+        return float(all(edge == round(edge) for edge in attribute.edges))
+    return 10.0**-wanted.scale if pa.types.is_decimal(wanted) else float(pa.types.is_integer(wanted))
+
+
+def _inside(attribute: Attribute, bins: Cells, step: float, chance: Chance) -> NDArray[np.float64]:
+    """Uniform in each bin, right edges left out."""
+    edges = np.asarray(attribute.edges)
+    low, high, share = edges[bins], edges[bins + 1], chance.uniforms(len(bins))
+    if step:
+        first, beyond = np.ceil(low / step), np.ceil(high / step)
+        return np.asarray(np.floor(first + share * np.maximum(beyond - first, 1)) * step)
+    return np.asarray(np.clip(low + share * (high - low), low, np.nextafter(high, low)))
+
+
+def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
+    import pyarrow as pa
+
+    if wanted is None or values.type == wanted:
+        return values
+    try:
+        return values.cast(wanted, safe=not pa.types.is_decimal(wanted))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as a text that the input spells otherwise
+        return values
+
+
+def type_of(name: str) -> pa.DataType | None:
+    """The type that a name as of `str(type)` tells; None where it is not one that values are given."""
+    import pyarrow as pa
+
+    try:
+        return pa.type_for_alias(name)
+    except ValueError:
+        return _decimal(name)
+
+
+def _decimal(name: str) -> pa.DataType | None:
+    import re
+
+    import pyarrow as pa
+
+    found = re.fullmatch(r"decimal128\((\d+), (\d+)\)", name)
+    return pa.decimal128(int(found[1]), int(found[2])) if found else None
+
+
+def table_of(columns: Mapping[str, pa.Array]) -> pa.Table:
+    """The columns under their names, without a word of metadata."""
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field(name, values.type) for name, values in columns.items()])
+    return pa.table(list(columns.values()), schema=schema)

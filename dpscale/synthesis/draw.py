@@ -1,0 +1,94 @@
+"""Drawing, a task a part: prototypes resampled and swept until the part's counts are its share of what is wanted.
+
+The whole table's wanted counts T are cut into parts that are whole numbers and add up: part p of P gets
+⌊T (p+1)/P + u⌋ − ⌊T p/P + u⌋ with one u for each cell, so a cell of one row in five parts is in one of them and not in
+all or none. Nothing passes between tasks: each follows from the learnt model, the release's name and its own number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.learn import Learnt
+from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
+from dpscale.synthesis.balance import balanced
+from dpscale.synthesis.polish import BETAS as POLISHING
+from dpscale.synthesis.polish import Polisher, Told
+
+Array = NDArray[np.float64]
+BETAS = (8.0, 64.0)
+LEAST_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files `number` to `number + files`, that one not among them, of `parts` files of a table of `rows` rows."""
+
+    rows: int
+    parts: int
+    number: int
+    files: int = 1
+
+    @property
+    def count(self) -> int:
+        """Rows of this part; those of all parts add up."""
+        end = self.number + self.files
+        return self.rows * end // self.parts - self.rows * self.number // self.parts
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What its chance is named by; the whole table has one name, in however many files it is."""
+        return (self.rows, 1, 0) if self.parts == self.files else (self.rows, self.parts, self.number)
+
+    @property
+    def each(self) -> list[Part]:
+        """The files of this part, one by one."""
+        return [Part(self.rows, self.parts, self.number + file) for file in range(self.files)]
+
+    def share(self, whole: Array, chance: Chance) -> Array:
+        """Its share of counts that are wanted of the whole; `chance` as for every other part."""
+        if self.parts == self.files:
+            return whole
+        dither, ends = chance.uniforms(len(whole)), (self.number, self.number + self.files)
+        before, after = (np.floor(whole * (end / self.parts) + dither) for end in ends)
+        return np.asarray(after - before)
+
+
+def parts_of(rows: int, files: int) -> list[Part]:
+    """What is drawn together: a file, or several of few rows, since few rows are held to their share less well."""
+    parts = min(files, max(1, rows // LEAST_ROWS))
+    firsts = [-(-number * files // parts) for number in range(parts + 1)]
+    return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
+
+
+def draw(learnt: Learnt, part: Part, release: str, told: Told | None = None) -> NDArray[np.int32]:
+    """(count, d): the part's rows over groups. `told`: what polished rows are held to beside pairs."""
+    wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
+    if not part.count:
+        return np.empty((0, len(wanted.layout.sizes)), np.int32)
+    if not wanted.layout.pairs:
+        return independent_rows(wanted.layout, wanted.ones, part.count, chance)
+    targets = part.share(wanted.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
+    prototypes = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
+    rows = balanced(wanted, prototypes, chance)
+    of = wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance
+    if told is not None:
+        aims = part.share(told.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))
+        polisher = Polisher(told.threes, aims, *of)
+        for betas in POLISHING:
+            polisher.polish(*betas)
+        return rows
+    sweeper = Sweeper(*of)
+    for beta in BETAS:
+        sweeper.sweep(beta)
+    return rows
+
+
+def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
+    """Each prototype as often as any other, or once more or less."""
+    return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]

@@ -1,0 +1,97 @@
+"""Sets of three attributes over groups, laid out flat for the loops that polish rows.
+
+Tables of a set i < j < k lie one after the other in vectors of `cells` entries, row-major. The loops keep every table
+three times as float32, once by each attribute with its values last and their slopes behind them, so that what one
+attribute needs lies together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruction.pairwise.pairs import Layout
+from dpscale.synthesis import three_loops
+
+Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
+BYTES_A_CELL = 48  # of all vectors of a sweep together
+MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Threes:
+    """`sizes`: groups of every attribute; `sets`: (t, 3), rising in every row."""
+
+    sizes: Whole
+    sets: Whole
+
+    @cached_property
+    def ends(self) -> Whole:
+        """(t + 1,): where each set's table begins, and where the last one ends."""
+        return np.concatenate([[0], np.cumsum(self.sizes[self.sets].prod(axis=1))]).astype(np.int64)
+
+    @property
+    def cells(self) -> int:
+        """Entries of a flat vector."""
+        return int(self.ends[-1])
+
+    def of(self, vector: Array, number: int) -> Array:
+        """A view of a set's table."""
+        shape = tuple(int(size) for size in self.sizes[self.sets[number]])
+        return vector[self.ends[number] : self.ends[number + 1]].reshape(shape)
+
+    @cached_property
+    def degrees(self) -> Whole:
+        """(d,): how many sets hold an attribute."""
+        return np.bincount(self.sets.ravel(), minlength=len(self.sizes)).astype(np.int64)
+
+    @cached_property
+    def around(self) -> Whole:
+        """(d, most, 11): of every attribute i its sets as the loops want them.
+
+        The two others j and k, then where a cell lies in the loops' vectors, three times: by i, as its start and what
+        the values of j and k are multiplied by (those of i are side by side); by j, of i and k; by k, of i and j.
+        """
+        found = np.zeros((len(self.sizes), max(1, self.degrees.max(initial=0)), 11), np.int64)
+        filled = np.zeros(len(self.sizes), np.int64)
+        for number, own in enumerate(self.sets.tolist()):
+            for i in own:
+                j, k = (other for other in own if other != i)
+                by_i, by_j, by_k = (self._by(number, last) for last in (i, j, k))
+                found[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
+                                       by_k[-1], by_k[i], by_k[j]]  # fmt: skip
+                filled[i] += 1
+        return found
+
+    def _by(self, number: int, last: int) -> dict[int, int]:
+        """What values are multiplied by where one attribute's are side by side; −1: where the table begins."""
+        own = self.sets[number].tolist()
+        one, other = (i for i in own if i != last)
+        cells = int(self.ends[number + 1] - self.ends[number])
+        start = 6 * int(self.ends[number]) + 2 * own.index(last) * cells
+        size = 2 * int(self.sizes[last])
+        return {-1: start, one: int(self.sizes[other]) * size, other: size}
+
+
+def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Whole:
+    """(t, 3): of the sets whose pairs are all held, those that chance moves most, MOST_SETS that fit the memory.
+
+    `rows`: a table like those to come. Chance moves a count of C by about √C, which no polish mends where C is below 1.
+    """
+    every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
+    i, j, k = every.T
+    held = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
+    moved = three_loops.moved(rows[: max(1, MOST_COUNTED // max(1, len(held)))], held, layout.sizes)
+    order = np.argsort(-moved, kind="stable")[:MOST_SETS]
+    kept = order[np.cumsum(layout.sizes[held[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
+    return held[np.sort(kept)]
+
+
+def _every(attributes: int) -> Whole:
+    """(t, 3): all sets of the first so many attributes."""
+    return np.array(list(combinations(range(attributes), 3)), np.int64).reshape(-1, 3)

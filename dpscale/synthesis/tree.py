@@ -1,0 +1,110 @@
+"""Start of the sampler: rows of the spanning tree of the strongest measured pairs.
+
+Single-site sampling changes one value of a row at a time. Where one value nearly determines another (equal columns,
+questions that are skipped together), it cannot cross from one mode to the next, and the share of a mode stays what it
+is when the links have become strong. So the first rows come from the tree that maximises Σ I(i, j) over its edges
+(Chow and Liu, 1968), with I the mutual information of the released pair:
+
+    P(x) = Π_i p_i(x_i) · Π_(i,j) p_ij(x_i, x_j) / (p_i(x_i) p_j(x_j))
+
+These rows have the released 1-ways and the pairs of the tree, so every mode has its share. θ_ij = log p_ij / (p_i p_j)
+on the edges makes P the stationary distribution of the sampler, which then learns the other pairs from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
+from dpscale.reconstruction.pairwise.sweeping import LEAST, LOG_UNIT
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int32]
+Edge = tuple[int, int]
+INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
+
+
+def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Rows, Array]:
+    """Draw rows of the tree and give the θ under which they are stationary.
+
+    Parameters
+    ----------
+    wanted: released 1-ways and pairs, as shares of all rows.
+    count: number of rows.
+    chance: a public stream.
+
+    Returns
+    -------
+    rows: (count, d) groups.
+    theta: logits of every pair's cells, 0 off the tree.
+    """
+    edges = spanning_tree(wanted)
+    theta = np.zeros(wanted.layout.cells)
+    for i, j in edges:
+        wanted.layout.of(theta, i, j)[:] = _logits(wanted, i, j)
+    return _tree_rows(wanted, edges, count, chance), theta
+
+
+def spanning_tree(wanted: Wanted) -> list[Edge]:
+    """The spanning forest of largest mutual information over the measured pairs (Kruskal), strongest edge first."""
+    pairs = [(i, j) for i, j in wanted.layout.pairs if wanted.known[i, j]]
+    strongest = sorted((-_information(wanted, i, j), i, j) for i, j in pairs)
+    component, edges = list(range(len(wanted.layout.sizes))), list[Edge]()
+    for negative, i, j in strongest:
+        if negative < 0 and component[i] != component[j]:
+            edges.append((i, j))
+            component = [component[i] if one == component[j] else one for one in component]
+    return edges
+
+
+def _information(wanted: Wanted, i: int, j: int) -> float:
+    """Mutual information of a pair in nats, rounded so that every machine has the same order of pairs."""
+    value = float((wanted.layout.of(wanted.shares, i, j) * _logits(wanted, i, j)).sum())
+    return round(value * INFORMATION_UNIT) / INFORMATION_UNIT
+
+
+def _logits(wanted: Wanted, i: int, j: int) -> Array:
+    """log p_ij / (p_i p_j), of shares of LEAST at least."""
+    layout = wanted.layout
+    alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
+    ratio = np.maximum(layout.of(wanted.shares, i, j), LEAST) / np.maximum(alone, LEAST)
+    return np.asarray(np.rint(np.log(ratio) * LOG_UNIT) / LOG_UNIT)
+
+
+def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) -> Rows:
+    """Every attribute after its parent, by systematic rounding of its conditional shares."""
+    layout = wanted.layout
+    rows = np.zeros((count, len(layout.sizes)), np.int32)
+    for child, parent in _in_order(edges, len(layout.sizes)):
+        if parent is None:
+            rows[:, child] = chance.systematic(layout.one(wanted.ones, child), count)
+            continue
+        pair = layout.of(wanted.shares, *sorted((parent, child)))
+        conditional = pair if parent < child else pair.T
+        order = np.argsort(rows[:, parent], kind="stable")
+        ends = np.cumsum(np.bincount(rows[:, parent], minlength=len(conditional)))
+        for value, own in enumerate(np.split(order, ends[:-1])):
+            if len(own):
+                shares = np.maximum(conditional[value], 0) + STEP * layout.one(wanted.ones, child)
+                rows[own, child] = chance.systematic(shares, len(own))
+    return rows
+
+
+def _in_order(edges: list[Edge], attributes: int) -> Iterator[tuple[int, int | None]]:
+    """Every attribute with its parent, parents first; a root of the forest has none."""
+    neighbours: dict[int, list[int]] = {name: [] for name in range(attributes)}
+    for i, j in edges:
+        neighbours[i].append(j)
+        neighbours[j].append(i)
+    seen = set[int]()
+    for root in range(attributes):
+        waiting: list[tuple[int, int | None]] = [] if root in seen else [(root, None)]
+        while waiting:
+            name, parent = waiting.pop()
+            seen.add(name)
+            yield name, parent
+            waiting += [(other, name) for other in neighbours[name] if other not in seen]

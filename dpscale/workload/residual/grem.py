@@ -1,0 +1,109 @@
+"""GReM: residuals measured several times become one estimate each, and marginals are sums of residuals.
+
+GReM-MLE is the inverse-variance average of each residual (AIM+GReM, algorithm 3). A residual is held centred, with n
+entries along each of its axes: N(0, σ²) noise on the τ-marginal leaves it with covariance σ² · (centring projector),
+so that one number, the precision 1/σ², says all. What was never measured counts as zero: uniform.
+GReM-LNN (Mullins et al. 2024) keeps the marginals asked for from going below zero: least squares under local
+non-negativity, solved here by the alternating direction method, whose two steps are both in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.names import AttributeSet
+from dpscale.workload.residual.axes import residual_of, smear, subsets
+
+Array = NDArray[np.float64]
+ITERATIONS, TOLERANCE = 500, 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Estimates of residuals: `values[τ]` centred, of the sizes of τ; `precisions[τ]` = 1/σ². A new one per update."""
+
+    sizes: Mapping[str, int]
+    values: Mapping[AttributeSet, Array] = field(default_factory=dict)
+    precisions: Mapping[AttributeSet, float] = field(default_factory=dict)
+
+    def precision(self, names: AttributeSet) -> float:
+        """1/σ² of the residual's estimate; 0 where it was never measured."""
+        return self.precisions.get(names, 0.0)
+
+    def updated(self, measured: Iterable[tuple[AttributeSet, Array, float]]) -> Residuals:
+        """With further measurements (τ, centred values, precision) averaged in."""
+        values, precisions = dict(self.values), dict(self.precisions)
+        for names, value, precision in measured:
+            had = precisions.get(names, 0.0)
+            old = values.get(names, 0.0)
+            values[names] = np.asarray(old + (value - old) * (precision / (had + precision)))
+            precisions[names] = had + precision
+        return Residuals(self.sizes, values, precisions)
+
+    def marginal(self, names: AttributeSet) -> Array:
+        """The estimated marginal: the sum of what is known of its residuals."""
+        total = np.zeros(self.shape(names))
+        for kept in subsets(names):
+            if kept in self.values:
+                total += spread(self.values[kept], kept, names, total.shape)
+        return total
+
+    def within(self, sets: Iterable[AttributeSet]) -> Residuals:
+        """Those that the marginals of some sets need."""
+        needed = {kept for names in sets for kept in subsets(names)}
+        values = {kept: value for kept, value in self.values.items() if kept in needed}
+        return Residuals(self.sizes, values, {kept: self.precisions[kept] for kept in values})
+
+    def shape(self, names: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self.sizes[name] for name in names)
+
+
+def spread(value: Array, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Array:
+    """Recon of a centred residual on the marginal of `names`."""
+    return smear(value, [names.index(name) for name in kept], shape)
+
+
+def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int = ITERATIONS) -> Residuals:
+    """GReM-LNN: the residuals nearest to those measured, by their precisions, whose marginals `sets` are ≥ 0.
+
+    Residuals that were not measured are free. Converges to TOLERANCE of the total, or stops after `iterations`.
+    """
+    spaces = sorted({kept for names in sets for kept in subsets(names)}, key=lambda kept: (len(kept), kept))
+    step = float(np.median([p for p in residuals.precisions.values()] or [1.0]))
+    solution = residuals
+    lifted = {names: np.maximum(residuals.marginal(names), 0) for names in sets}
+    duals = {names: np.zeros(residuals.shape(names)) for names in sets}
+    for _ in range(iterations):
+        targets = {names: lifted[names] - duals[names] for names in sets}
+        solution = _nearest(residuals, spaces, targets, step)
+        gap = 0.0
+        for names in sets:
+            marginal = solution.marginal(names)
+            lifted[names] = np.maximum(marginal + duals[names], 0)
+            duals[names] += marginal - lifted[names]
+            gap = max(gap, float(np.abs(marginal - lifted[names]).max()))
+        if gap <= TOLERANCE * max(1.0, float(np.abs(solution.values[()]))):
+            break
+    return solution
+
+
+def _nearest(
+    residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Array], step: float
+) -> Residuals:
+    """Per residual: the average of what was measured and of what the targets say, which has weight step/Πn."""
+    values = {}
+    for kept in spaces:
+        weight = residuals.precision(kept)
+        total = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
+        for names, target in targets.items():
+            if set(kept) <= set(names):
+                share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
+                total = total + share * residual_of(target, [names.index(name) for name in kept])
+                weight += share
+        values[kept] = np.asarray(total / weight)
+    return Residuals(residuals.sizes, values, residuals.precisions)

@@ -1,0 +1,144 @@
+"""Published tables are whole, not negative, and add up, whatever the noise did; what cannot add up is left out."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscale.answers.publish import rounding
+from dpscale.answers.publish.tables import chosen, publish
+from dpscale.answers.tables import Answered
+from dpscale.domain import Domain
+from dpscale.domain.impossible import possible
+from dpscale.workload.residual import kron
+from tests.answers.exact import estimates, planned
+
+RULES = {"impossible": [{"a": [0], "b": [1, 2]}]}
+SIZES = {"a": 3, "b": 4, "c": 2, "d": 3}
+PAIRS = list(combinations(SIZES, 2))
+
+
+def answered(counts, sets, seed=None, rules=None):
+    domain = Domain(SIZES) if rules is None else Domain(Domain(SIZES).attributes, rules)
+    plan = planned(domain, [("marginal", names) for names in sets], "residual-planner")
+    return Answered(estimates(plan, counts, None if seed is None else np.random.default_rng(seed)), "release")
+
+
+def margin(table, names, own):
+    return table.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in own))
+
+
+def faults(published):
+    """What is wrong with published tables: a list of sentences."""
+    tables, found = published.tables, []
+    for names, table in tables.items():
+        if table.dtype != np.int64 or table.min() < 0:
+            found.append(f"{names} is not of whole numbers from 0 on")
+        if table.sum() != published.total:
+            found.append(f"{names} has another total")
+    for one, other in combinations(tables, 2):
+        shared = [name for name in one if name in other]
+        if not np.array_equal(margin(tables[one], one, shared), margin(tables[other], other, shared)):
+            found.append(f"{one} and {other} differ on {shared}")
+    return found
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.floats(0, 30), st.booleans())
+def test_pairs_always_add_up(seed, mean, rules):
+    counts = np.random.default_rng(seed).poisson(mean, tuple(SIZES.values())).astype(float)
+    published = publish(answered(counts, PAIRS, seed, RULES if rules else None), PAIRS)
+    assert faults(published) == []
+    if not rules:
+        assert published.left_out == {}
+    elif ("a", "b") in published.tables:
+        assert published.tables["a", "b"][0, 1:3].tolist() == [0, 0]
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32))
+def test_threes_add_up_where_they_are_published(seed):
+    counts = np.random.default_rng(seed).poisson(20, tuple(SIZES.values())).astype(float)
+    threes = list(combinations(SIZES, 3))
+    published = publish(answered(counts, threes, seed), [*threes, *PAIRS])
+    assert faults(published) == []
+    assert set(PAIRS) <= set(published.tables)
+    assert len(published.tables) + len(published.left_out) == len(threes) + len(PAIRS)
+
+
+def test_without_noise_the_tables_are_the_true_ones():
+    counts = np.random.default_rng(1).poisson(4, tuple(SIZES.values())).astype(float)
+    sets = [("a", "b", "c"), ("b", "d")]
+    published = publish(answered(counts, sets), sets)
+    for names in sets:
+        np.testing.assert_array_equal(published.tables[names], margin(counts, tuple(SIZES), names))
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.integers(0, 200))
+def test_every_cell_is_its_fitted_value_rounded_down_or_up(seed, total):
+    rng = np.random.default_rng(seed)
+    names, estimate, held = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
+    rows = rng.multinomial(total, np.full(3, 1 / 3))
+    columns = rng.multinomial(total, np.full(4, 1 / 4))
+    found = rounding.settled(estimate, names, {("a",): rows, ("b",): columns}, held)
+    fitted = rounding.proportional(estimate, [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)],
+                                   held)  # fmt: skip
+    there = max(np.abs(fitted.sum(axis=1) - rows).max(), np.abs(fitted.sum(axis=0) - columns).max()) < 1e-6
+    assert np.abs(found - fitted).max() < (1 if there else 2)
+    assert found.sum(axis=1).tolist() == rows.tolist()
+    assert found.sum(axis=0).tolist() == columns.tolist()
+
+
+def test_tables_rounded_one_by_one_would_be_seen():
+    counts = np.random.default_rng(1).poisson(9, tuple(SIZES.values())).astype(float)
+    source = answered(counts, PAIRS, 2)
+    published = publish(source, PAIRS)
+    for names in PAIRS:
+        published.tables[names][...] = np.rint(source.estimates.marginal(names)).astype(int)
+    assert len(faults(published)) > 3
+
+
+def test_margins_that_no_table_has_leave_it_out():
+    held = np.array([[True, False], [True, True]])
+    rows, columns = np.array([5, 0]), np.array([0, 5])  # all would have to be in the cell that may hold nobody
+    assert rounding.settled(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
+
+
+def test_rules_of_other_attributes_say_nothing():
+    domain = Domain(Domain(SIZES).attributes, RULES)
+    assert possible(domain.rules, ("a", "c"), domain.shape(("a", "c"))).all()
+    held = possible(domain.rules, ("a", "b", "d"), domain.shape(("a", "b", "d")))
+    assert held.sum() == 3 * 4 * 3 - 2 * 3
+    assert not held[0, 1:3].any()
+
+
+def test_the_margins_of_a_fit_are_those_of_matrices():
+    """Groups against explicit summing matrices."""
+    table = np.random.default_rng(0).random((3, 4, 2))
+    for own in (("a",), ("b", "c"), ("a", "c"), ()):
+        sums = [np.eye(n) if name in own else np.ones((1, n)) for name, n in zip("abc", table.shape, strict=True)]
+        group = rounding._groups(table.shape, ("a", "b", "c"), own)
+        np.testing.assert_allclose(np.bincount(group, table.reshape(-1)), kron(sums) @ table.reshape(-1))
+
+
+def test_sets_are_those_asked_or_named():
+    source = answered(np.ones(tuple(SIZES.values())), PAIRS)
+    assert chosen(source, [], None) == PAIRS
+    assert chosen(source, [["b", "a"]], None) == [("a", "b")]
+    with pytest.raises(Exception, match="name some by --set"):
+        chosen(source, [], 3)
+
+
+def test_a_set_of_too_many_cells_is_named_and_not_dropped(monkeypatch):
+    monkeypatch.setattr("dpscale.answers.publish.tables.MOST_CELLS", 6)
+    source = answered(np.ones(tuple(SIZES.values())), PAIRS)
+    published = publish(source, chosen(source, [], None))
+    assert set(published.tables) == {("a", "c"), ("c", "d")}
+    assert set(published.left_out) == set(PAIRS) - set(published.tables)
+    assert "more than 6 cells" in published.left_out["a", "b"]
+    monkeypatch.setattr("dpscale.answers.publish.tables.MOST_CELLS", 1)
+    with pytest.raises(Exception, match="name some by --set"):
+        chosen(source, [], None)

@@ -1,0 +1,110 @@
+"""`dpscale publish`: files that add up, say what they are, and stand in no one's way."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from tests.runs.small import table, write_job, write_table
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("publish")
+    write_table(place / "data", table())
+    return dp.run(write_job(place), place / "run").path
+
+
+def publish(run, *more):
+    return CliRunner().invoke(main, ["publish", str(run), *map(str, more)])
+
+
+def test_a_run_becomes_tables_with_readme_and_codebook(run, tmp_path):
+    out = tmp_path / "out"
+    told = publish(run, "--out", out, "--format", "csv", "--format", "parquet", "--format", "xlsx", "--json")
+    assert told.exit_code == 0, told.output
+    summary = json.loads(told.stdout)
+    assert summary["left_out"] == 0
+    assert {"README.txt", "codebook.csv", "tables.xlsx", "csv/001-age-sex.csv"} <= set(summary["files"])
+    ages, incomes = (pd.read_csv(out / "csv" / name) for name in ("001-age-sex.csv", "002-age-income.csv"))
+    assert list(ages.columns) == ["age", "sex", "count", "std_error", "flag"]
+    assert ages["count"].sum() == summary["total"] == incomes["count"].sum()
+    assert ages.groupby("age")["count"].sum().equals(incomes.groupby("age")["count"].sum())
+    assert "(missing)" in set(incomes["income"])
+    assert "without the data" in (out / "README.txt").read_text()
+    assert b"post-processing" in pq.read_schema(out / "parquet/001-age-sex.parquet").metadata[b"description"]
+    assert set(pd.read_csv(out / "codebook.csv")["attribute"]) == {"age", "sex", "income", "code"}
+    sheet = pd.read_excel(out / "tables.xlsx", sheet_name="001-age-sex")
+    assert sheet["count"].tolist() == ages["count"].tolist()
+
+
+def test_large_relative_errors_are_flagged(run, tmp_path):
+    assert publish(run, "--out", tmp_path / "out", "--set", "sex,age", "--limit", 0.06).exit_code == 0
+    found = pd.read_csv(tmp_path / "out/csv/001-age-sex.csv", keep_default_na=False)
+    assert ((found["std_error"].astype(float) > 0.06 * found["count"]) == (found["flag"] == "unreliable")).all()
+    assert {"", "unreliable"} == set(found["flag"])
+
+
+def test_a_publication_is_replaced_and_nothing_else_is(run, tmp_path):
+    out = tmp_path / "out"
+    assert publish(run, "--out", out).exit_code == 0
+    assert publish(run, "--out", out, "--degree", 1).exit_code == 0
+    assert [path.name for path in (out / "csv").iterdir()] == ["001-age.csv"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    told = publish(run, "--out", tmp_path / "mine")
+    assert told.exit_code == 2
+    assert "holds other files" in told.output
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+def test_the_run_itself_stays_what_it_was(run):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    told = publish(run)
+    assert told.exit_code == 0
+    assert f"published: {run / 'published'}" in told.output
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_what_is_not_there_is_refused_in_a_sentence(run, tmp_path):
+    assert "did you mean 'age'" in publish(run, "--set", "aeg", "--out", tmp_path / "a").output
+    assert "name some by --set" in publish(run, "--degree", 7, "--out", tmp_path / "b").output
+    assert publish(tmp_path).exit_code == 2
+
+
+def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_not():
+    import pyarrow as pa
+
+    from dpscale.answers.publish.writing import _escaped
+
+    table = pa.table({"=1+2": ["=A1", "+x", "-y", "@z", "\tt", "\rr", "-5", "+1.5e3", "plain", None],
+                      "count": list(range(-5, 5))})  # fmt: skip
+    found = _escaped(table)
+    assert found.column_names == ["'=1+2", "count"]
+    assert found.column(0).to_pylist() == ["'=A1", "'+x", "'-y", "'@z", "'\tt", "'\rr", "-5", "+1.5e3", "plain", None]
+    assert found.column(1).to_pylist() == list(range(-5, 5))
+
+
+def test_no_formula_is_live_in_files_of_a_publication(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    from dpscale.answers.publish.tables import Published
+    from dpscale.answers.publish.writing import write_published
+    from dpscale.domain import Domain
+    from dpscale.domain.attribute import Attribute
+
+    domain = Domain([Attribute("=1+2", "categories", values=("=A1", "-y", "-5"))])
+    names = ("=1+2",)
+    published = Published(6, {names: np.array([1, 2, 3])}, {names: np.ones(3)}, {})
+    write_published(tmp_path / "out", domain, published, "r", 1.0, ("csv", "xlsx"))
+    book = openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")
+    cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
+    assert not [cell.value for cell in cells if cell.data_type == "f"]
+    assert {"'=1+2", "'=A1", "'-y", "-5"} <= {cell.value for cell in cells}
+    for path in (tmp_path / "out").rglob("*.csv"):
+        assert '"=' not in path.read_text()
+        assert '"-y' not in path.read_text()

@@ -1,0 +1,24 @@
+"""What a plot holds does not grow with the cells of an attribute."""
+
+import numpy as np
+
+from dpscale.answers.report import figures
+
+
+def test_weights_of_very_many_cells_are_drawn_by_some(monkeypatch):
+    drawn = []
+
+    def told(figure):
+        line = figure.axes[0].lines[0]
+        drawn.append((line.get_xdata(), line.get_ydata()))
+        return "drawn"
+
+    monkeypatch.setattr(figures, "svg", told)
+    for cells in (7, 1000, 1_000_000):
+        profile = np.linspace(1, 3, cells) / (2 * cells)
+        assert figures.weight_plot({"a": profile, "b": profile}) == "drawn"
+        places, weights = drawn[-1]
+        assert len(places) == min(cells, figures.MOST_POINTS)
+        np.testing.assert_allclose(weights, np.interp(places, (np.arange(cells) + 0.5) / cells, profile * cells))
+        assert weights[0] == profile[0] * cells
+        assert weights[-1] == profile[-1] * cells

@@ -1,0 +1,160 @@
+"""Reports as a browser shows them: readable in light and dark, on a phone and on paper, with nothing of elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dpscale as dp
+from dpscale.answers.report.redacted import HIDDEN, public_name, redacted
+from dpscale.mechanisms import MECHANISMS
+from tests.answers.chromium import BROWSER, looked_at
+from tests.multitable.small import write as write_shop
+from tests.runs.small import table, write_job, write_table
+
+LOOK = (Path(__file__).parent / "look.js").read_text()
+PAIRS = [{"family": "marginal", "degree": 2}, {"family": "marginal", "degree": 1}]
+JOBS = {
+    "least-squares": {
+        "data": {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 3}
+    },
+    "laplace": {"mechanism": {"name": "hdmm"}, "privacy": {"epsilon": 1.0}},
+    "adaptive": {"mechanism": {"name": "aim-grem"}, "workload": PAIRS, "synthesize": {"rows": 500}},
+}
+browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """A report of each kind, by name."""
+    from dpscale.answers import report as drawing
+    from dpscale.runs.stages import report
+
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:  # this process' reports have no plots otherwise
+        for name in ("error_plot", "share_plot", "trace_plot"):
+            patch.setattr(report, name, getattr(drawing, name))
+        for name, changes in JOBS.items():
+            place = tmp_path_factory.mktemp(name)
+            write_table(place / "data", table())
+            found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
+    place = tmp_path_factory.mktemp("shop")
+    found["tables"] = dp.run(write_shop(place), place / "run").path / "report.html"
+    return found
+
+
+@browser
+@pytest.mark.parametrize("name", [*JOBS, "tables"])
+def test_a_browser_shows_it_well_in_every_way(reports, name):
+    for way, told in looked_at(reports[name], LOOK).items():
+        assert told["console"] == [], way
+        found = told["found"]
+        assert found["faint"] == [], way
+        assert found["anchors"] == [], way
+        assert found["wider"] <= 0, way
+        assert found["scripts"] == 0, way
+        steps = zip(found["headings"], found["headings"][1:], strict=False)
+        assert found["headings"].count(1) == 1
+        assert all(below <= above + 1 for above, below in steps), way
+
+
+@browser
+@pytest.mark.slow  # what differs by mechanism is looked at above
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_every_mechanism_s_report_is_shown_well(tmp_path, name):
+    write_table(tmp_path / "data", table())
+    job = write_job(tmp_path, mechanism={"name": name}, workload=PAIRS)
+    told = looked_at(dp.run(job, tmp_path / "run").path / "report.html", LOOK)
+    assert [
+        way for way, one in told.items() if one["console"] or one["found"]["faint"] or one["found"]["wider"] > 0
+    ] == []
+
+
+@browser
+def test_planted_faults_are_seen(reports, tmp_path):
+    page = reports["laplace"].read_text()
+    wide = "<div style='width:2000px'>.</div></main><script>nothing.here()</script>"
+    for old, new in (("--soft: #565b62", "--soft: #bbbbbb"), ('id="sure"', 'id="other"'), ("</main>", wide)):
+        assert old in page
+        page = page.replace(old, new)
+    (tmp_path / "page.html").write_text(page)
+    told = looked_at(tmp_path / "page.html", LOOK, ("desktop",))["desktop"]
+    assert told["console"]
+    assert told["found"]["faint"]
+    assert told["found"]["anchors"] == ["#sure"]
+    assert told["found"]["wider"] > 0
+
+
+@browser
+def test_a_head_sorts_its_table(reports):
+    script = """(() => { const button = document.querySelectorAll("table.sortable th button")[3]; button.click();
+        const rows = () => [...document.querySelectorAll("table.sortable tbody tr")];
+        const told = () => rows().map((row) => Number(row.cells[3].dataset.key));
+        const down = told(); button.click(); return [down, told()]; })()"""
+    down, up = looked_at(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
+    assert down == sorted(down, reverse=True)
+    assert up == sorted(up)
+
+
+def test_the_first_screen_answers(reports):
+    page = reports["least-squares"].read_text()
+    release = dp.Release.open(reports["least-squares"].parent)
+    assert f"{round(release.total().estimate):,} ±" in page
+    first = page.split('id="sure"')[0]
+    for row in release.table(("sex",)).itertuples():
+        assert f"{round(row.estimate):,} ±" in first
+    assert "(missing)" in first
+    assert "bit plane" not in page
+    assert "e-0" not in page.split("<h2")[0]
+
+
+def test_nothing_tells_where_things_are(reports):
+    for name, path in reports.items():
+        page = path.read_text()
+        assert str(path.parent.parent) not in page, name
+        assert HIDDEN in page
+    manifest = dp.Release.open(reports["laplace"].parent).manifest
+    assert manifest["snapshot"] not in reports["laplace"].read_text(), "a hash of the records would confirm a guess"
+
+
+def test_what_it_says_of_reading_the_answers_works(reports, monkeypatch):
+    from dpscale.runs.answers import read_index
+    from dpscale.runs.run import Run
+    from dpscale.runs.stages.reportparts import snippets
+
+    run = reports["laplace"].parent
+    told = dict(snippets(Run(run), read_index(run / "answers")))
+    *before, table, total = told["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
+    names = {}
+    exec("\n".join(before), names)
+    found = eval(table, names)
+    assert len(eval(total, names)) == 3
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(run)
+    assert duckdb.sql(told["DuckDB"]).df()["estimate"].tolist() == pytest.approx(found["estimate"].tolist())
+
+
+def test_places_are_left_out_and_questions_stay():
+    told = redacted({"data": {"path": "a/b.csv", "where": "year = 2025"}, "engine": {"scheduler": "tcp://10.0.0.1:1"},
+                     "workload": [{"family": "marginal", "file": "q.npy"}], "x": ["/home/me", "age"]})  # fmt: skip
+    assert told == {"data": {"path": HIDDEN, "where": "year = 2025"}, "engine": {"scheduler": HIDDEN},
+                    "workload": [{"family": "marginal", "file": HIDDEN}], "x": [HIDDEN, "age"]}  # fmt: skip
+    assert redacted({"engine": {"scheduler": "threads"}}) == {"engine": {"scheduler": "threads"}}
+    assert public_name("/srv/data/hiv") == "the dataset"
+    assert public_name("survey-2025") == "survey-2025"
+
+
+def test_what_is_left_under_a_cap_is_told(tmp_path):
+    from dpscale.ledger import Ledger
+
+    write_table(tmp_path / "data", table())
+    job = write_job(tmp_path)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.set_cap("small", 3.0, 1e-9)
+    page = (dp.run(job, tmp_path / "run").path / "report.html").read_text()
+    assert "is left for small under its cap" in page
+    shutil.move(tmp_path / "ledger.sqlite", tmp_path / "elsewhere")
+    (tmp_path / "run" / "report.html").unlink()
+    assert "under its cap" not in (dp.run(job, tmp_path / "run").path / "report.html").read_text()

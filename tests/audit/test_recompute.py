@@ -1,0 +1,106 @@
+"""The formulas of a bundle's script, which are its own, against brute force and against those of the package."""
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from dpscale import privacy
+from dpscale.audit.evidence import recompute, sensitivities
+from dpscale.plans.factor import Factor, center_factor, identity_factor
+
+ALPHAS = np.concatenate([np.geomspace(1e-12, 0.5, 400), 1 - np.geomspace(1e-12, 0.5, 400)])
+
+
+def trade_off(losses, alpha):
+    """Of two laws on two outcomes with these log likelihood ratios: the least error of the second kind."""
+    (high, low) = (max(losses), min(losses))
+    p = (1 - math.exp(low)) / (math.exp(high) - math.exp(low))  # of the outcome with the high loss, under the null
+    q = p * math.exp(high)
+    return np.where(alpha <= p, 1 - alpha / p * q, (1 - q) * (1 - (alpha - p) / (1 - p)))
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 3.0, 8.0])
+def test_a_pure_mechanism_is_no_worse_than_the_gaussian_one_that_it_enters_as_and_touches_it(epsilon):
+    mu = recompute.mu_of_pure(epsilon)
+    gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - mu)
+    gap = trade_off((epsilon, -epsilon), ALPHAS) - gaussian
+    assert gap.min() >= -1e-9
+    less = stats.norm.cdf(stats.norm.isf(ALPHAS) - 0.97 * mu)
+    assert (trade_off((epsilon, -epsilon), ALPHAS) - less).min() < 0, "and a smaller μ would be too small"
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
+def test_a_selection_is_no_worse_wherever_its_interval_of_losses_lies(epsilon):
+    gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - recompute.mu_of_pure(epsilon / 2))
+    for part in np.linspace(0.001, 0.999, 199):
+        assert (trade_off((part * epsilon, (part - 1) * epsilon), ALPHAS) - gaussian).min() >= -1e-9
+    squared = recompute.mu_of_pure(epsilon / 2) ** 2
+    assert epsilon**2 / 4 < squared <= math.pi * epsilon**2 / 8 * (1 + 1e-9), "π ρ is the most"
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.2, 1.0, 6.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
+def test_epsilons_are_those_of_the_package(mu, delta):
+    mine = recompute.bounds(Counter({("gaussian", Fraction(mu) ** 2): 1}), delta)
+    assert mine["Gaussian DP"] == pytest.approx(privacy.epsilon_of_mu(mu, delta), rel=1e-7, abs=1e-9)
+    assert mine["zCDP"] == pytest.approx(privacy.epsilon_of_rho(mu**2 / 2, delta), rel=1e-5)
+    assert mine["zCDP"] >= mine["Gaussian DP"]
+
+
+@pytest.mark.parametrize(("mu", "pure", "epsilon"), [(0.5, 0.3, 0.4), (1.0, 1.0, 2.0), (0.1, 2.0, 1.5)])
+def test_gaussian_and_pure_together_by_quadrature(mu, pure, epsilon):
+    """δ = E[(1 − e^{ε − L})₊], L the sum of a normal loss and of one of ±pure."""
+    law = stats.norm(mu**2 / 2, mu)
+    high = math.exp(pure) / (1 + math.exp(pure))
+    exact = 0.0
+    for weight, shift in ((high, pure), (1 - high, -pure)):
+
+        def lost(loss, shift=shift):
+            return law.pdf(loss) * -math.expm1(epsilon - loss - shift)
+
+        exact += weight * integrate.quad(lost, epsilon - shift, epsilon - shift + 60 * mu, epsabs=1e-13, limit=400)[0]
+    assert recompute.delta_of_mu_and_pure(mu, pure, epsilon) == pytest.approx(exact, rel=1e-6, abs=1e-12)
+
+
+def test_norms_and_digests_are_those_of_the_factors():
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(-(1 << 40), 1 << 40, (5, 6))
+    full = {"kind": "full", "shape": [2, 3], "matrix": matrix.tolist()}
+    for factor, said in [(center_factor(7), {"kind": "center", "shape": [7]}),
+                         (identity_factor(4), {"kind": "identity", "shape": [4]}),
+                         (Factor("full", (2, 3), matrix), full)]:  # fmt: skip
+        explicit = [[int(value) for value in column] for column in factor.explicit().T]
+        brute = max(sum(v * v for v in c) for c in explicit), max(sum(map(abs, c)) for c in explicit)
+        assert sensitivities.norms(said) == brute
+        assert sensitivities.digest(said) == factor.digest
+
+
+def test_what_a_mix_owes_is_in_the_currency_of_its_charge():
+    gaussian, laplace = ("gaussian", Fraction(1, 3)), ("laplace", Fraction(1, 5))
+    selection = ("selection", Fraction(1, 2))
+
+    def owed(cost, events):
+        return recompute.charged_and_due(cost, Counter(events))
+
+    assert owed({"gaussian": "1"}, {gaussian: 3}) == (1, 1)
+    assert owed({"pure": "1"}, {laplace: 5}) == (1, 1)
+    paid, due = owed({"pure": "1"}, {laplace: 1, gaussian: 1})
+    assert due > paid, "nothing Gaussian is pure"
+    assert owed({"zcdp": "1"}, {gaussian: 3, selection: 4}) == (1, Fraction(1, 2) + Fraction(1, 8))
+    _, due = owed({"gaussian": "1"}, {gaussian: 1, selection: 1, laplace: 1})
+    expected = 1 / 3 + recompute.mu_of_pure(0.25) ** 2 + recompute.mu_of_pure(0.2) ** 2
+    assert float(due) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), list(itertools.product([0.3, 1.0], [None, 0.7])))
+def test_dp_accounting_takes_a_pure_release_as_its_worst_case(epsilon, mu):
+    pytest.importorskip("dp_accounting")
+    events = Counter({("pure", Fraction(epsilon)): 1} | ({("gaussian", Fraction(mu) ** 2): 1} if mu else {}))
+    found = recompute.dp_accounting_bounds(events, 1e-6)["dp-accounting, PLD"]
+    exact = recompute.bounds(events, 1e-6)["Gaussian and pure" if mu else "the sum of pure ε"]
+    assert found == pytest.approx(exact, abs=2e-4)

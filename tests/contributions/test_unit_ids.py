@@ -1,0 +1,350 @@
+"""One person, one unit, however files spell the id: against exact fractions, and end to end."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import unicodedata
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import dpscale as dp
+from dpscale.contributions.unit_hashes import plain_words
+from dpscale.contributions.unit_ids import (
+    KEY_WORDS,
+    KEYS,
+    LONGEST_NAME,
+    NAMED,
+    _spelled_out,
+    canonical,
+    canonical_texts,
+    identities,
+    number_words,
+    one_family,
+)
+from dpscale.engine import LocalEngine
+from dpscale.engine.bounding import rows_beyond, survey_units
+from dpscale.engine.counting import partition_groups
+from dpscale.records.numbers import bytes_of
+from tests.records.naive import NULL_WORDS
+
+DAY = datetime.datetime(2020, 1, 1)
+LONG_AGO, FAR = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
+
+
+def utc(kind="us", zone="UTC"):
+    return pa.array([DAY.replace(tzinfo=datetime.UTC)], pa.timestamp(kind, zone))
+
+
+SEVENS = [
+    *(pa.array([7], kind) for kind in (pa.int8(), pa.uint16(), pa.int64(), pa.uint64())),
+    *(pa.array([7.0], pa.float64()).cast(kind) for kind in (pa.float16(), pa.float32(), pa.float64())),
+    *(pa.array([Decimal(7)], kind) for kind in (pa.decimal128(10, 0), pa.decimal128(10, 2), pa.decimal256(60, 5))),
+    *(pa.array([text]) for text in ("7", " 7", "07", "7.0", "7.", "+7", "7e0", "0.7E1", "70e-1", "７", "٧", "7\x00",
+                                          "\u180e7", "\u061c7", "7\ufe0f",
+                                          "7\u034f", "7\U000e0020", "7e\u22120", "\u200b７．０")),
+    pa.array(["7.00"], pa.large_string()), pa.array(["007"]).dictionary_encode(), pa.array([7]).dictionary_encode(),
+]  # fmt: skip
+SPELLINGS = {
+    "seven": SEVENS,
+    "text": [pa.array([text]) for text in ("Zoë", "Zoe\u0308", " Zoë\t", "\ufeffZoë", "Zoë\u00a0", "Zo\u00adë",
+                                                 "Zoe\u200b\u0308", "Zoë\ufe0e")],
+    "below zero": [pa.array([-5]),
+                   *(pa.array([text]) for text in ("-5", "\u22125", "\uff0d5", "\uff0d５", "-\u200d05"))],
+    "word": [pa.array([text]) for text in ("é-x", "é\u2212x", "é－x")],
+    "large": [pa.array([2**53 + 1]), pa.array(["9007199254740993"]), pa.array([Decimal(2**53 + 1)]),
+              pa.array(["09007199254740993.00"])],
+    "beyond 64 bits": [pa.array([Decimal(10**30)]), pa.array(["1" + "0" * 30]), pa.array(["1e30"])][:2],
+    "float": [pa.array([2.0**60]), pa.array([2**60]), pa.array([repr(2.0**60)])],
+    "fraction": [pa.array([0.1]), pa.array(["0.1"]), pa.array([Decimal("0.10")]), pa.array([0.1], pa.float32()),
+                 pa.array(["1e-1"])],
+    "zero": [pa.array([0]), pa.array([-0.0]), pa.array(["-0"]), pa.array(["00.0e7"]), pa.array([False])],
+    "day": [pa.array([DAY], pa.timestamp(kind)) for kind in ("s", "ms", "us", "ns")]
+           + [pa.array([DAY.date()]), pa.array([DAY.date()], pa.date64())],
+    "zone": [utc("s"), utc("ns"), utc("us", "Europe/Berlin"), utc("ms", "+05:30")],
+    "far": [pa.array([FAR]), pa.array([FAR], pa.date64()), pa.array([FAR]).cast(pa.timestamp("s"))],
+    "long ago": [pa.array([LONG_AGO]), pa.array([LONG_AGO]).cast(pa.timestamp("us"))],
+}  # fmt: skip
+PAIRS = [(name, pair) for name, spelled in SPELLINGS.items() for pair in combinations(range(len(spelled)), 2)]
+
+
+def words(column):
+    found = identities(column, "u")
+    assert not found.missing.any()
+    return [tuple(row) for row in found.words.tolist()]
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings_of_one_id_are_one_unit(name):
+    assert len({word for column in SPELLINGS[name] for word in words(column)}) == 1
+
+
+def test_ids_that_differ_stay_apart():
+    apart = [words(spelled[0])[0] for name, spelled in SPELLINGS.items() if name != "zone"]  # a family of its own
+    assert len(set(apart)) == len(SPELLINGS) - 1
+    neighbours = [2**53 + k for k in range(4)] + [10**18 + k for k in (-1, 0, 1)] + [2**63 - 1, 2**64 - 1, 2**64 - 2]
+    numbers = words(pa.array(neighbours, pa.uint64()))
+    assert len(set(numbers)) == len(neighbours)
+    assert words(pa.array(list(map(str, neighbours)))) == numbers
+    assert words(pa.array(list(map(Decimal, neighbours)), pa.decimal128(38))) == numbers
+    assert words(pa.array([2.0**53])) == words(pa.array([2**53])), "a float that lost a digit is the number it holds"
+    times = [pa.array([k], pa.timestamp("ns")) for k in (0, 1, 10**9, 10**9 + 1)] + [pa.array([5, 7]), pa.array([7, 5])]
+    assert len({word for column in times for word in words(column)}) == 6
+
+
+def test_whole_numbers_have_the_words_that_they_always_had():
+    """Kept rows of tables with whole numbers are those of before: golden runs hold the rest."""
+    import pandas as pd
+
+    numbers = np.array([0, 7, -7, 10**18 - 1], dtype=np.int64)
+    before = np.stack([pd.util.hash_array(numbers), pd.util.hash_array(numbers ^ np.int64(0x5DEECE66D1CE4E5B))], axis=1)
+    assert np.array_equal(identities(pa.array(numbers), "u").words, before)
+    long = pd.util.hash_array(np.array([b"1000000000000000000"], object), hash_key="dpscale.unit.one", categorize=False)
+    assert identities(pa.array([10**18]), "u").words[0, 0] == long[0]
+
+
+NUMBERISH = st.from_regex(r"\A[ ]?[+-]?0{0,2}\d{0,20}(\.\d{0,3})?(e[+-]?\d{1,2})?[ ]?\Z")
+STRANGE = st.text(st.sampled_from("0071+-.e ٧７²½xé\u0301\u00a0\ufeffNaninfTRUE/−－ＮＡａ／\u200d\ufe0f"), max_size=6)
+TEXTS = NUMBERISH | STRANGE | st.text(max_size=5) | st.integers().map(str) | st.floats().map(repr)
+
+
+@given(st.lists(TEXTS, max_size=8))
+@example(["-0", "+000.", "1e999", "N/A", "ｉｎｆ", "é7", "²", "-", "."])
+def test_texts_together_are_what_each_is_alone(texts):
+    assert canonical_texts(pa.array(texts, pa.large_string())).to_pylist() == [canonical(text) for text in texts]
+
+
+@given(TEXTS, TEXTS)
+@example("1.50", "15e-1")
+@example("9007199254740993", "9007199254740992")
+def test_texts_are_one_id_where_their_values_are(one, other):
+    assert (canonical(one) == canonical(other)) == (meaning(one) == meaning(other))
+
+
+MINUSES = (0x2212, 0xFE63, 0xFF0D)
+
+
+def is_variation(letter):
+    return "VARIATION SELECTOR" in unicodedata.name(letter, "") or letter == "\u034f"
+
+
+def test_what_nobody_sees_is_no_part_of_an_id():
+    """Of every character that this Python knows."""
+    unseen = [
+        chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" or is_variation(chr(code))
+    ]
+    assert len(unseen) > 400
+    for text in ("Zoë", "7"):
+        around = [mark + text + mark for mark in unseen] + [text[:1] + mark + text[1:] for mark in unseen]
+        assert set(words(pa.array(around))) == set(words(pa.array([text])))
+
+
+def meaning(text):
+    """The oracle: a fraction, nothing, or the text itself, by Python's own readers."""
+    text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf" and not is_variation(letter))
+    text = unicodedata.normalize("NFC", text.strip()).strip(" \ufeff\u00a0\u00ad")
+    text = text.translate(dict.fromkeys(MINUSES, "-"))
+    text = unicodedata.normalize("NFC", canonical_blanks(text))
+    wide = all("!" <= letter <= "~" or "！" <= letter <= "～" for letter in text)
+    number = any(letter.isnumeric() for letter in text)
+    spelled = unicodedata.normalize("NFKC", text).lower() if number or wide else text
+    spelled = spelled.lower() if spelled.isascii() else spelled
+    if spelled in NULL_WORDS | {"true", "false"}:
+        return {"true": Fraction(1), "false": Fraction(0)}.get(spelled)
+    try:
+        value = Decimal(spelled)
+    except ArithmeticError:
+        return text
+    if "_" in spelled or not (value.is_finite() or "inf" in spelled):
+        return text
+    if not value.is_finite():
+        return str(value)
+    exact = Fraction(value)
+    far = "e" in spelled and 2**53 <= abs(float(value)) < float("inf")
+    return Fraction(float(value)) if far and exact.denominator == 1 else exact
+
+
+def canonical_blanks(text):
+    from dpscale.contributions.unit_ids import BLANKS
+
+    return text.strip(BLANKS)
+
+
+@pytest.mark.parametrize("column", [
+    pa.array([None, 1]), pa.array([None, 1.5]), pa.array([float("nan"), 1]), pa.array(["", "x"]), pa.array([" ", "x"]),
+    pa.array(["NaN", "x"]), pa.array(["n/a", "x"]),
+    pa.array(["ＮＡ", "x"]), pa.array([" Ｎ／ａ\u200b", "x"]),
+    pa.array([None, DAY]), pa.array([None, "x"]).dictionary_encode(),
+    pa.array([None, Decimal(1)]), pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["x", None])),
+])  # fmt: skip
+def test_what_says_nothing_is_no_id(column):
+    assert identities(column, "u").missing.tolist() == [True, False]
+
+
+def test_bytes_that_are_no_text_are_an_id_as_they_are():
+    bad = pa.array([b"\xff5", b" \xff5", b"07", b"7"]).view(pa.string())
+    assert len(set(words(bad))) == 2
+
+
+def test_a_null_column_has_no_id():
+    assert identities(pa.nulls(2), "u").missing.all()
+
+
+# Families
+
+
+def survey(folder):
+    return survey_units(LocalEngine("synchronous"), dp.Table.open(folder, dp.Domain({"a": 2})).partitions, "u")
+
+
+def write(folder, columns):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, column in enumerate(columns):
+        pq.write_table(pa.table({"u": column, "a": [0] * len(column)}), folder / f"{number}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(SEVENS[0], SPELLINGS["day"][0]), (SEVENS[12], SPELLINGS["zone"][0]), (SPELLINGS["day"][4], utc())],
+)
+def test_families_of_ids_never_mix_and_no_record_is_asked(tmp_path, one, other):
+    write(tmp_path, [one.slice(0, 0), other.slice(0, 0)])
+    with pytest.raises(dp.DataError, match=r"data column 'u': .* in one file, .* in another; it takes ids of one kind"):
+        survey(tmp_path)
+
+
+def test_a_file_of_nulls_is_of_any_family(tmp_path):
+    write(tmp_path, [pa.nulls(1), pa.array([DAY]), pa.array([DAY.date()])])
+    assert survey(tmp_path) == 3
+    one_family(["", ""], "u")
+
+
+@pytest.mark.parametrize("column", [pa.array([b"x"]), pa.array([[1]]), pa.array([datetime.time(1)]),
+                                    pa.array([datetime.timedelta(1)])])  # fmt: skip
+def test_types_that_are_no_ids_are_refused_by_the_schema_alone(tmp_path, column):
+    write(tmp_path, [column.slice(0, 0)])
+    with pytest.raises(dp.DataError, match="data column 'u': type"):
+        survey(tmp_path)
+
+
+# End to end
+
+
+def test_there_are_sixty_pairs():
+    assert len(PAIRS) >= 60
+
+
+@pytest.mark.parametrize(("name", "pair"), PAIRS)
+def test_one_person_in_two_files_is_one_row(tmp_path, name, pair):
+    write(tmp_path, [SPELLINGS[name][number] for number in pair])
+    table = dp.Table.open(tmp_path, dp.Domain({"a": 2}))
+    survey(tmp_path)
+    groups = partition_groups(table.partitions, 2)
+    out = rows_beyond(LocalEngine("synchronous"), table.domain, groups, "u", 1, 2, 1 << 20)
+    assert sum(map(len, out.values())) == 1
+
+
+def estimate(place, **data):
+    """The estimated number of rows, by a run whose noise is a hundredth of a row."""
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": {"a": {"kind": "coded", "size": 2}}}))
+    job = {
+        "data": {"path": str(place / "data"), "domain": str(place / "domain.toml"), "privacy_unit": "u",
+                 "max_rows_per_unit": 1, **data},
+        "privacy": {"privacy_cost": 1.0, "dataset": "ids", "ledger": str(place / "ledger.sqlite")},
+        "workload": [{"family": "marginal", "degree": 1}],
+        "mechanism": {"name": "identity"},
+        "engine": {"scheduler": "synchronous"},
+    }  # fmt: skip
+    release = dp.run(job, place / "run")
+    return float(release.marginal(("a",)).sum())
+
+
+@pytest.mark.parametrize("name", ["numbers", "days", "csv"])
+def test_whole_runs_count_everybody_once(tmp_path, name):
+    """Two thousand people in twelve files each, spelled in as many ways: 2,000 and noise of about one row."""
+    people = np.arange(1, 2001)
+    numbers = [people.astype(kind) for kind in ("int16", "int64", "uint32", "float32", "float64")]
+    texts = [[way.format(number) for number in people] for way in ("{}", " {}", "{:08d}", "{}.0", "+{}", "{}e0", "{}.")]
+    if name == "csv":
+        (tmp_path / "data").mkdir()
+        for number, column in enumerate(texts):
+            with open(tmp_path / "data" / f"{number}.csv", "w", newline="") as file:
+                csv.writer(file).writerows([["u", "a"], *((text, 0) for text in column)])
+    elif name == "days":
+        days = pa.array(people, pa.int32()).cast(pa.date32())
+        write(tmp_path / "data", [days, *(days.cast(pa.timestamp(kind)) for kind in ("s", "us", "ns"))])
+    else:
+        write(tmp_path / "data", [*map(pa.array, numbers), *map(pa.array, texts)])
+    assert estimate(tmp_path) == pytest.approx(2000, abs=30)
+
+
+def test_rows_without_a_unit_are_refused_or_left_out_each_by_itself(tmp_path):
+    write(tmp_path / "data", [pa.array([*range(1, 1001), *[None] * 500]), pa.array([" ", "NaN", "1"] * 100)])
+    with pytest.raises(dp.DataError, match='unit_nulls = "drop"'):
+        estimate(tmp_path)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "data").rename(tmp_path / "again" / "data")
+    assert estimate(tmp_path / "again", unit_nulls="drop") == pytest.approx(1000, abs=30)
+
+
+# Texts in one look
+
+LETTERS = st.characters(codec="utf-8")
+ODD_TEXTS = [*NAMED, "0", "-0", "00", "-", "", "-1", "1" * 18, "1" * 19, "-" + "9" * 18, "1e5", "person-1", " person-1"]
+ODD_TEXTS += ["a" * 9, "a" * 10, "infinity12", "1234567890+", "123456789012x", "é" * 12, "x" * 300, "\x7fabcdefghijkl"]
+TEXTS = [st.none(), st.sampled_from(ODD_TEXTS), st.text(LETTERS, max_size=20), st.text("0123456789-", max_size=20),
+         st.text("abc-019", max_size=30)]  # fmt: skip
+
+
+@given(st.lists(st.one_of(TEXTS), max_size=12))
+def test_texts_in_one_look_are_what_they_are_spelled_out(texts):
+    """Plain and sliced, and as entries of a dictionary: as every text alone, spelled out and hashed by pandas."""
+    column = pa.array(["left out", *texts], pa.string())[1:]
+    found = identities(column, "u")
+    assert found.words.shape == (len(texts), 2)
+    for row, text in enumerate(texts):
+        own = _spelled_out(pa.array([text or ""], pa.large_string()))
+        assert found.missing[row] == own.missing[0]
+        assert own.missing[0] or found.words[row].tolist() == own.words[0].tolist()
+    alike = identities(column.dictionary_encode(), "u")
+    np.testing.assert_array_equal(found.missing, alike.missing)
+    np.testing.assert_array_equal(found.words[~found.missing], alike.words[~found.missing])
+
+
+def test_ids_of_every_length_have_the_hash_that_pandas_gives():
+    """However many are taken at a time: short ones stand between long ones, and one is alone in the last turn."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("abcdefgXYZ_:/-0123456789"))
+    texts = ["x9" + "".join(random.choice(letters, length)) for length in [*range(90), *random.integers(0, 40, 679)]]
+    words, plain = plain_words(*bytes_of(pa.array(texts, pa.large_string())), LONGEST_NAME, KEY_WORDS)
+    assert plain.all()
+    for place, key in enumerate(KEYS):
+        right = pd.util.hash_array(np.array(texts, object), hash_key=key, categorize=False)
+        np.testing.assert_array_equal(words[:, place], right)
+
+
+def test_whole_numbers_have_the_mix_that_pandas_gives():
+    numbers = np.append(np.random.default_rng(0).integers(-(10**18), 10**18, 1000), [0, -1, 1])
+    words = number_words(numbers)
+    np.testing.assert_array_equal(words[:, 0], pd.util.hash_array(numbers))
+    np.testing.assert_array_equal(words[:, 1], pd.util.hash_array(numbers ^ np.int64(0x5DEECE66D1CE4E5B)))
+
+
+def test_most_ids_are_seen_in_one_look():
+    texts = pa.array(
+        ["person-1", "550e8400-e29b-41d4-a716-446655440000", "4711", "-3", "me@example.org"], pa.large_string()
+    )
+    plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1]
+    assert plain.all()
+    texts = pa.array(["none", "-Infinity", "1.50", "007", " a1", "é1", "1e5"], pa.large_string())
+    assert not plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1].any()

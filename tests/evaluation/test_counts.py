@@ -1,0 +1,172 @@
+"""Errors of counts against brute force over labels, by pandas, which shares nothing with how tables are read here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, product
+from math import comb, prod
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpscale.counting.choice import plan_cover
+from dpscale.counting.count import count_marginals
+from dpscale.counting.program import Program
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.declared import from_table
+from dpscale.engine import LocalEngine
+from dpscale.evaluation import sets as compared_sets
+from dpscale.evaluation.counting import count_ways, score_all
+from dpscale.evaluation.marginals import by_degree, scored
+from dpscale.evaluation.sets import chosen
+from dpscale.evaluation.sides import (
+    Side,
+    as_drawn,
+    codes_of,
+    folded,
+    names_of,
+    numbered,
+    open_data,
+    open_rows,
+    size_of,
+)
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.runs.run import Run
+from dpscale.synthesis.decode import column
+from tests.evaluation.small import frame
+
+GIB = 1 << 30
+
+
+def labels(table: pd.DataFrame) -> pd.DataFrame:
+    """What the domain file makes of records: nulls, and numbers outside, are one; texts outside another."""
+    return pd.DataFrame({
+        "age": table.age.clip(0, 9).astype(int),
+        "city": table.city.where(table.city.isin(["Forlì", "東京", "Ærø"]), "(outside)"),
+        "income": pd.cut(table.income, [0, 100, 300, 1000.0001], right=False, labels=False).fillna(-1).astype(int),
+        "code": table.code.astype(int),
+        "ill": table.ill.fillna("?"),
+    })  # fmt: skip
+
+
+def shares(table: pd.DataFrame, names: tuple[str, ...]) -> pd.Series:
+    return table.value_counts(list(names), normalize=True)
+
+
+def apart(one: pd.Series, other: pd.Series) -> float:
+    return float(one.sub(other, fill_value=0).abs().sum())
+
+
+def sides(reference: Path) -> tuple[Side, Side]:
+    run = Run(reference / "run")
+    rows = open_rows(run)
+    return open_data(run, [str(reference / "data")], names_of(rows)), rows
+
+
+def scores(reference: Path, memory: int = GIB, engine: str = "synchronous") -> dict[tuple[str, ...], object]:
+    data, rows = sides(reference)
+    every = [one for degree in chosen(rows.domain, names_of(rows), "r").values() for one in degree.sets]
+    return {one.attributes: one for one in score_all(LocalEngine(engine), data, rows, every, memory, "r")}
+
+
+def test_errors_of_counts_are_those_of_brute_force(reference: Path) -> None:
+    data, drawn = labels(frame()), labels(pd.read_parquet(reference / "run/synthetic"))
+    found = scores(reference)
+    assert len(found) == 5 + 10 + 10
+    for names, one in found.items():
+        assert one.rows == pytest.approx(apart(shares(data, names), shares(drawn, names)), abs=1e-12)
+        ones = [data[name].value_counts(normalize=True) for name in names]
+        joint = {
+            cell: n / len(data) for cell, n in Counter(data[list(names)].itertuples(index=False, name=None)).items()
+        }
+        cells = product(*(own.index for own in ones))
+        away = sum(abs(prod(own[x] for own, x in zip(ones, cell, strict=True)) - joint.get(cell, 0)) for cell in cells)
+        assert one.independent == pytest.approx(away, abs=1e-12)
+
+
+@pytest.mark.parametrize(("memory", "engine"), [(1 << 16, "synchronous"), (GIB, "threads")])
+def test_how_the_work_is_cut_changes_nothing(reference: Path, memory: int, engine: str) -> None:
+    assert repr(scores(reference, memory, engine)) == repr(scores(reference))  # nan is not nan
+
+
+def test_halves_are_halves_of_the_counts(reference: Path) -> None:
+    data, _ = sides(reference)
+    names = ("age", "ill")
+    program = Program.of(plan_cover(data.domain, [names], 3000))
+    halves = count_ways(data.domain, program, numbered(data, data.table.partitions), 2, "r")
+    whole = count_marginals(data.table, [names])[names]
+    assert (sum(halves) == whole.ravel()).all()
+    assert [half.sum() for half in halves] == pytest.approx([1500, 1500], abs=5 * np.sqrt(750))
+    again = count_ways(data.domain, program, numbered(data, data.table.partitions), 2, "r")
+    assert all((one == other).all() for one, other in zip(halves, again, strict=True))
+
+
+def test_figures_of_a_set_by_hand() -> None:
+    one = scored(("a",), np.array([3, 1]), np.array([1, 3]), np.array([9, 3]))
+    assert (one.rows, one.independent, one.halves) == (0.5, 0.0, 1.0)
+    none = scored(("a",), np.array([3, 1]), np.array([0, 0]), np.array([0, 0]))
+    assert np.isnan([none.rows, none.halves]).all()
+
+
+def test_by_degree_the_mean_the_most_and_the_worst(reference: Path) -> None:
+    _, rows = sides(reference)
+    found = list(scores(reference).values())
+    told = by_degree(found, chosen(rows.domain, names_of(rows), "r"))
+    pairs = [one for one in found if len(one.attributes) == 2]
+    assert told["2"]["mean"] == pytest.approx(sum(one.rows for one in pairs) / 10)
+    assert told["2"]["max"] == max(one.rows for one in pairs)
+    assert told["2"]["worst"][0]["attributes"] == list(max(pairs, key=lambda one: one.rows).attributes)
+    assert told["1"]["independent"] == pytest.approx(0)
+
+
+def test_beyond_a_number_sets_are_drawn_and_the_same_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = Domain({f"x{i:02}": 2 for i in range(30)})
+    found = chosen(domain, domain.names, "r")
+    assert [len(one.sets) for one in found.values()] == [30, comb(30, 2), compared_sets.MOST]
+    assert set(found[2].sets) == set(combinations(domain.names, 2))
+    assert len(set(found[3].sets)) == compared_sets.MOST
+    assert found == chosen(domain, domain.names, "r")
+    assert found[3] != chosen(domain, domain.names, "another")[3]
+    monkeypatch.setattr(compared_sets, "MOST_CELLS", 4)
+    assert chosen(domain, domain.names, "r")[3].too_large == compared_sets.MOST
+
+
+def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() -> None:
+    """As `types = "input"` does: the nearest number of 32 bits to 0.7 is below it."""
+    import pyarrow as pa
+
+    attribute = from_table("a", {"kind": "bins", "edges": [0.7, 0.8, 0.9000000000001]})
+    values = pa.array([0.7, 0.85, np.float32(0.9) + np.float32(1e-7)], pa.float32())
+    codes, _ = codes_of(Domain([as_drawn(attribute)]), {"a": values}, ["a"])
+    assert codes[:, 0].tolist() == [0, 1, 1]
+
+
+POLICIES = [
+    {"kind": kind} | more | {"outside": outside} | ({"nulls": nulls} if nulls else {})
+    for kind, more in (("integer", {"low": -2, "high": 3}), ("bins", {"edges": [0.1, 0.7, 5]}), ("coded", {"size": 4}),
+                       ("categories", {"values": ["x", "y"]}), ("categories", {"values": [1.5, 7]}))
+    for outside in ("reject", "clip", "category", "drop") if not (kind == "categories" and outside == "clip")
+    for nulls in ("", "category", "drop")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: "-".join(map(str, policy.values())))
+@pytest.mark.parametrize("kind", ["", "float"])
+def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, object], kind: str) -> None:
+    """Whatever the policies; a type that cuts digits off moves no value out of the domain."""
+    import pyarrow as pa
+
+    attribute: Attribute = from_table("a", policy)
+    cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
+    values = column(attribute, cells, Chance("r", "values"), pa.float32() if kind else None)
+    domain = Domain([as_drawn(attribute)])
+    codes, kept = codes_of(domain, {"a": values}, ["a"])
+    assert kept.all()
+    wanted = np.minimum(cells, size_of(attribute) - 1)
+    assert size_of(domain["a"]) == size_of(attribute)
+    assert (codes[:, 0] == wanted).mean() == 1 if not kind or attribute.kind != "bins" else True
+    counts = np.bincount(cells, minlength=attribute.size)
+    assert folded(counts, [attribute]).tolist() == np.bincount(wanted, minlength=size_of(attribute)).tolist()

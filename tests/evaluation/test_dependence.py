@@ -1,0 +1,51 @@
+"""Cramér's V: closed forms, and scipy's, corrected as the paper has it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.stats import chi2_contingency
+
+from dpscale.evaluation.dependence import cramers_v, of_pairs
+
+CASES = [
+    ([[50, 0], [0, 50]], 1.0),
+    ([[0, 7, 0], [9, 0, 0], [0, 0, 8]], 1.0),
+    ([[10, 20], [30, 60]], 0.0),
+    ([[5, 9, 2]], 0.0),  # an attribute of one value tells nothing
+    ([[3000, 1000], [1000, 3000]], 0.5),  # φ = (ad − bc) / 4000², the correction in the fourth digit
+    ([[40, 0, 10], [0, 0, 0], [10, 0, 40]], 0.6),  # cells that nobody is in are none
+]
+
+
+@pytest.mark.parametrize(("table", "wanted"), CASES)
+def test_closed_forms(table: list[list[int]], wanted: float) -> None:
+    assert cramers_v(np.array(table)) == pytest.approx(wanted, abs=0.01)
+
+
+def test_of_no_record_there_is_none() -> None:
+    assert np.isnan(cramers_v(np.zeros((2, 3), dtype=np.int64)))
+
+
+@given(arrays.arrays(np.int64, st.tuples(st.integers(2, 5), st.integers(2, 6)), elements=st.integers(1, 200)))
+def test_it_is_scipys_chi_squared_corrected(table: np.ndarray) -> None:
+    n, (r, k) = table.sum(), table.shape
+    phi = max(0.0, chi2_contingency(table, correction=False).statistic / n - (r - 1) * (k - 1) / (n - 1))
+    least = min(r - (r - 1) ** 2 / (n - 1), k - (k - 1) ** 2 / (n - 1)) - 1
+    if least > 1e-9:
+        assert cramers_v(table) == pytest.approx(min(1, (phi / least) ** 0.5), abs=1e-7)
+
+
+def test_chance_alone_is_no_dependence() -> None:
+    rng = np.random.default_rng(0)
+    tables = [np.bincount(rng.integers(0, 900, 2000), minlength=900).reshape(30, 30) for _ in range(20)]
+    assert np.mean([cramers_v(table) for table in tables]) < 0.05
+
+
+def test_the_worst_pairs_are_named() -> None:
+    told = of_pairs([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
+    assert told["pairs"] == 2
+    assert told["mean_difference"] == pytest.approx(0.4)
+    assert told["max_difference"] == pytest.approx(0.7)
+    assert told["worst"][0] == {"attributes": ["a", "c"], "data": 0.9, "rows": 0.2}

@@ -1,0 +1,69 @@
+"""A small table with structure, and runs on it."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+
+from dpscale import Domain, Workload
+from dpscale.counting import ExactMarginal
+from dpscale.measurement import measure_block
+from dpscale.measurement.adaptive import run as run_chain
+from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
+from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.schedule import Batched, Published
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.workload.residual.groups import coarsened
+
+SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
+NAMES = tuple(SIZES)
+TRIPLES = tuple(combinations(NAMES, 3))
+PUBLISHED, OWN = (Published(), Grem()), (Batched(), MaximumEntropy())
+
+
+def records(rows=3000, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.integers(4, size=rows)
+    b = (a + rng.integers(2, size=rows)) % 3
+    c = np.minimum(rng.poisson(1 + 2 * a), 11)
+    d = (rng.random(rows) < 0.2 + 0.5 * (c > 3)).astype(int)
+    e = rng.choice(5, p=[0.5, 0.3, 0.1, 0.05, 0.05], size=rows)
+    return np.stack([a, b, c, d, e], axis=1)
+
+
+def counter(table):
+    def counts_of(names):
+        shape = [SIZES[name] for name in names]
+        if not names:
+            return np.array(len(table))
+        cells = np.ravel_multi_index(table[:, [NAMES.index(name) for name in names]].T, shape)
+        return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
+
+    return counts_of
+
+
+def setting(options=OWN, beta=Fraction(1, 10), targets=TRIPLES, **more):
+    schedule, beliefs = options
+    return Setting(SIZES, tuple(targets), beta, schedule=schedule, beliefs=beliefs, **more)
+
+
+def chain(asked):
+    """A setting as what is planned."""
+    workload = Workload(Domain(dict(asked.sizes))).add("marginal", attributes=asked.targets)
+    return Chosen(workload, "aim-grem", asked, asked, "", {})
+
+
+def run(asked, counts_of, secret, release=None):
+    """The plain loop over a setting: its last state."""
+    return run_chain(chain(asked), counts_of, secret, release)
+
+
+def measure(order, counts_of, secret, record):
+    """An order's released value, straight from exact counts over the cells of its own attributes."""
+    exact = np.asarray(coarsened(counts_of(order.names), order.groups), dtype=np.int64)
+    return order.estimate(measure_block(order.block, order.draw, ExactMarginal(order.names, exact), secret, record))
+
+
+def error(state, counts_of, targets=TRIPLES):
+    rows = int(counts_of(()))
+    return float(np.mean([np.abs(state.marginal(names) - counts_of(names)).sum() / rows for names in targets]))

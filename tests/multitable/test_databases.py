@@ -1,0 +1,460 @@
+"""Whole runs of several tables: integrity, one charge, the same bytes wherever they run, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from tests.multitable.small import DOMAINS, digests, frames, job, table, write
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run under `run`."""
+    folder = tmp_path_factory.mktemp("shop")
+    dp.run(write(folder), folder / "run")
+    return folder
+
+
+def charges(folder: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        return list(db.execute("SELECT dataset, state FROM releases"))
+
+
+def test_every_key_is_there_and_bounds_are_kept(shop: Path) -> None:
+    found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop / "run").synthetic().items()}
+    assert set(found) == {"persons", "orders", "products", "countries", "ratings"}
+    persons, orders, ratings = found["persons"], found["orders"], found["ratings"]
+    assert list(persons.columns) == ["id", "country", "age", "sex"]
+    assert list(orders.columns) == ["person", "month", "amount"]
+    assert persons.id.is_unique
+    assert persons.id.iloc[0] == "persons-0"
+    assert orders.person.isin(persons.id).all()
+    assert orders.person.value_counts().max() <= 6
+    assert ratings.id.isin(persons.id).all()
+    assert ratings.code.isin(found["products"].code).all()
+    assert not ratings.duplicated().any()
+    assert ratings.id.value_counts().max() <= 5
+    assert persons.country.isin(found["countries"].country).all()
+    assert len(persons) == pytest.approx(300, abs=60)
+
+
+def test_a_public_table_is_as_it_is(shop: Path) -> None:
+    found = dp.DatabaseRelease.open(shop / "run").synthetic()["products"].compute()
+    truth = frames()["products"]
+    pd.testing.assert_frame_equal(found[list(truth.columns)].astype({"label": object}), truth.astype({"label": object}),
+                                  check_dtype=False)  # fmt: skip
+
+
+def test_links_follow_the_data(shop: Path) -> None:
+    """Older persons order more, women's orders are small: both are in the synthetic database."""
+    found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop / "run").synthetic().items()}
+    both = found["orders"].merge(found["persons"], left_on="person", right_on="id")
+    each = found["orders"].person.value_counts().reindex(found["persons"].id).fillna(0).to_numpy()
+    assert each[found["persons"].age == 3].mean() > 1.5 * each[found["persons"].age == 0].mean()
+    assert both[both.sex == "F"].amount.mean() < 0.5 * both[both.sex == "M"].amount.mean()
+
+
+def test_one_charge_for_all_of_it(shop: Path) -> None:
+    assert charges(shop) == [("shop", "released")]
+    run = shop / "run"
+    cost = dp.DatabaseRelease.open(run).manifest["privacy"]["cost"]
+    assert 0.99 * 8 < eval_fraction(cost["gaussian"]) <= 8
+    assert not list(run.rglob("secret.key"))
+
+
+def eval_fraction(text: str) -> float:
+    from fractions import Fraction
+
+    return float(Fraction(text))
+
+
+def test_a_repeat_reads_and_spends_nothing(shop: Path) -> None:
+    before = digests(shop / "run")
+    again = CliRunner().invoke(main, ["run", str(shop / "job.toml"), "--run-dir", str(shop / "run"), "--quiet"])
+    assert again.exit_code == 0, again.output
+    assert "nothing was read" in again.stderr
+    assert digests(shop / "run") == before
+    assert charges(shop) == [("shop", "released")]
+
+
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
+    shop: Path, tmp_path: Path, scheduler: str
+) -> None:
+    """Links' sums, exactly: the snapshot differs with the files, so noise does; without it they are the same."""
+    from dpscale.engine import resolve
+    from dpscale.multitable.job import DatabaseJob
+    from dpscale.multitable.linking import read_links
+    from dpscale.multitable.whom import whom
+    from dpscale.relational.features import Features
+
+    shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in frames().items()}
+    write(tmp_path, data=shuffled, parts=3)
+    found = []
+    for path, engine in ((shop / "job.toml", "synchronous"), (tmp_path / "job.toml", scheduler)):
+        read = DatabaseJob.read(path)
+        with_engine = resolve(scheduler=engine)
+        for link in read.link:
+            exact = read_links(with_engine, read, link, whom(read))
+            sizes = [
+                tuple(read.domains[name][one].size for one in read.domains[name].names)
+                for name in (link.parent, link.child)
+            ]
+            u, v = (Features(own, tuple(np.full(size, 1 / size) for size in own), None) for own in sizes)
+            degrees = [exact.by_degree(side, np.arange(6)).tolist() for side in (0, 1)]
+            found.append([len(exact.rows), degrees, *(one.tolist() for one in exact.sums(u, v))])
+        with_engine.close()
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+
+
+def test_a_run_that_was_killed_goes_on_with_the_same_noise(shop: Path, tmp_path: Path) -> None:
+    """Stopped after the first sum of the first link is on disk: it stays, and the rest is as it would have been."""
+    from dpscale.multitable import measuring
+
+    path = write(tmp_path)
+    original, calls = measuring.LinkRecords.measure, []
+
+    def stopped(self: Any, *arguments: Any) -> Any:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    assert charges(tmp_path) == [("shop", "reserved")]
+    assert len(list((tmp_path / "run").glob("links/*/*.npy"))) == 1
+    dp.run(path, tmp_path / "run")
+    assert charges(tmp_path) == [("shop", "released")]
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.unlink()
+    dp.run(path, tmp_path / "undisturbed")
+    assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
+
+
+def test_a_copied_directory_draws_nothing_of_other_data(tmp_path: Path) -> None:
+    """The release is charged once: a copy of the directory with other links is refused before it draws."""
+    from dpscale.multitable import measuring
+
+    path = write(tmp_path)
+
+    def stopped(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    (tmp_path / "data/ratings/0.parquet").unlink()
+    frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
+    with pytest.raises(dp.DataError, match="the files changed since this release was begun"):
+        dp.run(path, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "run")
+
+
+def test_both_sides_protected(tmp_path: Path) -> None:
+    link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
+            "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both"}  # fmt: skip
+    tables = {"persons": table("persons", "id"), "products": table("products", "code", share=0.2)}
+    release = dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    found = {name: frame.compute() for name, frame in release.synthetic().items()}
+    assert found["ratings"].code.isin(found["products"].code).all()
+    assert release.manifest["privacy"]["relation"] == "replace"
+    assert len(release.tables) == 2
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        assert list(db.execute("SELECT count(*) FROM releases")) == [(1,)]
+
+
+def test_duplicate_keys_are_one_unit_wherever_they_stand(tmp_path: Path) -> None:
+    from dpscale.engine import resolve
+    from dpscale.multitable.job import DatabaseJob
+    from dpscale.multitable.linking import keyed
+
+    data = frames()
+    twice = data["persons"].head(20).assign(age=lambda one: 3 - one.age)
+    for name, order in (("one", [data["persons"], twice]), ("other", [twice, data["persons"]])):
+        write(tmp_path / name, data=data | {"persons": pd.concat(order)})
+    engine = resolve(scheduler="synchronous")
+    one, other = (keyed(engine, DatabaseJob.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other"))
+    assert len(one.codes) == 300
+    assert (one.codes == other.codes).all()
+    rejecting = job()["tables"] | {"persons": table("persons", "id", duplicates="reject")}
+    with pytest.raises(dp.DataError, match="a key that two rows have"):
+        dp.run(write(tmp_path / "one", data=data | {"persons": pd.concat([data["persons"], twice])}, tables=rejecting),
+               tmp_path / "run")  # fmt: skip
+    assert not charges(tmp_path / "one")
+
+
+LINKS = job()["link"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"link": [LINKS[0] | {"parent": "person"}]}, "did you mean 'persons'"),
+        ({"link": [LINKS[0] | {"kind": "many"}]}, "link.0.kind: 'many'"),
+        ({"link": [LINKS[0] | {"via": "x"}]}, "via goes with kind many-to-many"),
+        ({"link": [LINKS[0] | {"protects": "both"}]}, "goes with kind many-to-many"),
+        ({"link": [LINKS[1] | {"protects": "both"}, LINKS[0]]}, "one protected unit in a job"),
+        ({"link": [LINKS[0], LINKS[0]]}, "a name for every link"),
+        ({"link": LINKS[1:]}, "rows of persons, orders to protect"),
+        ({"tables": job()["tables"] | {"persons": table("persons")}}, "tables.persons.key: missing"),
+        ({"tables": job()["tables"] | {"persons": table("persons", "age")}}, "which is in the domain"),
+        ({"tables": job()["tables"] | {"persons": table("persons", "id", share=1.0)}}, "nothing left for"),
+        ({"tables": job()["tables"] | {"persons": table("persons", "id", mechanism="aim-green")}}, "aim-grem"),
+        ({"tables": job()["tables"] | {"persons": table("persons", "id", nonsense=1)}}, "nonsense"),
+        ({"tables": job()["tables"] | {"products": table("products", "code")}}, "rows of persons, products to protect"),
+        ({"privacy": {"epsilon": 1.0}}, "delta"),
+        ({"link": [LINKS[0], LINKS[0] | {"name": "more", "parent": "countries"}]}, "'person' for two keys"),
+        ({"link": [LINKS[1] | {"child_key": "id"}, LINKS[0]]}, "'id' for two keys"),
+        ({"link": [LINKS[1] | {"protects": "both"}],
+          "tables": {"persons": table("persons", "id", duplicates="keep"), "products": table("products", "code")}},
+         "where one row is replaced"),
+        ({"link": [LINKS[0] | {"child_key": "persn"}]}, "no column 'persn'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence_and_spends_nothing(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    done = CliRunner().invoke(
+        main, ["run", str(write(tmp_path, changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    )
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
+    assert said in done.stderr
+    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+
+
+def other_keys(**columns: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"ratings": other_keys(id=["p1", None], code=[100, 101])}, "a null"),
+        ({"ratings": other_keys(id=["p1", "nobody"], code=[100, 101])}, "a key that no row has"),
+        (
+            {"ratings": other_keys(id=["p1"], code=[pd.Timestamp("2020-01-01")])},
+            "ids that cannot be compared|in another",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_keys_that_are_no_good_are_refused_or_dropped_row_by_row(
+    tmp_path: Path, data: dict[str, pd.DataFrame], said: str, dropped: bool
+) -> None:
+    policies = {"nulls": "drop", "dangling": "drop"} if dropped else {}
+    path = write(tmp_path, {"link": [LINKS[0], LINKS[1] | policies, LINKS[2]]}, frames() | data)
+    if dropped and "in another" not in said:
+        assert len(dp.run(path, tmp_path / "run").synthetic()["ratings"].columns) == 2
+        return
+    with pytest.raises(dp.DataError, match=said):
+        dp.run(path, tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+
+
+def test_too_many_links_of_a_row_are_refused_without_telling_how_many(tmp_path: Path) -> None:
+    link = LINKS[1] | {"protects": "both", "max_degree": 2}
+    tables = {"persons": table("persons", "id"), "products": table("products", "code")}
+    with pytest.raises(dp.DataError, match="a row with more links than max_degree; it takes at most 2 links"):
+        dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+
+
+def test_a_plan_says_whom_it_protects_and_reads_no_data(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    done = CliRunner().invoke(main, ["plan", str(path), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert "one row of persons, added or removed together with all its links and children" in told["neighbours"]
+    assert {one["name"]: one["moved"] for one in told["pieces"]} == {
+        "tables.persons": 1, "tables.orders": 1, "links.orders": 6, "links.ratings": 5, "links.homes": 1,
+    }  # fmt: skip
+
+
+def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
+    """The noise on the number of links, by its definition; errors that fall with the budget and the number of links."""
+    expected: dict[float, dict[str, Any]] = {}
+    for cost in (8.0, 32.0):
+        path = write(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "careless": True})
+        told = json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)
+        expected[cost] = {one["name"]: one["expected"] for one in told["pieces"]}
+    little, much = expected[8.0], expected[32.0]
+    share = 8.0 / 5 / 20  # five pieces; a twentieth of a link's is for how many there are
+    assert little["links.ratings"]["links"] == pytest.approx(5 / share**0.5, rel=1e-3)
+    assert little["links.orders"]["links"] is None
+    assert little["links.homes"]["degrees"] is None
+    for name in ("links.orders", "links.ratings", "links.homes"):
+        assert sorted(little[name]["random"].values(), reverse=True) == list(little[name]["random"].values())
+        assert all(0 < much[name]["random"][at] < one < 1 for at, one in little[name]["random"].items())
+    for name in ("tables.persons", "tables.orders"):
+        assert much[name]["rmse"] == pytest.approx(little[name]["rmse"] / 2, rel=1e-3)
+    text = CliRunner().invoke(main, ["plan", str(path)]).stdout
+    assert "expected error beside random links" in text
+    assert "expected error of a query" in text
+
+
+def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) -> None:
+    for command in ("report", "synthesize", "measure", "reconstruct"):
+        done = CliRunner().invoke(main, [command, str(shop / "run")])
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.exception
+        assert "is of several tables" in done.stderr
+    told = CliRunner().invoke(main, ["status", str(shop / "run"), "--json"])
+    states = json.loads(told.stdout)
+    assert set(states["states"].values()) == {"done"}
+    assert set(states["tables"]) == {"persons", "orders"}
+    submitted = CliRunner().invoke(main, ["submit", str(shop / "job.toml"), "--scheduler", "tcp://127.0.0.1:1"])
+    assert (submitted.exit_code, "several tables" in submitted.stderr) == (2, True)
+
+
+def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
+    """The secret is destroyed and nobody has said so yet: what was drawn is on disk, and the run ends with it."""
+    from dpscale.multitable import charging
+
+    path = write(tmp_path)
+
+    def stopped(*_: Any) -> None:
+        (tmp_path / "run/secret.key").unlink()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charging, "destroy_secret", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    before = {name: digest for name, digest in digests(tmp_path / "run").items() if "links" in name}
+    dp.run(path, tmp_path / "run")
+    after = digests(tmp_path / "run")
+    assert before
+    assert all(after[name] == digest for name, digest in before.items())
+    assert charges(tmp_path) == [("shop", "released")]
+
+
+def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
+    from dpscale.engine import resolve
+    from dpscale.multitable.job import DatabaseJob
+    from dpscale.multitable.linking import read_links
+    from dpscale.multitable.whom import whom
+
+    data, found = frames(), []
+    for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
+        read = DatabaseJob.read(write(tmp_path / name, data=data | {"ratings": pairs}))
+        exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], whom(read))
+        found.append(sorted(map(tuple, exact.rows.tolist())))
+    assert found[0] == found[1]
+
+
+def stopped_before(path: Path, run: Path, name: str) -> None:
+    """A run that is stopped as it begins to draw `name`."""
+    from dpscale.multitable import measuring
+
+    original = measuring.LinkRecords.measure
+
+    def measure(self: Any, what: str, *arguments: Any) -> Any:
+        if what == name:
+            raise KeyboardInterrupt
+        return original(self, what, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", measure)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+
+
+def test_a_copy_whose_features_would_be_others_draws_nothing(tmp_path: Path) -> None:
+    """Features follow from the synthetic rows: with other rows the same links would be summed, and blurred, anew."""
+    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}})
+    stopped_before(path, tmp_path / "run", "u")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    told = tmp_path / "copy/tables/persons/synthetic/_rows.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    dp.run(path, tmp_path / "run")
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "copy")
+    assert not list((tmp_path / "copy").glob("links/*/u.npy"))
+
+
+def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None:
+    from dpscale.multitable import running
+
+    path, original = write(tmp_path), running.read_all
+
+    def changed(*arguments: Any) -> Any:
+        found = original(*arguments)
+        frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "read_all", changed)
+        with pytest.raises(dp.DataError, match="the files changed while they were read"):
+            dp.run(path, tmp_path / "run")
+    assert not charges(tmp_path)
+
+
+def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
+    """Also where files are others for the moment of reading: such links are refused under the same charge."""
+    from dpscale.multitable import running
+
+    path, original = write(tmp_path, {"engine": {"scheduler": "synchronous"}}), running.read_all
+    stopped_before(path, tmp_path / "run", "links")
+
+    def others(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "read_all", others)
+        with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+            dp.run(path, tmp_path / "run")
+    dp.run(path, tmp_path / "run")
+
+
+def test_links_end_at_the_rows_that_the_files_have(tmp_path: Path) -> None:
+    """Also where rows were mended, since the domain rules some out."""
+    from dpscale.multitable.drawing import synthetic_codes
+    from dpscale.runs.run import Run
+
+    path = write(tmp_path)
+    rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
+    (tmp_path / "persons.toml").write_text(rules)
+    release = dp.run(path, tmp_path / "run")
+    codes = synthetic_codes(Run(tmp_path / "run/tables/persons"))
+    rows = release.synthetic()["persons"].compute()
+    assert (rows.age.to_numpy() == codes[:, 0]).all()
+    assert ((rows.sex == "M").to_numpy() == codes[:, 1]).all()
+    assert not ((rows.age <= 1) & (rows.sex == "F")).any()
+
+
+def test_the_end_of_a_table_tells_what_all_of_it_cost(shop: Path, tmp_path: Path) -> None:
+    shutil.copytree(shop, tmp_path / "shop")
+    done = CliRunner().invoke(main, ["end", str(shop / "run/tables/persons"), "--json"])
+    assert json.loads(done.stdout)["charged"]["state"] == "released"
+
+
+def test_the_secret_goes_when_all_names_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power cut takes of measured links after that cannot be drawn again."""
+    from dpscale.multitable import charging
+
+    done: list[str] = []
+    flushed, destroyed = charging.flush_names, charging.destroy_secret
+    monkeypatch.setattr(charging, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
+    monkeypatch.setattr(charging, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
+    dp.run(write(tmp_path), tmp_path / "run")
+    assert done == ["homes", "orders", "ratings", "links", "run", "secret"]

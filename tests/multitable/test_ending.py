@@ -1,0 +1,98 @@
+"""A run of several tables whose files changed, and one that is ended: neither goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.multitable import running
+from tests.multitable.small import write
+
+
+def stop(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["persons", "products", "ratings"])
+def test_a_finished_run_of_files_that_changed_is_not_opened_as_theirs(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path)
+    dp.run(path, tmp_path / "run")
+    assert dp.run(path, tmp_path / "run").path == tmp_path / "run"
+    file = tmp_path / "data" / name / "0.parquet"
+    pd.read_parquet(file).iloc[:-1].to_parquet(file, index=False)
+    where = "link ratings.via" if name == "ratings" else f"tables.{name}.path"
+    with pytest.raises(dp.DataError, match=f"{where}: measured from other data .*; nothing read or spent"):
+        dp.run(path, tmp_path / "run")
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert len(dp.DatabaseRelease.open(tmp_path / "run").synthetic()["persons"])  # it is still what it was
+    file.rename(tmp_path / "gone")
+    assert dp.run(path, tmp_path / "run").path == tmp_path / "run"  # of files that are gone nothing can be said
+
+
+def test_a_run_does_not_go_on_to_draw_with_files_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "write_tables", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    file = tmp_path / "data" / "products" / "0.parquet"
+    before = file.stat().st_mtime_ns
+    os.utime(file, ns=(before, before + 10**9))
+    with pytest.raises(dp.DataError, match="time differs"):
+        dp.run(path, tmp_path / "run")
+    os.utime(file, ns=(before, before))
+    dp.run(path, tmp_path / "run")
+
+
+@pytest.mark.parametrize("begun", ["_read", "_draw"])
+def test_a_run_that_is_ended_has_no_secret_and_goes_on_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    path, run = write(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(running._Stages, begun, stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    assert list(run.rglob("secret.key"))
+    for _ in range(2):
+        told = CliRunner().invoke(main, ["end", str(run), "--json"])
+        assert told.exit_code == 0, told.output
+        ended = json.loads(told.stdout)
+        assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "_read")
+        assert not list(run.rglob("secret.key"))
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "was ended on" in done.stderr
+
+
+def test_a_run_that_is_measured_is_finished_by_its_end(tmp_path: Path) -> None:
+    path, run = write(tmp_path), tmp_path / "run"
+    dp.run(path, run)
+    told = CliRunner().invoke(main, ["end", str(run)])
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith("finished: the whole charge is spent")
+    assert dp.run(path, run).path == run
+
+
+COMMANDS = [["submit", "JOB", "--scheduler", "tcp://nowhere:1"], ["evidence", "RUN"], ["evidence", "TABLE"],
+            ["wait", "RUN"], ["cancel", "RUN"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_of_one_table_alone_says_so(tmp_path: Path, command: list[str]) -> None:
+    path = write(tmp_path)
+    dp.run(path, tmp_path / "run")
+    places = {"JOB": path, "RUN": tmp_path / "run", "TABLE": tmp_path / "run" / "tables" / "persons"}
+    words = [str(places.get(word, word)) for word in command]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
+    assert "several tables" in done.stderr

@@ -1,0 +1,127 @@
+"""Children without a parent, and rows linked to themselves: as the job says they may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.engine import resolve
+from dpscale.multitable import drawing
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.run import DatabaseRun
+from dpscale.multitable.whom import whom
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.relational.assign import unlooped
+from dpscale.relational.siblings import Tables, sibling_sums
+from tests.multitable.small import frames, job, table, write
+
+HOMES = job()["link"][2]
+TOLD = {"privacy_cost": 50.0, "dataset": "shop", "careless": True}
+
+
+@pytest.mark.parametrize("mechanism", ["maxent", "published"])
+def test_as_many_children_have_no_parent_as_were_measured(tmp_path: Path, mechanism: str) -> None:
+    data, rng = frames(), np.random.default_rng(0)
+    data["persons"]["country"] = data["persons"].country.where(rng.random(300) < 0.7).astype("Int64")
+    link = [*job()["link"][:2], HOMES | {"nulls": "keep", "mechanism": mechanism}]
+    release = dp.run(write(tmp_path, data=data, link=link, privacy=TOLD), tmp_path / "run")
+    persons = release.synthetic()["persons"].compute()
+    assert abs(persons.country.isna().mean() - data["persons"].country.isna().mean()) < 0.03
+    measured = np.load(tmp_path / "run/links/homes/links.npy")
+    assert persons.country.notna().sum() == pytest.approx(measured[0], abs=1)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"link": [job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would be nobody's"),
+    ({"link": [job()["link"][0], job()["link"][1] | {"nulls": "keep"}]}, "goes with children"),
+    ({"link": [job()["link"][0] | {"loops": False}]}, "links within one table"),
+])  # fmt: skip
+def test_what_has_no_meaning_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(dp.JobError, match=said):
+        whom(DatabaseJob.read(write(tmp_path, **changes)))
+
+
+def staff(folder: Path, **more: Any) -> Path:
+    """Persons and who they report to; a tenth to themselves."""
+    data, rng = frames(), np.random.default_rng(1)
+    boss = rng.integers(0, 12, 300)
+    data["persons"]["boss"] = [f"p{one}" for one in np.where(rng.random(300) < 0.1, np.arange(300), boss)]
+    bosses = {"name": "bosses", "kind": "one-to-many", "parent": "persons", "child": "persons", "child_key": "boss",
+              "max_degree": 60, **more}  # fmt: skip
+    return write(folder, data=data, tables={"persons": table("persons", "id")}, link=[bosses], privacy=TOLD)
+
+
+def test_no_row_is_linked_to_itself_where_the_job_says_so(tmp_path: Path) -> None:
+    persons, itself = {}, {}
+    for loops in (False, True):
+        (tmp_path / str(loops)).mkdir()
+        path = staff(tmp_path / str(loops), loops=loops)
+        persons[loops] = dp.run(path, tmp_path / str(loops) / "run").synthetic()["persons"].compute()
+        itself[loops] = int(np.equal(*exactly(path).T).sum())
+    assert itself[False] == 0 < itself[True]
+    assert not (persons[False].boss == persons[False].id).any()
+    assert persons[False].boss.isna().sum() <= 3
+
+
+def exactly(path: Path) -> np.ndarray:
+    """The exact links, by the rows' codes of the two ends' own orders: keys are sorted alike on both."""
+    from dpscale.multitable.linking import read_links
+
+    read = DatabaseJob.read(path)
+    return read_links(resolve(scheduler="synchronous"), read, read.link[0], whom(read)).rows
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_swaps_leave_no_loops_no_pair_twice_and_every_degree(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    pairs = np.unique(rng.integers(0, rows, (rows, 2)), axis=0)
+    pairs = np.unique(np.concatenate([pairs, np.repeat(np.arange(rows), 2).reshape(-1, 2)]), axis=0)
+    before = pairs.copy()
+    after = unlooped(pairs, rng.integers(0, 2, rows), Chance("release", "loops"))
+    assert (after[:, 0] != after[:, 1]).all()
+    assert len(np.unique(after, axis=0)) == len(after)
+    if rows == 40:  # there is room
+        assert len(after) == len(before)
+        for side in (0, 1):
+            assert (np.bincount(after[:, side], minlength=rows) == np.bincount(before[:, side], minlength=rows)).all()
+
+
+def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders of one person are of one month."""
+    data, rng = frames(), np.random.default_rng(0)
+    month = pd.Series(rng.integers(0, 3, 300), [f"p{i}" for i in range(300)])
+    data["orders"]["month"] = month[data["orders"].person].to_numpy()
+    monkeypatch.setattr(drawing, "are_many", lambda *_: True)
+    same = {}
+    for what in ("with", "without"):
+        if what == "without":
+            monkeypatch.setattr(drawing, "MOST_WORDS", 0)
+        path = write(tmp_path, data=data, link=job()["link"][:1], privacy=TOLD,
+                     tables={name: job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
+        orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()
+        run = DatabaseRun(tmp_path / what)
+        assert (orders.person.value_counts() <= 6).all()
+        parents = pd.factorize(orders.person)[0]
+        sums = sibling_sums(orders[["month"]].to_numpy(), parents, Tables((3,))).reshape(3, 3)
+        same[what] = np.trace(sums) / sums.sum()
+        assert run.done("report")
+    assert same["without"] < 0.85
+    assert same["with"] > 0.95
+
+
+def test_plan_keeps_the_plans_of_several_tables_and_spends_nothing(tmp_path):
+    job = write(tmp_path)
+    done = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "tables" / "persons" / "plan" / "plan.json").exists()
+    assert not list((tmp_path / "run").rglob("measurements"))
+    assert not (tmp_path / "ledger.sqlite").exists()
+    done = CliRunner().invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,298 @@
+"""Neighbours by brute force on files: a row of the root comes or goes with all that comes with it, and what the job
+sums and counts moves no further than is charged. Raw degrees are above the bounds, so that cuts matter."""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+from dpscale.base.errors import DataError, JobError
+from dpscale.engine import Engine, resolve
+from dpscale.engine.bounding import read_through, rows_beyond
+from dpscale.engine.counting import partition_groups
+from dpscale.multitable import linking
+from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.run import DatabaseRun
+from dpscale.multitable.whom import Whom, whom
+from dpscale.relational.bounds import squared_distance
+from dpscale.relational.features import BITS, Features
+from dpscale.relational.measured import degrees_squared
+from dpscale.relational.siblings import Tables
+from dpscale.relational.unbounded import GRID
+
+PERSONS = 12
+DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
+
+
+def attributes(rng: np.random.Generator, rows: int) -> dict[str, Any]:
+    return {"x": rng.integers(0, 2, rows), "y": rng.integers(0, 3, rows)}
+
+
+def database(seed: int) -> dict[str, pd.DataFrame]:
+    """Persons, their accounts, those accounts' payments of public kinds; accounts have public tags; persons a boss."""
+    rng = np.random.default_rng(seed)
+    persons = pd.DataFrame({"id": np.arange(PERSONS), **attributes(rng, PERSONS)})
+    persons["boss"] = rng.integers(0, PERSONS, PERSONS)
+    owners = np.repeat(np.arange(PERSONS), rng.integers(0, 5, PERSONS))
+    accounts = pd.DataFrame({"account": 100 + np.arange(len(owners)), "person": owners, **attributes(rng, len(owners))})
+    payers = np.repeat(accounts.account, rng.integers(0, 5, len(accounts))).to_numpy()
+    payments = pd.DataFrame(
+        {"account": payers, "kind": rng.integers(0, 4, len(payers)), **attributes(rng, len(payers))}
+    )
+    kinds = pd.DataFrame({"kind": np.arange(4), **attributes(rng, 4)})
+    tags = pd.DataFrame({"account": rng.choice(accounts.account, 60), "kind": rng.integers(0, 4, 60)})
+    return {"persons": persons, "accounts": accounts, "payments": payments, "kinds": kinds, "tags": tags}
+
+
+def without(data: dict[str, pd.DataFrame], person: int) -> dict[str, pd.DataFrame]:
+    """The neighbour: a person is gone, with accounts, their payments and tags."""
+    accounts = data["accounts"][data["accounts"].person != person]
+    left = {name: data[name][data[name].account.isin(accounts.account)] for name in ("payments", "tags")}
+    return data | {"persons": data["persons"][data["persons"].id != person], "accounts": accounts} | left
+
+
+def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
+          where: dict[str, str] | None = None) -> DatabaseJob:  # fmt: skip
+    """Rows in any order."""
+    folder.mkdir()
+    (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
+    for name, frame in data.items():
+        frame.iloc[rng.permutation(len(frame))].to_parquet(folder / f"{name}.parquet", index=False)
+    keys = {"persons": "id", "accounts": "account", "payments": None, "kinds": "kind"}
+    tables = {name: {"path": f"{name}.parquet", "domain": "domain.toml", "public": name == "kinds"} for name in keys}
+    for name, key in keys.items():
+        tables[name] |= ({"key": key} if key else {}) | ({"where": where[name]} if name in (where or {}) else {})
+    one = {"kind": "one-to-many", "dangling": "drop"}
+    links = [
+        one | {"name": "bosses", "parent": "persons", "child": "persons", "child_key": "boss", "max_degree": 2},
+        one | {"name": "accounts", "parent": "persons", "child": "accounts", "child_key": "person", "max_degree": 2},
+        one | {"name": "payments", "parent": "accounts", "child": "payments", "child_key": "account", "max_degree": 3},
+        one | {"name": "kinds", "parent": "kinds", "child": "payments", "child_key": "kind"},
+        {"kind": "many-to-many", "name": "tags", "parent": "accounts", "child": "kinds", "via": "tags.parquet",
+         "child_key": "kind", "max_degree": 2, "dangling": "drop"},
+    ]  # fmt: skip
+    job = {"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}
+    (folder / "job.toml").write_text(tomli_w.dumps(job))
+    return DatabaseJob.read(folder / "job.toml")
+
+
+def statistics(engine: Engine, job: DatabaseJob, protects: Whom) -> dict[str, tuple[np.ndarray, ...]]:
+    """Of every link its number, counts by degree, and sums in natural units."""
+    found = {}
+    sizes = (2, 3)
+    even = Features(sizes, tuple(np.full(size, 1 / size) for size in sizes), None)
+    for link in job.link:
+        exact = linking.read_links(engine, job, link, protects)
+        u, v, both = exact.sums(even, even)
+        unit = 2.0**-BITS
+        counts = (
+            [exact.by_degree(0, np.arange(link.bound)), exact.by_degree(1, GRID)]
+            if link.via
+            else [exact.by_degree(0, np.arange(link.bound))]
+        )
+        if link.called in ("accounts", "payments"):
+            found[f"siblings of {link.called}"] = (exact.siblings(Tables(sizes)),)
+        found[link.called] = (np.array([len(exact.rows)]), np.concatenate(counts), u * unit, v * unit, both * unit**2)
+    return found
+
+
+def kept_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.DataFrame:
+    """A table's own rows that count, as its run would count them."""
+    run = DatabaseRun.create(job, path / f"run-{name}")
+    data = run.tables[name].job.data
+    table = data.origin.table(data.path, job.domains[name])
+    hops = [(hop.origin.table(hop.path, job.domains[name]), hop.key, hop.unit) for hop in data.unit_through or []]
+    gone = rows_beyond(engine, job.domains[name], partition_groups(table.partitions, 1), data.privacy_unit,
+                       data.max_rows_per_unit, 1000, 1 << 20, drop=True,
+                       through=read_through(engine, hops) if hops else None)  # fmt: skip
+    batches = table.partitions[0].batches(["x", "y"])
+    frame = pd.concat([pd.DataFrame({name: one[name].to_pandas() for name in ("x", "y")}) for one in batches])
+    return frame.reset_index(drop=True).drop(index=np.concatenate([rows.places for rows in gone.values()])
+                                             if gone else [])  # fmt: skip
+
+
+def moved(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list[float]:
+    return [float(((a - b) ** 2).sum()) for a, b in zip(before, after, strict=True)]
+
+
+def limits(job: DatabaseJob, protects: Whom, name: str) -> tuple[int, int]:
+    """How far a link's number and counts by degree may move, squared."""
+    link = next(one for one in job.link if one.called == name)
+    roles = 2 if link.parent == link.child else protects.rows.get(link.parent, 1)
+    degrees = degrees_squared(protects.protects.relation, link.bound, roles, 2 if link.via else 1)
+    return protects.moved[name] ** 2, degrees
+
+
+FILTERS = [{}, {"persons": "y < 2"}, {"accounts": "x = 1"}, {"payments": "y != 1", "kinds": "x = 0"},
+           {"persons": "x = 0", "accounts": "y >= 1", "payments": "x = 1"}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "where"), [*((seed, {}) for seed in range(3)), *((0, one) for one in FILTERS[1:])])
+def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where: dict[str, str]) -> None:
+    rng, data, engine = np.random.default_rng(seed), database(seed), resolve(scheduler="synchronous")
+    job = write(tmp_path / "all", data, rng, where)
+    protects = whom(job)
+    assert protects.root == "persons"
+    assert dict(protects.rows) == {"persons": 1, "accounts": 2, "payments": 6}
+    before = statistics(engine, job, protects)
+    bounds = (Fraction(3, 2) - Fraction(1, 3), -Fraction(1, 2) - Fraction(1, 3))  # of x and y, uniformly centred
+    for person in range(PERSONS):
+        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
+        after = statistics(engine, other, protects)
+        for link in job.link[1:3]:
+            [far] = moved(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
+            assert far <= Tables((2, 3)).squared(link.bound, protects.rows[link.parent]), (link.called, person)
+        for name in protects.moved:
+            links, degrees, *sums = moved(before[name], after[name])
+            most, most_degrees = limits(job, protects, name)
+            assert links <= most, (name, person)
+            if name != "kinds":  # whose parents may have any number of children: nothing of theirs is measured
+                assert degrees <= most_degrees, (name, person)
+            for precisions in ((1, 1, 1), (2, 0, 1), (0, 1, 3)):
+                claimed = most * squared_distance(
+                    protects.protects.relation, bounds, bounds, list(map(Fraction, precisions))
+                )
+                assert sum(p * one for p, one in zip(precisions, sums, strict=True)) <= float(claimed) * (1 + 1e-9), (
+                    name
+                )
+
+
+@pytest.mark.parametrize("where", FILTERS)
+@pytest.mark.parametrize("name", ["accounts", "payments"])
+def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(
+    tmp_path: Path, name: str, where: dict[str, str]
+) -> None:
+    """The others' rows that count stay the same rows."""
+    rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
+    job = write(tmp_path / "all", data, rng, where)
+    most = whom(job).rows[name]
+    before = kept_rows(engine, job, tmp_path / "all", name)
+    worst = 0
+    for person in range(PERSONS):
+        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
+        after = kept_rows(engine, other, tmp_path / f"without {person}", name)
+        gone = len(before) - len(after)
+        columns = ["x", "y"]  # rows of one unit and the same values are alike
+        merged = after.groupby(columns).size().sub(before.groupby(columns).size(), fill_value=0)
+        assert (merged <= 0).all()
+        assert 0 <= gone <= most
+        worst = max(worst, gone)
+    assert worst == most or where
+
+
+def test_a_filter_is_as_if_the_rows_were_not_in_the_files(tmp_path: Path) -> None:
+    """The oracle: the rows are taken out of the files."""
+    rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
+    where = FILTERS[-1] | {"kinds": "y > 0"}
+    left = {name: frame.query(where[name].replace(" = ", " == ")) if name in where else frame
+            for name, frame in data.items()}  # fmt: skip
+    job, plain = write(tmp_path / "filtered", data, rng, where), write(tmp_path / "plain", left, rng)
+    assert any(len(left[name]) < len(data[name]) for name in where)
+    found, expected = (statistics(engine, one, whom(one)) for one in (job, plain))
+    for name, values in expected.items():
+        assert moved(values, found[name]) == [0.0] * len(values), name
+    for name in ("persons", "accounts", "payments"):
+        rows, alone = (kept_rows(engine, one, tmp_path / folder, name)
+                       for one, folder in ((job, "filtered"), (plain, "plain")))  # fmt: skip
+        assert sorted(map(tuple, rows[["x", "y"]].to_numpy())) == sorted(map(tuple, alone[["x", "y"]].to_numpy()))
+
+
+def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
+    job = write(tmp_path / "all", database(0), np.random.default_rng(0), {"persons": "y < 2"}).to_dict()
+    links = [{"kind": "many-to-many", "name": "friends", "parent": "persons", "child": "accounts", "protects": "both",
+              "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
+    tables = {name: job["tables"][name] for name in ("persons", "accounts")}
+    with pytest.raises(JobError, match="where: a filter, where one row is replaced"):
+        whom(DatabaseJob.read(job | {"tables": tables, "link": links}))
+
+
+def test_a_wrong_setting_is_told_by_its_tables_name(tmp_path: Path) -> None:
+    for key, value in (("where", "y <"), ("delimiter", "::"), ("encoding", "latin-99")):
+        job = write(tmp_path / key, database(0), np.random.default_rng(0)).to_dict()
+        job["tables"]["payments"][key] = value
+        with pytest.raises(JobError, match=rf"^tables\.payments\.{key}"):
+            DatabaseJob.read(job)
+
+
+def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: of both sides the first links in the files, instead of a row's own smallest hashes."""
+
+    def first_of_both(parents: np.ndarray, ends: np.ndarray, bound: int) -> np.ndarray:
+        stays = np.ones(len(parents), np.bool_)
+        for keys in (parents, ends):
+            seen: dict[bytes, int] = {}
+            for at in np.flatnonzero(stays):
+                seen[keys[at].tobytes()] = seen.get(keys[at].tobytes(), 0) + 1
+                stays[at] = seen[keys[at].tobytes()] <= 2 * bound
+        return stays
+
+    monkeypatch.setattr(linking, "at_most", first_of_both)
+    with pytest.raises(AssertionError):
+        test_nothing_moves_further_than_is_charged(tmp_path, 0, {})
+
+
+def test_a_bound_that_forgets_who_else_gets_a_place_is_caught(tmp_path: Path) -> None:
+    """A boss who goes frees a place in another's list: links move by more than that boss's own."""
+    rng, engine, found = np.random.default_rng(0), resolve(scheduler="synchronous"), 0.0
+    for seed in range(4):
+        data = database(seed)
+        job = write(tmp_path / f"all {seed}", data, rng)
+        before = linking.read_links(engine, job, job.link[0], whom(job))
+        for person in range(PERSONS):
+            other = write(tmp_path / f"{seed} without {person}", without(data, person), rng)
+            after = linking.read_links(engine, other, job.link[0], whom(other))
+            old, new = map(by_values, (before, after))
+            found = max(found, old.sub(new, fill_value=0).abs().sum())
+    assert found > job.link[0].bound
+
+
+def by_values(links: linking.ExactLinks) -> pd.Series:
+    """How many links there are by the values at their ends."""
+    values = np.hstack([links.parents[links.rows[:, 0]], links.children[links.rows[:, 1]]])
+    return pd.Series(list(map(tuple, values))).value_counts()
+
+
+def test_the_order_of_rows_moves_nothing_where_values_are_alike(tmp_path: Path) -> None:
+    """Rows of equal attributes that name different public parents: which of them count follows from what they say."""
+    data, engine, found = database(0), resolve(scheduler="synchronous"), []
+    same = {"x": 0, "y": 0}
+    data |= {name: data[name].assign(**same) for name in ("persons", "accounts", "payments")}
+    twice = data["persons"].assign(boss=(data["persons"].boss + 1) % PERSONS)
+    data |= {"persons": pd.concat([data["persons"], twice])}
+    for seed in range(4):
+        job = write(tmp_path / str(seed), data, np.random.default_rng(seed))
+        found.append(statistics(engine, job, whom(job)))
+    for other in found[1:]:
+        for name, values in found[0].items():
+            assert all((a == b).all() for a, b in zip(values, other[name], strict=True)), name
+
+
+def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None:
+    """One person's accounts may be at the end of any number of others'."""
+    write(tmp_path / "all", database(0), np.random.default_rng(0))
+    content = tomllib.loads((tmp_path / "all/job.toml").read_text())
+    content["link"].append({"kind": "one-to-many", "name": "ups", "parent": "accounts", "child": "accounts",
+                            "child_key": "up"})  # fmt: skip
+    (tmp_path / "all/job.toml").write_text(tomli_w.dumps(content))
+    with pytest.raises(JobError, match="within accounts, whose rows come with those of persons"):
+        whom(DatabaseJob.read(tmp_path / "all/job.toml"))
+
+
+@pytest.mark.parametrize("where", ["links", "rows"])
+def test_a_key_that_two_units_hold_is_refused(tmp_path: Path, where: str) -> None:
+    """A joint account: whose it is would change with either holder's coming and going, and all below it too."""
+    data = database(0)
+    joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
+    job = write(tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0))
+    engine = resolve(scheduler="synchronous")
+    read = {"links": lambda: statistics(engine, job, whom(job)),
+            "rows": lambda: kept_rows(engine, job, tmp_path / "all", "payments")}  # fmt: skip
+    with pytest.raises(DataError, match="a key whose rows belong to two units"):
+        read[where]()

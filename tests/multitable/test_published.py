@@ -1,0 +1,239 @@
+"""Links as published: sensitivities by brute force, laws of choices and noise, and whole runs that stop and go on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chi2, chisquare
+
+import dpscale as dp
+from dpscale.measurement.linked import LinkRecords
+from dpscale.multitable import publishing
+from dpscale.multitable.linking import ExactLinks
+from dpscale.multitable.publishing import Loop
+from dpscale.privacy.conversion import mu_of_exponential
+from dpscale.privacy.protection import ADD_REMOVE, REPLACE
+from dpscale.privacy.selection import epsilon_below
+from dpscale.privacy.streams import seeded_secret
+from dpscale.relational.cross import Cross
+from dpscale.relational.published import Fit, Rounds, moved_entries
+from dpscale.relational.sides import Side
+from tests.multitable.small import digests, job, table, write
+
+U_SIZES, V_SIZES = (2, 2), (2, 3)
+PROFILES = list(product((0, 1), repeat=2))
+MOVIES = [(0, 0), (1, 2), (1, 0)]
+
+
+def entries(user: tuple[int, ...] | None, ends: tuple[int, ...]) -> np.ndarray:
+    """Of one user's links; another user's are the same before and after."""
+    rows = [(0, end) for end in ends] + [(1, 0), (1, 1)]
+    users = np.array([user or (0, 0), (1, 0)], np.int32)
+    return ExactLinks(np.array(rows, np.int64), users, np.array(MOVIES, np.int32)).entries((U_SIZES, V_SIZES))[1]
+
+
+def moves(relation: str, most: int) -> list[np.ndarray]:
+    """What every neighbour moves, marginal by marginal."""
+    ends = [tuple(np.flatnonzero(bits)) for bits in product((0, 1), repeat=3) if sum(bits) <= most]
+    all_ = [entries(user, own) for user, own in product(PROFILES, ends)]
+    others = all_ if relation == REPLACE else [entries(None, ())]
+    cross = Cross.of(Side.made(np.array(PROFILES), U_SIZES), Side.made(np.array(MOVIES), V_SIZES))
+    return [(a - b)[cross.entries(k)] for a in all_ for b in others for k in range(len(cross.columns))]
+
+
+@pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_neighbour_moves_a_marginal_further(relation: str, most: int) -> None:
+    found, claimed = moves(relation, most), moved_entries(relation)
+    assert max(int(np.abs(one).sum()) for one in found) == claimed * most
+    assert max(int((one**2).sum()) for one in found) <= claimed * most**2
+
+
+def test_a_replaced_row_moves_more_than_one_that_comes() -> None:
+    """The planted fault: the sensitivity of the other relation."""
+    assert max(int(np.abs(one).sum()) for one in moves(REPLACE, 2)) > moved_entries(ADD_REMOVE) * 2
+
+
+def loop(folder: Path, number: int, exact: np.ndarray, rounds: Rounds, amount: Fraction, told: list[Any]) -> Loop:
+    records = LinkRecords(folder / str(number), f"release {number}", "snapshot", "link")
+    return Loop(records, rounds, amount, REPLACE, 3, lambda: exact, lambda n, digest: told.append((n, digest)),
+                lambda: seeded_secret(5))  # fmt: skip
+
+
+def small() -> tuple[Fit, Cross, np.ndarray]:
+    rng = np.random.default_rng(1)
+    users, movies = (np.stack([rng.integers(0, 2, n), rng.integers(0, 2, n)], axis=1) for n in (30, 20))
+    u, v = Side.made(users, (2, 2)), Side.made(movies, (2, 2))
+    rows = np.argwhere(rng.random((30, 20)) < 0.1 + 0.4 * (users[:, :1] == movies[:, 0]))
+    cross, exact = ExactLinks(rows, users.astype(np.int32), movies.astype(np.int32)).entries(((2, 2), (2, 2)))
+    return Fit(u, v, float(len(rows)), False), cross, exact
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (2.0, False), (0.5, False)])
+def test_choices_follow_the_exponential_mechanism(tmp_path: Path, factor: float, fits: bool) -> None:
+    """At the ε that the share of the budget comes to, and at neither twice nor half of it."""
+    _, cross, exact = small()
+    rounds, amount = Rounds(1, 1, 0.5), Fraction(2)
+    believed = exact.astype(float)
+    for k in range(len(cross.columns)):
+        believed[cross.entries(k)][0] += 4.25 * k
+    counts = np.zeros(len(cross.columns))
+    for number in range(4000):
+        one = loop(tmp_path, number, exact, rounds, amount, [])
+        counts[one._drawn(cross, 0, believed, range(len(counts)), 1)[0]] += 1
+    scores = np.array([np.abs(exact - believed)[cross.entries(k)].sum() for k in range(len(counts))])
+    epsilon = factor * float(epsilon_below(amount / 2))
+    assert mu_of_exponential(epsilon / factor) ** 2 == pytest.approx(1, rel=1e-6)
+    law = np.exp(epsilon * (scores - scores.max()) / (2 * 2 * 3))
+    p = chisquare(counts, law / law.sum() * counts.sum()).pvalue
+    assert p > 1e-3 if fits else p < 1e-6
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (1.3, False), (0.7, False)])
+def test_noise_is_that_of_its_share(tmp_path: Path, factor: float, fits: bool) -> None:
+    _, cross, exact = small()
+    rounds, amount, errors = Rounds(1, 2, 0.2), Fraction(3), []
+    for number in range(60):
+        one = loop(tmp_path, number, exact, rounds, amount, [])
+        (one.records.folder).mkdir()
+        one._kept(0).write_text("[1, 2]")
+        found = one._measured(cross, 0, [1, 2])
+        errors += [(found - exact)[cross.entries(k)] for k in (1, 2)]
+        assert not found[cross.entries(0)].any()
+    variance = 2 * 3**2 / (float(amount) / 2 * 0.8) * factor**2
+    statistic = (np.concatenate(errors) ** 2).sum() / variance
+    tails = chi2.cdf(statistic, sum(map(len, errors))), chi2.sf(statistic, sum(map(len, errors)))
+    assert min(tails) > 1e-3 if fits else min(tails) < 1e-9
+
+
+@pytest.mark.parametrize("rounds", [Rounds(), Rounds(1, 1, 0.9), Rounds(7, 2, 0.01)])
+def test_all_rounds_together_cost_no_more_than_their_share(rounds: Rounds) -> None:
+    """By the mechanisms' own costs: a choice's range of ε, a marginal's noise."""
+    amount = Fraction(7, 10)
+    choice, noise = rounds.costs(amount)
+    one = mu_of_exponential(float(epsilon_below(choice))) ** 2
+    draw = publishing.gaussian_draw(moved_entries(REPLACE), noise, 6, "")
+    assert draw.lattice_variance >= moved_entries(REPLACE) * 6**2 / float(noise)
+    assert rounds.rounds * rounds.each * (one + float(draw.cost)) <= float(amount) * (1 + 1e-9)
+
+
+def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path) -> None:
+    """Four marginals, three a round: two rounds of five."""
+    fit, cross, exact = small()
+    told: list[Any] = []
+    one = loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), told)
+    b = one.learnt(fit)
+    assert [n for n, _ in told] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
+    assert sorted(k for n in (0, 1) for k in json.loads((tmp_path / f"0/round-{n:02d}.json").read_text())) == [
+        *range(4)
+    ]
+    assert len(list(tmp_path.glob("0/*.npy"))) == 2
+    again = loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), told)  # type: ignore[arg-type]
+    assert (again.learnt(fit) == b).all()
+    assert len(told) == 4
+    assert (
+        np.abs(cross.marginals(b * fit.cap) - exact).sum()
+        < 0.35 * np.abs(cross.marginals(fit.begin() * fit.cap) - exact).sum()
+    )
+
+
+def published(**more: Any) -> list[dict[str, Any]]:
+    return [link | {"mechanism": "published", "rounds": 3, "marginals": 2, **more} for link in job()["link"]]
+
+
+def test_a_whole_run_keeps_keys_and_bounds(tmp_path: Path) -> None:
+    release = dp.run(write(tmp_path, link=published()), tmp_path / "run")
+    found = {name: frame.compute() for name, frame in release.synthetic().items()}
+    persons, orders, ratings = found["persons"], found["orders"], found["ratings"]
+    assert orders.person.isin(persons.id).all()
+    assert orders.person.value_counts().max() <= 6
+    assert not ratings.duplicated().any()
+    assert ratings.id.isin(persons.id).all()
+    assert ratings.code.isin(found["products"].code).all()
+    assert ratings.id.value_counts().max() <= 5
+    assert persons.country.isin(found["countries"].country).all()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        assert list(db.execute("SELECT dataset, state FROM releases")) == [("shop", "released")]
+    rounds = list((tmp_path / "run").glob("links/*/round-*.json"))
+    assert len(rounds) == 6  # four marginals a link
+
+
+def test_a_run_that_was_killed_in_a_round_goes_on(tmp_path: Path) -> None:
+    """After every file that the loop leaves, once."""
+    path = write(tmp_path, link=published(), privacy={"privacy_cost": 8.0, "dataset": "shop"})
+    dp.run(path, tmp_path / "undisturbed")
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.unlink()
+    original, calls = publishing.draw_index, []
+
+    def stopped(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) in (1, 4, 9):
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "draw_index", stopped)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                dp.run(path, tmp_path / "run")
+        dp.run(path, tmp_path / "run")
+    assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
+
+
+def stopped_before_noise(path: Path, run: Path) -> None:
+    """A run that is stopped where the first round has chosen and draws nothing yet."""
+    original = LinkRecords.measure
+
+    def measure(self: LinkRecords, name: str, *more: Any) -> Any:
+        if name.startswith("round"):
+            raise KeyboardInterrupt
+        return original(self, name, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinkRecords, "measure", measure)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+
+
+def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, link=published())
+    stopped_before_noise(path, tmp_path / "run")
+    kept = next((tmp_path / "run").glob("links/*/round-00.json"))
+    kept.write_text(json.dumps([k + 1 for k in json.loads(kept.read_text())]))
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "run")
+
+
+def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
+    """A directory without its choice, and with other synthetic rows: beliefs would be others, the stream the same."""
+    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published())
+    stopped_before_noise(path, tmp_path / "run")
+    next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
+    told = tmp_path / "run/tables/persons/synthetic/_rows.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        dp.run(path, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("links/*/round-00.json"))
+
+
+def test_both_sides_protected(tmp_path: Path) -> None:
+    link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
+            "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both",
+            "mechanism": "published"}  # fmt: skip
+    tables = {"persons": table("persons", "id"), "products": table("products", "code", share=0.2)}
+    release = dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    assert release.synthetic()["ratings"].compute().groupby("id").size().max() <= 60
+
+
+def test_options_of_the_loop_go_with_it(tmp_path: Path) -> None:
+    with pytest.raises(dp.JobError, match='go with mechanism = "published"'):
+        dp.run(write(tmp_path, link=[job()["link"][0] | {"rounds": 3}]), tmp_path / "run")

@@ -1,0 +1,69 @@
+"""The report of several tables: what it says of links is looked at in the files, and a planted fault is seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import dpscale as dp
+from dpscale.multitable.integrity import Released
+from dpscale.multitable.run import DatabaseRun
+from tests.multitable.small import write
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shop")
+    return dp.run(write(folder), folder / "run").path
+
+
+def links(run: Path) -> dict[str, Released]:
+    opened = DatabaseRun(run)
+    return {link.called: Released(opened, link) for link in opened.job.link}
+
+
+def test_what_is_told_is_what_the_files_hold(shop: Path) -> None:
+    told = {one["name"]: one for one in json.loads((shop / "synthetic/_links.json").read_text())}
+    found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop).synthetic().items()}
+    each = found["orders"].person.value_counts().reindex(found["persons"].id).fillna(0)
+    assert told["orders"]["degrees"]["parent"] == {"rows": len(each), "mean": pytest.approx(each.mean()),
+                                                   "most": each.max()}  # fmt: skip
+    assert told["ratings"]["links"] == len(found["ratings"])
+    assert all(one["whole"] for one in told.values())
+    assert all(0 < one["expected"] <= 1 for one in told.values())
+
+
+def test_the_page_has_the_distributions_and_nothing_of_elsewhere(shop: Path) -> None:
+    page = (shop / "report.html").read_text()
+    assert page.count("<svg") == 2  # of homes, whose parents have any number, none is measured
+    assert "{{" not in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", "").replace("https://matplotlib.org", "")  # fmt: skip
+
+
+def orphan(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(id=["nobody", *rows.id[1:]])
+
+
+def twice(rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([rows, rows.head(1)])
+
+
+def too_many(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(id=rows.id.iloc[0], code=100 + rows.index % 40).drop_duplicates()
+
+
+@pytest.mark.parametrize("fault", [orphan, twice, too_many])
+def test_a_planted_fault_is_seen(shop: Path, tmp_path: Path, fault: Any) -> None:
+    file = next((shop / "synthetic/ratings").glob("*.parquet"))
+    before = file.read_bytes()
+    assert links(shop)["ratings"].whole
+    fault(pd.read_parquet(file)).to_parquet(file, index=False)
+    try:
+        assert not links(shop)["ratings"].whole
+    finally:
+        file.write_bytes(before)

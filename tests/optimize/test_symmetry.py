@@ -1,0 +1,49 @@
+"""Blocks by symmetry give back the Gram, and the problem's optimum does not depend on them."""
+
+import numpy as np
+import pytest
+
+from dpscale.optimize import convex
+from dpscale.optimize.symmetry import SymmetryBlock, SymmetryBlocks, split
+from dpscale.workload import axis_of
+from dpscale.workload.factors import compressed
+from dpscale.workload.joint import joint_queries
+
+
+def whole(rows, shape) -> SymmetryBlocks:
+    """One block without any symmetry."""
+    return SymmetryBlocks((SymmetryBlock(compressed(rows), np.ones(rows.shape[1])),), np.arange(rows.shape[1]))
+
+
+CASES = {
+    "prefix": (axis_of("prefix", 9).factor.rows, (9,)),
+    "range": (axis_of("range", 8).factor.rows, (8,)),
+    "affine": (joint_queries("affine", (5, 5)).reshape(9, 25) - 0.5, (5, 5)),
+    "abs": (joint_queries("abs", (6, 4)).reshape(6, 24), (6, 4)),
+    "product": (np.kron(axis_of("prefix", 4).factor.rows, axis_of("prefix", 4).factor.rows), (4, 4)),
+    "nothing": (np.random.default_rng(0).normal(size=(7, 12)), (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_add_up_to_the_gram(name):
+    rows, shape = CASES[name]
+    blocks = split(rows, shape)
+    total = sum(blocks.expand(b, b.rows).T @ blocks.expand(b, b.rows) for b in blocks.blocks)
+    np.testing.assert_allclose(total, rows.T @ rows, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_optimum_is_that_without_symmetries(name, monkeypatch):
+    rows, shape = CASES[name]
+    found = convex.optimise(rows, shape)
+    monkeypatch.setattr(convex, "split", whole)
+    assert found.primal == pytest.approx(convex.optimise(rows, shape).primal, rel=1e-7)
+    assert found.gap < 1e-8
+    assert (found.root**2).sum(axis=0).max() == pytest.approx(1, abs=1e-9)
+
+
+def test_symmetries_are_found_where_they_are():
+    assert len(split(*CASES["product"]).blocks) == 4
+    assert len(split(*CASES["prefix"]).blocks) == 2
+    assert len(split(*CASES["nothing"]).blocks) == 1

@@ -1,0 +1,116 @@
+"""Wide axes in two levels: bounds against singular values, plans against the optimum of the same axis solved whole."""
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, Workload, plan
+from dpscale.base.errors import PlanError
+from dpscale.optimize import wide_bounds, wide_weights
+from dpscale.optimize.wide_bounds import circular_trace, marginal_trace, prefix_trace, range_trace, whole_bound
+from dpscale.workload import FAMILIES, axis_of, wide
+from dpscale.workload.residual.weights import whole_weights
+
+
+@pytest.fixture
+def few_cells(monkeypatch):
+    """Axes are wide from 65 cells on, and cut into sixteen blocks or more."""
+    monkeypatch.setattr(wide, "DENSE", 64)
+    monkeypatch.setattr(wide, "BLOCKS", 16)
+    wide.runs_of.cache_clear()
+    axis_of.cache_clear()
+    yield
+    wide.runs_of.cache_clear()
+    axis_of.cache_clear()
+
+
+TRACES = {"prefix": prefix_trace, "range": range_trace, "circular": circular_trace, "marginal": marginal_trace}
+
+
+@pytest.mark.parametrize("family", TRACES)
+@pytest.mark.parametrize("modes", [256, 6])
+def test_bounds_are_sums_of_singular_values_or_less(family, modes, monkeypatch):
+    monkeypatch.setattr(wide_bounds, "MODES", modes)
+    rng = np.random.default_rng(0)
+    for profile in (np.full(20, 0.05), rng.dirichlet(np.ones(20)), np.arange(1, 21) / 210):
+        rows = FAMILIES[family].matrix(20) @ (np.eye(20) - np.outer(profile, np.ones(20)))
+        nuclear = np.linalg.svd(rows, compute_uv=False).sum()
+        found = TRACES[family](profile)
+        assert found <= nuclear * (1 + 1e-12)
+        if family != "circular" or profile[0] == profile[-1]:  # else the plain mean's is a bound alone
+            assert found == pytest.approx(nuclear, rel=1e-12 if modes > 20 else 0.04)
+
+
+def test_the_errors_of_arcs_are_those_of_their_matrix():
+    """Of a covariance of pieces: those that go past the end too."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(12, 12)) @ (np.eye(12) - 1 / 12)
+    covariance, running = rows.T @ rows, np.tri(13, 12, -1)
+    low, high = FAMILIES["circular"].intervals(12)
+    found = np.einsum("qi,ij,qj->q", running[high] - running[low], covariance, running[high] - running[low])
+    matrix = FAMILIES["circular"].matrix(12)
+    np.testing.assert_allclose(found, np.einsum("qi,ij,qj->q", matrix, covariance, matrix), atol=1e-9)
+
+
+def test_of_one_attribute_the_svd_bound_is_told():
+    for family in ("prefix", "range", "circular", "marginal"):
+        asked = Workload(Domain({"a": 30})).add(family, degree=1)
+        values = np.linalg.svd(FAMILIES[family].matrix(30), compute_uv=False)
+        assert whole_bound(asked) == pytest.approx(values.sum() ** 2 / 30)
+    assert whole_bound(Workload(Domain({"a": 30, "b": 2})).add("prefix", degree=2)) == 0
+
+
+@pytest.mark.parametrize("family", ["prefix", "range", "circular"])
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
+@pytest.mark.parametrize("size", [96, 150])
+def test_two_levels_lose_little_and_say_how_much(family, mechanism, size, request):
+    asked = Workload(Domain({"a": size, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
+    whole = plan(asked, mechanism)
+    request.getfixturevalue("few_cells")
+    made = plan(asked, mechanism)
+    assert any(factor.kind == "nested" for block in made.blocks for factor in block.factors)
+    assert whole.error < made.error < 1.15 * whole.error
+    assert made.error / whole.error - 1 < made.optimality_gap < 0.2
+    assert made.accuracy.total_error(asked) == pytest.approx(made.error, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_cells")
+def test_several_families_on_one_wide_axis():
+    asked = Workload(Domain({"a": 400, "b": 3})).add("marginal", degree=2).add("prefix", attributes=[("a",)])
+    made = plan(asked, "weighted-residuals")
+    assert made.accuracy.total_error(asked) == pytest.approx(made.error, rel=1e-9)
+    assert made.optimality_gap < 0.3
+
+
+@pytest.mark.usefixtures("few_cells")
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "identity", "residual-planner"])
+def test_cells_alone_need_no_matrix(mechanism):
+    asked = Workload(Domain({"a": 10**6, "b": 3})).add("marginal", attributes=[("a",)])
+    made = plan(asked, mechanism)
+    assert made.rmse() == pytest.approx(1, rel=1e-6)
+
+
+def test_what_is_wider_than_a_mechanism_takes_is_refused_in_a_sentence():
+    for mechanism in ("hdmm", "eigen-design", "baseline", "residual-planner-plus"):
+        with pytest.raises(PlanError, match=r"cells.*at most|at most .* cells"):
+            plan(Workload(Domain({"a": 10**5})).add("prefix", degree=1), mechanism)
+    for family, degree, cells in (("random", 1, 20_000), ("random", 2, 10**6), ("affine", 2, 3000), ("abs", 2, 10**6)):
+        with pytest.raises(PlanError, match=f"family {family} on .* cells.*coarsen"):
+            plan(Workload(Domain({"a": cells, "b": cells})).add(family, degree=degree))
+
+
+@pytest.mark.usefixtures("few_cells")
+def test_weights_of_cells_follow_from_those_of_blocks():
+    profile = np.arange(1, 51) / np.arange(1, 51).sum()
+    weights = wide_weights.cell_weights(profile, 100, "prefix", 14)
+    cut, blocks = wide.cut_of(100, weights)
+    assert len(weights) == 100
+    assert cut.spread(blocks) == pytest.approx(np.array(weights) / sum(weights), rel=1e-9)
+    fine = wide_weights.refined(profile, 60, 60)
+    assert whole_weights(fine, 12) == wide_weights.cell_weights(profile, 60, "prefix", 12)
+
+
+def test_finer_weights_of_a_smooth_profile():
+    """Of a density like the root of the distance from the ends, whose sums are known."""
+    places = lambda parts: np.arcsin(np.sqrt(np.linspace(0, 1, parts + 1))) / (np.pi / 2)  # noqa: E731
+    assert wide_weights.refined(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)

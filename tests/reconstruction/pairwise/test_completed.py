@@ -1,0 +1,89 @@
+"""Pairs that were not measured, as one model of all the others has them: nearer to the truth than a chain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.pairwise import learn as learning
+from dpscale.reconstruction.pairwise.learn import completed, effort, learn
+from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+from dpscale.reconstruction.pairwise.stored import read_learnt, write_learnt
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
+
+
+def two_ways() -> np.ndarray:
+    """d depends on a through b and, apart from it, through c: no single chain tells all of it."""
+    rng = np.random.default_rng(5)
+    a = rng.dirichlet(np.ones(3))
+    b, c = rng.dirichlet(np.full(4, 0.4), 3), rng.dirichlet(np.full(2, 0.4), 3)
+    d = rng.dirichlet(np.full(6, 0.25), (4, 2))
+    return np.einsum("a,ab,ac,bcd->abcd", a, b, c, d)
+
+
+@pytest.fixture(scope="module")
+def tables() -> tuple[LowOrder, LowOrder]:
+    """All pairs of a distribution, and the same with (a, d) not measured and said to be independent."""
+    full = model(two_ways())
+    told = {names: table for names, table in full.tables.items() if names != ("a", "d")}
+    return full, LowOrder(full.ones, full.groups, told, full.total, frozenset(told))
+
+
+def test_a_pair_is_nearer_to_the_truth_than_independence_and_than_any_chain(tables: tuple[LowOrder, LowOrder]) -> None:
+    full, partial = tables
+    learnt = learn(wanted(partial, MEMORY), "release")
+    done = completed(partial, learnt)
+    truth = full.tables["a", "d"]
+    off = np.abs(done.tables["a", "d"] - truth).sum()
+    chains = [
+        (full.tables["a", by] / full.coarse[by]) @ full.tables[by, "d"]
+        for by in ("b", "c")
+    ]  # fmt: skip
+    assert off < 0.95 * min(np.abs(chain - truth).sum() for chain in chains)
+    assert off < 0.6 * np.abs(np.outer(full.ones["a"], full.ones["d"]) / full.total - truth).sum()
+    assert all(done.tables[names] is partial.tables[names] for names in partial.tables)
+    assert done.tables["a", "d"].sum(axis=1) == pytest.approx(full.ones["a"], rel=1e-4)
+
+
+def test_chance_of_the_rows_is_no_dependence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing depends on anything: a pair that was not measured is nearly the product, and not what rows show."""
+    rng = np.random.default_rng(2)
+    law = np.einsum("a,b,c,d->abcd", *(rng.dirichlet(np.full(size, 2.0)) for size in SIZES.values()))
+    full = model(law, measured=[("a", "b")])
+    bare = LowOrder(full.ones, full.groups, {("a", "b"): full.tables["a", "b"]}, full.total, full.measured)
+
+    def departing() -> float:
+        done = completed(bare, learn(wanted(bare, MEMORY), "release", 1000))
+        return sum(np.abs(done.tables[names] - full.tables[names]).sum() for names in full.tables)
+
+    ours = departing()
+    monkeypatch.setattr(learning, "_believed", lambda wanted, one, other: (one + other) / 2)
+    assert ours < 0.5 * departing()
+
+
+def test_what_was_learnt_comes_back_from_its_file(tables: tuple[LowOrder, LowOrder], tmp_path) -> None:
+    _, partial = tables
+    learnt = learn(wanted(partial, MEMORY), "release", 500)
+    write_learnt(tmp_path / "learnt.npz", learnt, Spread(partial.groups, partial.ones), partial.total)
+    back, cells, total = read_learnt(tmp_path / "learnt.npz")
+    assert (back.rows == learnt.rows).all()
+    assert (back.theta == learnt.theta).all()
+    assert (back.wanted.shares == learnt.wanted.shares).all()
+    assert (total, dict(cells.groups)) == (partial.total, dict(partial.groups))
+
+
+def test_the_last_bits_of_tables_change_nothing(tables: tuple[LowOrder, LowOrder]) -> None:
+    """As on another machine."""
+    _, partial = tables
+    near = {names: table * (1 + 1e-15) for names, table in partial.tables.items()}
+    other = LowOrder(partial.ones, partial.groups, near, partial.total, partial.measured)
+    one, two = (learn(wanted(which, MEMORY), "release", 500) for which in (partial, other))
+    assert (one.rows == two.rows).all()
+    assert (one.wanted.shares == two.wanted.shares).all()
+
+
+def test_the_effort_is_that_of_measured_pairs(tables: tuple[LowOrder, LowOrder]) -> None:
+    full, partial = tables
+    assert effort(wanted(partial, MEMORY), 100) < effort(wanted(full, MEMORY), 100)
+    assert effort(wanted(full, MEMORY), 100) == 14 * 100 * 3 * (3 + 4 + 2 + 6)

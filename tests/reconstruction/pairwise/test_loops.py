@@ -1,0 +1,125 @@
+"""The loops against brute force: counts, weights, and the law of a drawn value."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from dpscale.reconstruction.pairwise import loops
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
+
+SIZE_LIST = list(SIZES.values())
+
+
+def sweeper(count: int = 400, theta: float = 0.0, held: bool = True) -> Sweeper:
+    asked, chance = wanted(model(joint()), MEMORY), Chance("test", "sweeper")
+    rows = independent_rows(asked.layout, asked.ones, count, chance)
+    thetas = theta * np.random.default_rng(1).normal(size=asked.layout.cells)
+    return Sweeper(asked.layout, asked.ones, rows, asked.shares * count, thetas, asked.layout.used & held, chance)
+
+
+def test_counts_are_those_of_the_rows() -> None:
+    made = sweeper()
+    for i, j in combinations(range(4), 2):
+        assert (made.layout.of(made.counts, i, j) == counts(made.rows, i, j, SIZE_LIST)).all()
+    made.sweep(1.0)
+    for i, j in combinations(range(4), 2):
+        assert (made.layout.of(made.counts, i, j) == counts(made.rows, i, j, SIZE_LIST)).all()
+
+
+def test_weights_are_the_gradient_of_the_energy_and_lie_twice() -> None:
+    made = sweeper(theta=0.7)
+    made.sweep(0.0)
+    layout, beta = made.layout, 3.0
+    weights, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
+    loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, beta,
+                weights, slopes)  # fmt: skip
+    for i, j in layout.pairs:
+        c, t, th = (layout.of(one, i, j) for one in (made.counts, made.targets, made.theta))
+        expected = th - beta * (c + 0.5 - t) / (t + 1)
+        by_i = weights[layout.starts[i, j, 1] :][: expected.size].reshape(expected.shape[::-1])
+        by_j = weights[layout.starts[j, i, 1] :][: expected.size].reshape(expected.shape)
+        assert np.allclose(by_i.T, expected, rtol=1e-6, atol=1e-5)
+        assert by_j == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+def test_the_weights_follow_every_change_of_a_sweep() -> None:
+    """After a sweep the weights kept as rows changed are those made anew from the counts."""
+    made = sweeper(theta=0.3)
+    made.sweep(2.0)
+    kept = made._weights[: -loops.BEHIND].copy()
+    layout = made.layout
+    fresh, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
+    loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, 2.0,
+                fresh, slopes)  # fmt: skip
+    assert kept == pytest.approx(fresh, abs=2e-3)
+    assert np.abs(kept).max() > 0.1
+
+
+@pytest.mark.parametrize("theta", [0.0, 1.2])
+def test_without_feedback_values_follow_the_pairwise_model(theta: float) -> None:
+    """A long chain over four attributes has the law ∝ Π ones · exp Σ θ."""
+    made = sweeper(4000, theta)
+    logits = sum(
+        np.log(made.layout.one(made.ones, i)).reshape([-1 if k == i else 1 for k in range(4)]) for i in range(4)
+    )
+    for i, j in made.layout.pairs:
+        shape = [SIZE_LIST[k] if k in (i, j) else 1 for k in range(4)]
+        logits = logits + made.layout.of(made.theta, i, j).reshape(shape)
+    law = np.exp(logits - logits.max())
+    law /= law.sum()
+    for _ in range(30):
+        made.sweep(0.0)
+    seen = np.zeros(law.size)
+    for _ in range(20):
+        for _ in range(3):
+            made.sweep(0.0)
+        seen += np.bincount(np.ravel_multi_index(tuple(made.rows.T), law.shape), minlength=law.size)
+    expected = law.ravel() * seen.sum()
+    often = expected > 40
+    assert _fits(seen, expected, often) > 1e-4
+    if theta:
+        wrong = np.exp(0.7 * (logits - logits.max()))
+        assert _fits(seen, wrong.ravel() / wrong.sum() * seen.sum(), often) < 1e-9
+
+
+def _fits(seen: np.ndarray, expected: np.ndarray, often: np.ndarray) -> float:
+    """The p-value, rare cells taken as one."""
+    rare = [] if often.all() else [~often]
+    both = [np.append(one[often], [one[few].sum() for few in rare]) for one in (seen, expected)]
+    return float(chisquare(*both).pvalue)
+
+
+def test_the_exponential_is_near_enough() -> None:
+    logits = np.linspace(-12, 0, 50).astype(np.float32)
+    found = np.zeros(50, np.float32)
+    loops.exponentials(logits, 50, found)
+    assert found == pytest.approx(np.exp(logits.astype(float)), rel=0.08)
+    assert found[-1] == 1
+    assert math.isclose(float(found[-10]), math.exp(float(logits[-10])), rel_tol=5e-3)
+
+
+def test_uniforms_fill_the_unit_interval() -> None:
+    state = Chance("test", "uniforms").state()
+    drawn = np.array([loops.uniform(state) for _ in range(20_000)])
+    assert 0 <= drawn.min() < drawn.max() < 1
+    assert chisquare(np.histogram(drawn, 50, (0, 1))[0]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 17])
+def test_lines_are_added_in_their_order_whatever_their_length(size: int) -> None:
+    draws = np.random.default_rng(size)
+    weights = draws.normal(size=100 + size + loops.BEHIND).astype(np.float32)
+    lines, logits = draws.integers(0, 100, 30).astype(np.uint64), draws.normal(size=size + 8).astype(np.float32)
+    expected = logits.copy()
+    for line in lines[:23].tolist():
+        expected[:size] += weights[line : line + size]
+    loops.gather(weights, lines, np.uint64(23), np.uint64(size), logits)
+    assert logits[:size].tobytes() == expected[:size].tobytes()

@@ -1,0 +1,122 @@
+"""Sets of three as the model of all pairs has them: nearer where records follow it, left alone where they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.pairwise import triples
+from dpscale.reconstruction.pairwise.learn import Learnt, learn
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.triples import Departure, lacking, with_triples
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
+
+NAMES = tuple(SIZES)
+THREES = list(combinations(NAMES, 3))
+
+
+def leaning(pairs: float, threes: float = 0.0, seed: int = 3) -> np.ndarray:
+    """A distribution whose logarithm leans on pairs, and on sets of three."""
+    rng, shape = np.random.default_rng(seed), tuple(SIZES.values())
+    logs = np.zeros(shape)
+    for size, strength in ((2, pairs), (3, threes)):
+        for kept in combinations(range(4), size):
+            own = rng.standard_normal([shape[axis] if axis in kept else 1 for axis in range(4)])
+            logs = logs + strength * own
+    law = np.exp(logs)
+    return law / law.sum()
+
+
+def learnt_of(law: np.ndarray) -> tuple[LowOrder, Learnt]:
+    full = model(law)
+    return full, learn(wanted(full, MEMORY), "release")
+
+
+def truth(law: np.ndarray, names: tuple[str, ...], total: float) -> np.ndarray:
+    return total * law.sum(axis=tuple(axis for axis, name in enumerate(NAMES) if name not in names))
+
+
+def off(told: LowOrder, law: np.ndarray) -> float:
+    return sum(np.abs(told.marginal(names) - truth(law, names, told.total)).sum() for names in THREES)
+
+
+def test_what_follows_the_model_is_far_nearer():
+    law = leaning(1.0)
+    full, learnt = learnt_of(law)
+    done = with_triples(full, learnt, lacking(full, THREES), "release")
+    assert set(done.tables) == {*full.tables, *THREES}
+    assert off(done, law) < 0.6 * off(full, law)
+    for names in THREES:
+        for kept in combinations(names, 2):
+            margin = done.tables[names].sum(axis=next(i for i, name in enumerate(names) if name not in kept))
+            np.testing.assert_allclose(margin, full.tables[kept], rtol=0.02, atol=2)
+
+
+def test_measured_sets_that_depart_otherwise_call_it_off():
+    law = leaning(1.0, threes=1.0)
+    full, learnt = learnt_of(law)
+    told = {names: np.ascontiguousarray(truth(law, names, full.total)) for names in THREES[:3]}
+    departing = {names: 2 * full.coarse_marginal(names) - table for names, table in
+                 {n: with_triples(full, learnt, [n], "release").tables[n] for n in THREES[:3]}.items()}  # fmt: skip
+    for measured, alone in ((told, None), (departing, True)):
+        known = replace(full, tables={**full.tables, **measured}, measured=full.measured | set(measured))
+        done = with_triples(known, learnt, [THREES[3]], "release")
+        if alone:
+            assert THREES[3] not in done.tables
+        plain = np.abs(known.marginal(THREES[3]) - truth(law, THREES[3], full.total)).sum()
+        assert np.abs(done.marginal(THREES[3]) - truth(law, THREES[3], full.total)).sum() < 1.05 * plain
+
+
+def told(slopes: list[float], sizes: list[float]) -> list[tuple[Departure, np.ndarray]]:
+    """Measured sets whose departure is that of the model times a slope."""
+    by = [size * np.array([1.0, -1.0]) for size in sizes]
+    return [(Departure(np.zeros(2), one), slope * one) for slope, one in zip(slopes, by, strict=True)]
+
+
+def test_sets_that_agree_are_followed_and_one_that_outweighs_the_others_is_not():
+    assert triples._followed(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
+    assert triples._followed(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
+    assert triples._followed(told([0.4] * 5, [1.0] * 5)) == 0.0
+    assert triples._followed(told([9.0], [1.0])) == 1.0
+    two = np.array([0.8, 1.2] * 10)  # slope 1; its error Σ (0.2 · 2)² over 20 sets, under 40
+    assert triples._followed(told(list(two), [1.0] * 20)) == pytest.approx(2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1)
+
+
+def test_chance_of_the_rows_is_no_departure():
+    """Where the model has nothing to tell, its rows depart by chance alone, and nearly none of that is taken."""
+    law = leaning(0.0)
+    full, learnt = learnt_of(law)
+    done = with_triples(full, learnt, THREES, "release")
+    seen = triples._drawn(learnt, "release")
+    expected = {names: full.coarse_marginal(names) for names in THREES}
+    raw = sum(np.abs(seen.shares(0, names, own.shape) * full.total - own).sum() for names, own in expected.items())
+    assert sum(np.abs(done.tables[names] - own).sum() for names, own in expected.items()) < 0.4 * raw
+
+
+def test_rows_that_never_move_are_chance_too():
+    """d says c and a, so no value of a row is ever drawn anew: one half cannot bear out the other."""
+    law = np.zeros(tuple(SIZES.values()))
+    random = np.random.default_rng(1)
+    for a in range(3):
+        for b in range(4):
+            for c in range(2):
+                law[a, b, c, 2 * a + c] = random.random()
+    law = 0.999 * law / law.sum() + 0.001 / law.size
+    full, learnt = learnt_of(law)
+    assert off(with_triples(full, learnt, THREES, "release"), law) < 1.05 * off(full, law) + 1
+
+
+@pytest.mark.parametrize(("most", "found"), [(4, 3), (2, 0)])
+def test_those_that_lack_a_table(monkeypatch, most, found):
+    full = model(leaning(1.0))
+    known = replace(full, tables={**full.tables, THREES[0]: full.coarse_marginal(THREES[0])})
+    monkeypatch.setattr(triples, "MOST_SETS", most)
+    assert lacking(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
+    assert lacking(known, [("d", "a", "b")]) == [("a", "b", "d")]
+    assert lacking(known, [NAMES]) == lacking(known, THREES)
+    monkeypatch.setattr(triples, "MOST_CELLS", 10)
+    assert lacking(known, THREES) == []

@@ -1,0 +1,91 @@
+"""`reconstruct.method = "graphical"`: from the measurements of every mechanism; sizes refused first; files."""
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale.audit.composition import audit_run
+from dpscale.reconstruction.graphical import check_size, read_graphical, write_graphical
+from dpscale.reconstruction.junction_tree.fit import fit
+from tests.audit.small import SIZES, frame, write
+
+GRAPHICAL = {"method": "graphical"}
+MATRIX = [
+    "query-smasher",
+    "weighted-residuals",
+    "residual-planner",
+    "residual-planner-plus",
+    "hdmm",
+    "identity",
+    "eigen-design",
+]
+PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
+PLENTY = {"privacy_cost": 5e4, "dataset": "small", "careless": True}
+
+
+@pytest.mark.parametrize("mechanism", [*MATRIX, "aim-grem", "mst", "aim-pgm"])
+def test_measurements_of_every_mechanism_give_a_model(tmp_path, mechanism):
+    """At a large budget estimates are the counts, but for what a tree does not measure; and all agree."""
+    release = dp.run(write(tmp_path, mechanism={"name": mechanism}, reconstruct=GRAPHICAL, privacy=PLENTY,
+                           workload=[{"family": "marginal", "degree": 2}]), tmp_path / "run")  # fmt: skip
+    exact = frame()
+    tables = {names: release.marginal(names) for names in PAIRS}
+    counts = {(a, b): np.histogram2d(exact[a], exact[b], bins=[range(SIZES[a] + 1), range(SIZES[b] + 1)])[0]
+              for a, b in PAIRS}  # fmt: skip
+    near = [np.abs(table - counts[pair]).max() < 1 for pair, table in tables.items()]
+    assert sum(near) >= (2 if mechanism in ("mst", "aim-pgm", "aim-grem") else 3)
+    assert tables["a", "b"].sum(axis=1) == pytest.approx(tables["a", "c"].sum(axis=1), abs=1e-6)
+    assert all((table >= 0).all() for table in tables.values())
+    assert "graphical model" in (release.path / "report.html").read_text()
+    assert audit_run(release.path, tmp_path / "ledger.sqlite").sound
+
+
+def test_strategies_are_fitted_as_they_were_measured(tmp_path):
+    """Prefix queries by hdmm and query-smasher: what least squares says where there is nothing to decide."""
+    for name in ("hdmm", "query-smasher"):
+        asked = [{"family": "prefix", "attributes": [["a", "c"]]}]
+        path = write(tmp_path / name, mechanism={"name": name}, reconstruct=GRAPHICAL, privacy=PLENTY, workload=asked)
+        release = dp.run(path, tmp_path / name / "run")
+        exact = np.histogram2d(frame()["a"], frame()["c"], bins=[range(5), range(6)])[0]
+        assert np.abs(release.marginal(("a", "c")) - exact).max() < 1
+
+
+def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
+    path = write(tmp_path, reconstruct=GRAPHICAL | {"most_cells": 30})
+    with pytest.raises(dp.PlanError, match=r"reconstruct.method: graphical, for sets whose cliques have 60 cells, .*"
+                       r"\(the largest: a, b, c\); it takes at most 30 cells .*; leave out a, c"):  # fmt: skip
+        dp.run(path, tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists()
+    with pytest.raises(dp.PlanError, match=r"leave out .*a, d.* or take maxent"):
+        check_size(dict.fromkeys("abcd", 10), [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")], 500)
+
+
+def test_a_model_is_read_back_as_it_was_written(tmp_path):
+    from tests.reconstruction.explicit import SHAPES, observed
+    from tests.reconstruction.explicit import SIZES as FIVE
+
+    rng = np.random.default_rng(0)
+    model = fit(FIVE, observed(SHAPES["a square"], rng.uniform(1, 5, tuple(FIVE.values())), 1.0, rng))
+    write_graphical(tmp_path / "graphical.npz", model)
+    again = read_graphical(tmp_path / "graphical.npz")
+    assert (again.total, again.gap) == (model.total, model.gap)
+    assert (again.marginal(("a", "d", "e")) == model.marginal(("a", "d", "e"))).all()
+
+
+def test_pgmpy_has_the_same_answers():
+    pytest.importorskip("pgmpy")
+    from pgmpy.inference import VariableElimination
+
+    from tests.reconstruction.test_graphical_model import NAMES, SHAPES, model_of
+
+    for name in ("a circle of five", "apart", "two shared"):
+        model = model_of(SHAPES[name])
+        network = model.to_pgmpy()
+        assert network.check_model()
+        found = VariableElimination(network).query(["a", "e"], show_progress=False)
+        values = found.values if found.variables == ["a", "e"] else found.values.T
+        assert values == pytest.approx(model.marginal(("a", "e")) / model.total, abs=1e-9)
+        if name == "apart":  # pgmpy has junction trees of what hangs together alone
+            continue
+        cliques = {frozenset(node) for node in network.to_junction_tree().nodes()}
+        assert {frozenset(clique) for clique in model.tree.cliques} <= cliques | {frozenset({n}) for n in NAMES}

@@ -1,0 +1,372 @@
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscale import Domain, Workload, plan
+from dpscale.counting import ExactMarginal
+from dpscale.measurement.block import measure_block
+from dpscale.plans.schedule import make_schedule
+from dpscale.privacy.streams import seeded_secret
+from dpscale.reconstruction import shrink
+from dpscale.reconstruction.chains import Links
+from dpscale.reconstruction.entropy import LowOrder, product_of
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.fit import proportional_fit
+from dpscale.reconstruction.from_estimates import _residual, from_estimates
+from dpscale.reconstruction.low_order import NoisyResidual, low_order
+from dpscale.reconstruction.one_way import NoisyCounts, drawn, non_negative_counts, total_of, with_groups
+from dpscale.reconstruction.pair_loops import middles
+from dpscale.reconstruction.paired import Ones, Paired
+from dpscale.workload.residual import center
+from dpscale.workload.residual.groups import Groups, coarsened, every_cell
+
+SIZES = {"a": 3, "b": 4, "c": 5, "d": 2}
+NAMES = tuple(SIZES)
+
+
+def table(seed=0, rows=1000.0):
+    weights = np.random.default_rng(seed).gamma(0.7, size=tuple(SIZES.values()))
+    return weights * (rows / weights.sum())
+
+
+def margin(values, names):
+    return values.sum(axis=tuple(i for i, name in enumerate(NAMES) if name not in names))
+
+
+def exact(values, pairs, groups=None):
+    ones = {name: margin(values, (name,)) for name in NAMES}
+    groups = groups or {name: every_cell(size) for name, size in SIZES.items()}
+    tables = {names: coarsened(margin(values, names), [groups[n] for n in names]) for names in pairs}
+    return LowOrder(ones, groups, tables, float(values.sum()))
+
+
+def test_the_fit_is_the_distribution_of_largest_entropy():
+    import cvxpy as cp
+
+    values, pairs = table(), [("a", "b"), ("b", "c"), ("a", "c")]
+    found = exact(values, pairs).marginal(("a", "b", "c"), rounds=500)
+    cells = list(product(range(3), range(4), range(5)))
+    x = cp.Variable(60)
+    limits = []
+    for names in pairs:
+        axes = ["abc".index(name) for name in names]
+        for key in product(*(range(SIZES[name]) for name in names)):
+            mask = np.array([all(cell[a] == k for a, k in zip(axes, key, strict=True)) for cell in cells], dtype=float)
+            limits.append(mask @ x == margin(values, names)[key] / 1000)
+    cp.Problem(cp.Maximize(cp.sum(cp.entr(x))), limits).solve(solver="CLARABEL")
+    np.testing.assert_allclose(found.ravel(), 1000 * x.value, atol=0.2)
+
+
+def test_two_pairs_that_meet_give_conditional_independence():
+    values = table()
+    ab, bc = margin(values, "ab"), margin(values, "bc")
+    found = exact(values, [("a", "b"), ("b", "c")]).marginal(("a", "b", "c"))
+    np.testing.assert_allclose(found, ab[:, :, None] * bc[None] / margin(values, "b")[None, :, None])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000))
+def test_a_fit_over_groups_is_the_fit_over_cells(seed):
+    """With ratios to independence constant within groups, IPF over cells and over groups come to the same."""
+    values = table(seed)
+    groups = {"a": Groups(3, (0, 1)), "b": Groups(4, (0, 2)), "c": Groups(5, (0, 1, 4)), "d": every_cell(2)}
+    coarse = exact(values, list(combinations("abc", 2)), groups)
+    pairs = {names: coarse.marginal(names) for names in coarse.tables}
+    fine = LowOrder(coarse.ones, {name: every_cell(size) for name, size in SIZES.items()}, pairs, coarse.total)
+    one, other = (model.marginal(("a", "b", "c"), rounds=200) for model in (coarse, fine))
+    np.testing.assert_allclose(one, other, atol=0.5)
+    assert (one >= 0).all()
+    assert one.sum() == pytest.approx(1000)
+
+
+def test_axes_come_in_the_order_asked_and_attributes_without_tables_are_independent():
+    model = exact(table(), [("a", "b")])
+    np.testing.assert_allclose(model.marginal(("b", "d", "a")), model.marginal(("a", "b", "d")).transpose(1, 2, 0))
+    np.testing.assert_allclose(model.marginal(("c", "d")), product_of([model.ones["c"], model.ones["d"]], 1000))
+    np.testing.assert_allclose(model.marginal(()), 1000)
+
+
+def test_disagreement_is_the_distance_of_the_common_margin():
+    values = table()
+    model = exact(values, list(combinations("abc", 2)))
+    assert model.disagreement(("a", "b", "c"), ("a", "b", "d")) < 1e-3
+    assert model.disagreement(("a", "b"), ("c", "d")) == 0
+    chained = exact(values, [("a", "b"), ("b", "c")])
+    left = chained.marginal(("a", "b", "c")).sum(axis=1)
+    right = chained.marginal(("a", "c", "d")).sum(axis=2)
+    expected = np.abs(left - right).sum() / 2000
+    assert chained.disagreement(("a", "b", "c"), ("a", "c", "d")) == pytest.approx(expected)
+    assert expected > 0.01
+
+
+def test_a_larger_table_inside_wins_over_the_smaller_ones_in_it():
+    values = table()
+    triple = margin(values, "abc")
+    model = LowOrder(
+        **{**vars(exact(values, [("a", "b")])), "tables": {("a", "b", "c"): triple, ("a", "b"): triple.sum(2)}}
+    )
+    np.testing.assert_allclose(model.marginal(NAMES).sum(axis=3), triple, rtol=1e-6)
+
+
+def test_zero_margins_stay_zero_and_nothing_breaks():
+    start = np.ones((3, 3))
+    found = proportional_fit(start, [((0,), np.array([0.0, 2, 1])), ((1,), np.array([3.0, 0, 0]))], 20, 0)
+    np.testing.assert_allclose(found, [[0, 0, 0], [2, 0, 0], [1, 0, 0]])
+
+
+def noisy_model(values, deviation, pairs, wanted=(), chains=1, seed=0):
+    rng = np.random.default_rng(seed)
+    ones = {name: margin(values, (name,)) for name in NAMES}
+    measured = {}
+    for names in pairs:
+        own = margin(values, names)
+        noise = rng.normal(0, deviation, own.shape)
+        measured[names] = NoisyResidual(center(own + noise, (0, 1)), deviation)
+    groups = {name: every_cell(size) for name, size in SIZES.items()}
+    return low_order(ones, groups, measured, wanted, chains)
+
+
+def distance(one, other):
+    return np.abs(one - other).sum() / other.sum()
+
+
+def test_exact_measurements_come_back_and_pure_noise_is_forgotten():
+    values = table()
+    sharp = noisy_model(values, 1e-3, combinations("abc", 2))
+    blunt = noisy_model(values, 1e4, combinations("abc", 2))
+    for names in combinations("abc", 2):
+        assert distance(sharp.tables[names], margin(values, names)) < 2e-3
+        independent = product_of([margin(values, (name,)) for name in names], 1000)
+        assert distance(blunt.tables[names], independent) < 0.1
+
+
+def test_tables_are_consistent_and_non_negative():
+    model = noisy_model(table(), 30.0, combinations(NAMES, 2))
+    for names, own in model.tables.items():
+        assert (own >= 0).all()
+        for axis, name in enumerate(names):
+            np.testing.assert_allclose(own.sum(axis=1 - axis), model.coarse[name], rtol=1e-3)
+
+
+def test_shrinking_beats_the_noisy_table_and_independence():
+    better = []
+    for seed in range(10):
+        values = table(seed)
+        model = noisy_model(values, 12.0, [("b", "c")], seed=seed)
+        true, rng = margin(values, ("b", "c")), np.random.default_rng(seed)
+        clipped = np.maximum(true + rng.normal(0, 12.0, true.shape), 0)
+        independent = product_of([margin(values, (name,)) for name in "bc"], 1000)
+        own = distance(model.tables["b", "c"], true)
+        better.append((own, distance(clipped, true), distance(independent, true)))
+    own, clipped, independent = np.mean(better, axis=0)
+    assert own < clipped
+    assert own < 0.7 * independent
+
+
+def chain(rows=20000.0):
+    """a — b — c — d, each a noisy copy of the one before."""
+    near = {k: np.exp(-2.0 * np.abs(np.subtract.outer(np.linspace(0, 3, k[0]), np.linspace(0, 3, k[1])))) for k in
+            [(3, 4), (4, 5), (5, 2)]}  # fmt: skip
+    values = np.einsum("ab,bc,cd->abcd", near[3, 4], near[4, 5], near[5, 2])
+    return values * (rows / values.sum())
+
+
+def test_a_pair_that_was_not_measured_is_implied_by_a_chain():
+    values = chain()
+    with_it = noisy_model(values, 5.0, [("a", "b"), ("b", "c")], wanted=[("a", "c")])
+    without = noisy_model(values, 5.0, [("a", "b"), ("b", "c")])
+    true = margin(values, ("a", "c"))
+    assert distance(with_it.marginal(("a", "c")), true) < 0.05
+    assert distance(without.marginal(("a", "c")), true) > 0.3
+
+
+def test_a_chain_helps_a_pair_measured_too_noisily():
+    values, true = chain(), margin(chain(), ("a", "c"))
+    gains = []
+    for seed in range(5):
+        pairs = {("a", "b"): 5.0, ("b", "c"): 5.0, ("a", "c"): 900.0}
+        rng = np.random.default_rng(seed)
+        ones = {name: margin(values, (name,)) for name in NAMES}
+        groups = {name: every_cell(size) for name, size in SIZES.items()}
+        measured = {
+            names: NoisyResidual(
+                center(margin(values, names) + rng.normal(0, s, margin(values, names).shape), (0, 1)), s
+            )
+            for names, s in pairs.items()
+        }
+        with_it, without = (low_order(ones, groups, measured, chains=n) for n in (1, 0))
+        gains.append(distance(without.tables["a", "c"], true) - distance(with_it.tables["a", "c"], true))
+    assert np.mean(gains) > 0.05
+
+
+def test_links_know_every_middle():
+    for pairs, chains in (list(combinations(NAMES, 2)), 1), ([("a", "b")], 0):
+        model = exact(table(), pairs)
+        ones = Ones.of(model.coarse, model.total)
+        links = Links.of(Paired(ones, pairs), np.concatenate([model.tables[names].ravel() for names in pairs]))
+        assert len(links.strongest(Paired(ones, [("c", "d")]))) == chains
+    assert middles(np.array([-1, 3, 2.0, -1]), np.array([9, 2, 2.0, -1]), best := np.zeros(2, int), np.zeros(2)) == 2
+    assert best.tolist() == [1, 2], "the first where equal"
+
+
+def test_triples_are_taken_with_the_pairs_inside():
+    values = table()
+    groups = {name: every_cell(size) for name, size in SIZES.items()}
+    ones = {name: margin(values, (name,)) for name in NAMES}
+    measured = {
+        names: NoisyResidual(center(margin(values, names), range(len(names))), 0.01)
+        for names in [*combinations("abc", 2), ("a", "b", "c")]
+    }
+    model = low_order(ones, groups, measured)
+    assert distance(model.tables["a", "b", "c"], margin(values, "abc")) < 0.02
+
+
+def test_one_ways_are_non_negative_and_sum_to_the_total():
+    rng = np.random.default_rng(0)
+    errors = []
+    for smooth in (True, False):
+        true = 300 * np.exp(-(np.linspace(-2, 2, 80) ** 2)) if smooth else np.where(rng.random(80) < 0.1, 900.0, 0.0)
+        noisy = NoisyCounts(true + rng.normal(0, 60, 80), 3600.0)
+        found = non_negative_counts(noisy, true.sum())
+        assert (found > 0).all()
+        assert found.sum() == pytest.approx(true.sum())
+        errors.append(distance(found, true) / distance(np.maximum(noisy.values, 0), true))
+    assert max(errors) < 0.5
+    assert total_of({"x": noisy}, (1234.0, 1e9)) == pytest.approx(1234.0, rel=1e-3)
+
+
+def test_groups_of_a_one_way_take_what_pairs_say_of_them():
+    true = np.array([10.0, 20, 30, 40, 500])
+    noisy, groups = NoisyCounts(true + np.array([90, -60, 50, 70, -80]), 5000.0), Groups(5, (0, 2, 4))
+    residual = center(coarsened(true, [groups]), [0])
+    found = with_groups(non_negative_counts(noisy, 600.0), noisy, groups, residual, 1e3, 600.0)
+    np.testing.assert_allclose(coarsened(found, [groups]), [30, 70, 500], rtol=0.01)
+
+
+DOMAIN = Domain({"a": 6, "b": 8, "c": 5})
+UNEVEN = {"a": Groups(6, (0, 2, 3)), "b": Groups(8, (0, 4)), "c": Groups(5, (0, 1, 4))}
+
+
+def measured_counts(made, cost, seed):
+    """Estimates from a plan's real measurements, and the counts that they are of."""
+    rng = np.random.default_rng(seed)
+    weights = rng.gamma(0.3, size=(6, 8, 5))
+    counts = rng.multinomial(5000, (weights / weights.sum()).ravel()).reshape(6, 8, 5)
+    schedule, marginal = make_schedule(made, cost), ExactMarginal(("a", "b", "c"), counts)
+
+    def read(index):
+        block, draw = made.blocks[index], schedule.draws[index]
+        return measure_block(block, draw, marginal, seeded_secret(seed), {"block": index}) / draw.multiplier
+
+    return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], read), counts
+
+
+@pytest.mark.parametrize(("cost", "share"), [(0.01, 1.02), (0.0005, 0.9)])
+@pytest.mark.parametrize("grain", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("mechanism", "family"),
+    [
+        ("query-smasher", "prefix"),
+        ("weighted-residuals", "prefix"),
+        ("residual-planner", "marginal"),
+        ("hdmm", "prefix"),
+    ],
+)
+def test_it_works_from_the_measurements_of_any_plan(mechanism, family, grain, cost, share):
+    """Even on tables without structure it is no worse where there is little noise, and better where there is much."""
+    made, linear, fitted = plan(Workload(DOMAIN).add(family, degree=2), mechanism), [], []
+    for seed in range(6):
+        estimates, counts = measured_counts(made, cost, seed)
+        model = from_estimates(estimates, grain=grain)
+        for names in combinations("abc", 2):
+            true = counts.sum(axis=tuple(i for i, n in enumerate("abc") if n not in names))
+            linear.append(distance(estimates.marginal(names), true))
+            fitted.append(distance(model.marginal(names), true))
+            assert (model.marginal(names) >= 0).all()
+    assert np.mean(fitted) < share * np.mean(linear)
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
+def test_it_knows_the_noise_of_cells_and_of_groups(mechanism):
+    """What is left of a table over groups, of which uneven groups and weighted axes leave smaller residuals a part."""
+    made, cells, groups = plan(Workload(DOMAIN).add("prefix", degree=2), mechanism), [], []
+    for seed in range(150):
+        estimates, counts = measured_counts(made, 0.01, seed)
+        for kept in combinations("abc", 2):
+            true = counts.sum(axis=tuple(i for i, name in enumerate("abc") if name not in kept)).astype(float)
+            for own, into in ((every_cells(kept), cells), (UNEVEN, groups)):
+                grouped = center(coarsened(true, [own[name] for name in kept]), (0, 1))
+                found = _residual(estimates, kept, own)
+                into.append(((found.values - grouped) ** 2).mean() / found.deviation**2)
+    assert np.mean(cells) == pytest.approx(1, abs=0.06)
+    assert np.mean(groups) == pytest.approx(1, abs=0.15)
+
+
+def every_cells(names):
+    return {name: every_cell(DOMAIN[name].size) for name in names}
+
+
+def test_a_plan_that_tells_no_one_way_is_refused():
+    from dpscale.base.errors import PlanError
+
+    made = plan(Workload(DOMAIN).add_queries(("a",), np.eye(6)[:2] - np.eye(6)[2:4]))
+    estimates, _ = measured_counts(made, 1.0, 0)
+    with pytest.raises(PlanError, match="1-way"):
+        from_estimates(estimates)
+
+
+def test_counts_of_many_codes_are_shrunk_by_the_law_of_a_part_of_them(monkeypatch):
+    """A law learnt from evenly spread cells serves all: hardly farther from the truth than that learnt from all."""
+    rng = np.random.default_rng(0)
+    true = rng.poisson(rng.gamma(0.3, 30, 40_000))
+    noisy = true + rng.normal(0, 5, len(true))
+    monkeypatch.setattr(shrink, "MOST_CELLS", 10**6)
+    of_all = np.abs(shrink.shrunk_counts(noisy, 5.0) - true).sum()
+    monkeypatch.setattr(shrink, "MOST_CELLS", 1 << 12)
+    of_part = np.abs(shrink.shrunk_counts(noisy, 5.0) - true).sum()
+    assert of_all < 0.75 * np.abs(noisy - true).sum()
+    assert of_part < 1.02 * of_all
+
+
+def test_group_sums_are_drawn_towards_what_their_cells_come_to_as_far_as_noise_tells_them_apart():
+    """James and Stein: nearer than the sums themselves whatever the target, and far nearer where it is right."""
+    rng, variance, true = np.random.default_rng(0), np.linspace(1, 9, 12), np.linspace(40, 90, 12)
+    noisy = true + rng.normal(size=(4000, 12)) * np.sqrt(variance)
+
+    def missed(target):
+        found = [drawn(one, target, variance) for one in noisy]
+        return np.mean([((one - true) ** 2 / variance).sum() for one in found])
+
+    assert missed(true) < 0.25 * 12  # without the positive part 2 of 12 would be left
+    assert missed(true + 3) < 12
+    assert 11.8 < missed(true + 1000) < 12.2
+    np.testing.assert_array_equal(drawn(true + 0.01, true, variance), true)
+
+
+def missed_of_noise(rng, deviation=40.0):
+    """On a grid of all combinations, of which one pair is dependent: errors of pairs, over what their noise is."""
+    sizes, rows = {"a": 3, "b": 5, "c": 4, "d": 4}, 12_000
+    ones = {name: np.full(size, rows / size) for name, size in sizes.items()}
+    true = {names: np.multiply.outer(ones[names[0]], ones[names[1]]) / rows for names in combinations("abcd", 2)}
+    true["c", "d"] += 600 * center(np.eye(4), (0, 1))
+    noise = {names: center(rng.normal(0, deviation, table.shape), (0, 1)) for names, table in true.items()}
+    measured = {names: NoisyResidual(center(table, (0, 1)) + noise[names], deviation) for names, table in true.items()}
+    model = low_order(ones, {name: every_cell(size) for name, size in sizes.items()}, measured)
+    return {names: np.abs(model.tables[names] - table).sum() / np.abs(noise[names]).sum()
+            for names, table in true.items()}  # fmt: skip
+
+
+def test_independent_pairs_that_were_measured_come_out_independent(monkeypatch):
+    """Noise of a twentieth of a cell is nearly all forgotten, and a dependence beside it kept; a coarser law fails."""
+    one = missed_of_noise(np.random.default_rng(0))
+    assert one.pop(("c", "d")) < 1.2
+    assert np.mean(list(one.values())) < 0.3
+    grid = len(shrink.GRID)
+    for name in ("RATIOS", "WIDTHS", "START"):
+        monkeypatch.setattr(shrink, name, getattr(shrink, name)[:grid].copy())
+    other = missed_of_noise(np.random.default_rng(0))
+    other.pop(("c", "d"))
+    assert np.mean(list(other.values())) > 0.4

@@ -1,0 +1,176 @@
+"""Every format and dialect gives the counts of the same table in Parquet."""
+
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+import dpscale as dp
+from dpscale.job import Job
+from dpscale.records import table as tables
+from dpscale.records.formats import Dialect
+from dpscale.records.snapshot import snapshot
+from tests.audit.small import write
+
+DOMAIN = dp.Domain.from_dict({"attributes": {
+    "town": {"kind": "categories", "values": ["Köln", "Ulm"], "nulls": "category"},
+    "age": {"kind": "integer", "low": 0, "high": 9, "nulls": "category"}}})  # fmt: skip
+SETS = [("town", "age"), ("age",)]
+ROWS = 3000
+
+
+def data():
+    rng = np.random.default_rng(1)
+    town = np.array(["Köln", "Ulm", None], object)[rng.integers(0, 3, ROWS)]
+    return pa.table({"town": pa.array(town, pa.string()), "id": rng.integers(0, 99, ROWS),
+                     "age": pa.array(rng.integers(0, 10, ROWS), mask=rng.random(ROWS) < 0.1)})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("oracle") / "x.parquet"
+    pq.write_table(data(), path)
+    return counted(path)
+
+
+def counted(path, dialect=tables.PLAIN):
+    table = dp.Table.open(path, DOMAIN, dialect=dialect).split()
+    return {names: counts.tolist() for names, counts in dp.count_marginals(table, SETS).items()}
+
+
+def text(delimiter=",", header=True, null=""):
+    rows = [[null if one is None else str(one) for one in row.values()] for row in data().to_pylist()]
+    return "\n".join(delimiter.join(row) for row in ([["town", "id", "age"]] if header else []) + rows) + "\n"
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.CSV.GZ", "x.csv.zst", "x.tsv", "x.tsv.gz", "x.tsv.zst"])
+def test_compressed_and_tabbed_text(tmp_path, name, wanted):
+    content = text("\t" if "tsv" in name else ",").encode()
+    codec = {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])
+    (tmp_path / name).write_bytes(pa.compress(content, codec, asbytes=True) if codec == "zstd"
+                                  else gzip.compress(content) if codec else content)  # fmt: skip
+    assert counted(tmp_path) == wanted
+    assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() >= ROWS
+
+
+def test_archives_that_were_appended_to_are_read_to_their_end(tmp_path, wanted):
+    lines = text().splitlines(keepends=True)
+    for name, pack in (
+        ("x.csv.gz", gzip.compress),
+        ("x.csv.zst", lambda part: pa.compress(part, "zstd", asbytes=True)),
+    ):
+        (tmp_path / name).write_bytes(b"".join(pack("".join(part).encode()) for part in (lines[:900], lines[900:])))
+        assert counted(tmp_path / name) == wanted
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-8-sig"])
+def test_encodings(tmp_path, encoding, wanted):
+    (tmp_path / "x.csv").write_bytes(text().encode(encoding))
+    assert counted(tmp_path, Dialect(encoding=encoding)) == wanted
+
+
+def test_delimiters_nulls_and_names_of_a_headless_file(tmp_path, wanted):
+    (tmp_path / "x.csv").write_text(text(";", header=False, null=" n/a "))
+    dialect = Dialect(";", null_values=("n/a", "-"), names=("town", "id", "age"))
+    assert counted(tmp_path, dialect) == wanted
+    with pytest.raises(dp.DataError, match="2 names for the 3 columns"):
+        counted(tmp_path, Dialect(";", null_values=("n/a",), names=("town", "age")))
+
+
+@pytest.mark.parametrize(("name", "codec"), [("x.arrow", None), ("x.ipc", "lz4"), ("x.feather", "zstd")])
+def test_arrow_files(tmp_path, name, codec, wanted):
+    if name == "x.feather":
+        feather.write_feather(data(), tmp_path / name, compression=codec, chunksize=700)
+    else:
+        with (
+            pa.OSFile(str(tmp_path / name), "wb") as file,
+            pa.ipc.new_file(file, data().schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer,
+        ):
+            writer.write_table(data(), max_chunksize=700)
+    assert counted(tmp_path) == wanted
+    assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() == ROWS
+
+
+def test_an_arrow_file_is_cut_by_its_batches_and_counts_the_same(tmp_path, monkeypatch, wanted):
+    feather.write_feather(data(), tmp_path / "x.feather", chunksize=700)
+    monkeypatch.setattr(tables, "SPLIT_BYTES", 1)
+    monkeypatch.setattr(tables, "SPLIT_ROWS", 1000)
+    parts = dp.Table.open(tmp_path, DOMAIN).split().partitions
+    assert [part.row_groups for part in parts] == [(0, 1), (2, 3), (4,)]
+    assert counted(tmp_path) == wanted
+    assert [batch["age"].type for batch in parts[2].batches(["age"])] == [pa.int64()]
+
+
+def test_the_snapshot_by_footers_hashes_what_has_none_whole(tmp_path):
+    seen = set()
+    for year in (1, 2):
+        feather.write_feather(pa.table({"age": [year]}), tmp_path / "x.feather")
+        seen.add(snapshot(dp.Table.open(tmp_path, DOMAIN), footers=True))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("names", [("x.csv", "x.csv.gz"), ("x.csv", "x.tsv"), ("x.parquet", "x.feather")])
+def test_one_table_kept_in_two_ways_is_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(dp.DataError, match="files together"):
+        dp.Table.open(tmp_path, DOMAIN)
+
+
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.csv.zst", "x.feather", "x.arrow"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_damaged_file_is_told_without_its_content(tmp_path, name, whole):
+    feather.write_feather(pa.table({"age": ["SECRET"]}), tmp_path / "x")
+    good = {"z": gzip.compress(b"age\n" + b"SECRET\n" * 99), "t": pa.compress(b"age\nSECRET\n", "zstd", asbytes=True)}
+    content = good.get({"x.csv.gz": "z", "x.csv.zst": "t"}.get(name), (tmp_path / "x").read_bytes())
+    (tmp_path / name).write_bytes(b"SECRET" * 9 if whole else content[: len(content) // 2])
+    with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as told:
+        counted(tmp_path / name)
+    assert "SECRET" not in str(told.value)
+
+
+def test_text_of_another_encoding_is_told_without_it(tmp_path):
+    (tmp_path / "x.csv").write_bytes("town,age\nKöln,1\n".encode("latin-1"))
+    for encoding in ("utf-8", "ascii", "utf-16"):
+        with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
+            counted(tmp_path, Dialect(encoding=encoding))
+        assert "ln" not in str(told.value).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(("wrong", "told"), [
+    ({"delimiter": "||"}, r"data.delimiter: '\|\|'; it takes one ASCII character"),
+    ({"delimiter": ""}, "data.delimiter"),
+    ({"encoding": "klingon"}, "data.encoding: 'klingon'; it takes an encoding of texts"),
+    ({"encoding": "base64"}, "data.encoding"),
+    ({"header": False}, "header = false and names go together"),
+    ({"names": ["a"]}, "header = false and names go together"),
+    ({"header": False, "names": ["a", "a"]}, "each once"),
+    ({"header": False, "names": []}, "each once"),
+    ({"null_values": "NA"}, "null_values"),
+])  # fmt: skip
+def test_a_wrong_option_is_one_sentence(tmp_path, wrong, told):
+    with pytest.raises(dp.JobError, match=told):
+        Job.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
+
+
+def test_options_of_text_are_refused_for_what_is_none(tmp_path):
+    with pytest.raises(dp.DataError, match=r"data.encoding: given for Parquet files; it takes CSV files; leave it out"):
+        dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml", "encoding": "latin-1"}), tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_job_says_how_its_text_is_written(tmp_path):
+    """A run of it has the answers' shape, and its job file says the same."""
+    job = write(tmp_path, data={"path": "text", "domain": "domain.toml", "delimiter": ";", "encoding": "latin-1",
+                                "null_values": ["NA"], "header": False, "names": ["a", "b", "c", "unit"]})  # fmt: skip
+    (tmp_path / "text").mkdir()
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "data").iterdir()))
+    options = arrow_csv.WriteOptions(include_header=False, delimiter=";")
+    arrow_csv.write_csv(table, tmp_path / "text" / "x.csv", options)
+    release = dp.run(job, tmp_path / "run")
+    assert release.marginal(("a", "b")).shape == (4, 3)
+    assert Job.read(release.path / "job.toml").data.dialect == Job.read(job).data.dialect

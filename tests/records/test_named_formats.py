@@ -1,0 +1,128 @@
+"""Files whose endings say nothing are read by the format that a job names."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.job.data import Data
+from dpscale.records.layout import layout
+from dpscale.records.sketch import sketch
+from dpscale.records.snapshot import snapshot
+from tests.runs.small import DOMAIN, table, write_job
+
+SMALL = dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": 0, "high": 9}}})
+FRAME = pd.DataFrame({"a": np.arange(40) % 10, "b": ["x"] * 40})
+
+
+def write(frame, path, kind):
+    """A file of a format, gzipped where the name says so."""
+    if kind in ("csv", "tsv"):
+        text = frame.to_csv(index=False, sep="\t" if kind == "tsv" else ",").encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    elif kind == "parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), path)
+
+
+def counts(path, **said):
+    origin = Data(path=str(path), domain=".", **said).origin
+    return dp.count_marginals(origin.table(str(path), SMALL), [("a",)])["a",].tolist()
+
+
+NAMES = [("parquet", "x.dat"), ("parquet", "x"), ("csv", "x.dat"), ("csv", "x.dat.gz"), ("csv", "x.txt"),
+         ("tsv", "x.dat"), ("tsv", "x.csv"), ("arrow", "x.dat"), ("parquet", "x.csv")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+@pytest.mark.parametrize("asked", ["file", "folder", "glob"])
+def test_a_file_of_any_name_is_read_by_its_format(tmp_path, kind, name, asked):
+    write(FRAME, tmp_path / name, kind)
+    write(FRAME, tmp_path / f"2{name}", kind)
+    (tmp_path / "_SUCCESS").write_text("hidden")
+    (tmp_path / ".hidden").write_text("hidden")
+    path = {"file": tmp_path / name, "folder": tmp_path, "glob": f"{tmp_path}/*x*"}[asked]
+    assert counts(path, format=kind) == [4 if asked == "file" else 8] * 10
+
+
+def test_the_layout_and_the_snapshot_know_the_format(tmp_path):
+    for number in (1, 2):
+        write(FRAME, tmp_path / f"{number}.dat", "parquet")
+    assert layout(str(tmp_path)) is None
+    assert layout(str(tmp_path), named="parquet")["number"] == 2
+    found = Data(path=str(tmp_path), domain=".", format="parquet").origin.table(str(tmp_path), SMALL)
+    assert snapshot(found, footers=True) != snapshot(found)
+    assert found.partitions[0].row_bound() == 40
+
+
+def test_files_in_memory_as_in_a_store(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    store.pipe("/named/1.dat", FRAME.to_csv(index=False).encode())
+    store.pipe("/named/_hidden", b"x")
+    try:
+        assert counts("memory://named", format="csv") == [4] * 10
+    finally:
+        store.rm("/named", recursive=True)
+
+
+def test_what_is_not_of_the_format_is_told(tmp_path):
+    write(FRAME, tmp_path / "x.dat", "csv")
+    for kind in ("parquet", "arrow"):
+        with pytest.raises(dp.DataError, match=r"x\.dat is damaged or not of its format"):
+            counts(tmp_path / "x.dat", format=kind)
+    with pytest.raises(dp.DataError, match=r'format = "csv" in \[data\]'):
+        counts(tmp_path / "x.dat")
+    with pytest.raises(dp.DataError, match=r"data\.delimiter: given for Parquet files"):
+        counts(tmp_path / "x.dat", format="parquet", delimiter=";")
+    write(FRAME, tmp_path / "x.dat.gz", "csv")
+    with pytest.raises(dp.DataError, match="files together"):
+        counts(tmp_path, format="csv")
+
+
+@pytest.mark.parametrize("said", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
+def test_no_other_format_and_no_version_of_plain_files(said):
+    with pytest.raises(ValueError, match="format"):
+        Data(path="x", domain=".", **said)
+
+
+def test_a_whole_run_of_a_named_format_is_the_run_of_the_ending(place):
+    frame, answers = table(), []
+    for name, said in (("x.csv", {}), ("x.dat", {"format": "csv"})):
+        (place / name).write_bytes(frame.to_csv(index=False).encode())
+        (place / "unit.dat").write_bytes(b"person,home\n" + b"".join(b"%d,%d\n" % (i, i // 2) for i in range(1400)))
+        data = {"path": name, "domain": "domain.toml", **said, "privacy_unit": "person", "max_rows_per_unit": 6}
+        data["unit_through"] = [{"path": "unit.dat", "key": "person", "unit": "home", "format": "csv"}]
+        privacy = {"epsilon": 1e4, "delta": 1e-9, "dataset": name, "careless": True}
+        job = write_job(place, data=data, privacy=privacy)
+        release = dp.run(job, place / f"run-{name}")
+        answers.append(np.round(release.marginal(("age",))).tolist())
+        assert dp.run(job, place / f"run-{name}").path == release.path
+    assert np.allclose(answers[0], answers[1], atol=2)
+
+
+def test_the_draft_and_the_check_take_a_format(tmp_path):
+    write(FRAME, tmp_path / "x.dat", "csv")
+    assert "[attributes.a]" in sketch(str(tmp_path / "x.dat"), Data(path="x", domain=".", format="csv").dialect)
+    draft = CliRunner().invoke(main, ["domain", "sketch", str(tmp_path / "x.dat"), "--format", "csv"])
+    assert draft.exit_code == 0
+    (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'integer'\nlow = 0\nhigh = 9\n")
+    call = ["domain", "check", str(tmp_path / "d.toml"), str(tmp_path / "x.dat")]
+    assert CliRunner().invoke(main, [*call, "--format", "csv"]).exit_code == 0
+    assert 'format = "csv"' in CliRunner().invoke(main, call).stderr
+    assert CliRunner().invoke(main, [*call, "--format", "xml"]).exit_code == 2
+
+
+def test_a_job_without_a_format_says_nothing_of_it():
+    said = Data(path="x", domain=".")
+    assert said.model_dump(exclude_none=True).keys().isdisjoint({"format"})
+    assert DOMAIN["attributes"]

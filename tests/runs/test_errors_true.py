@@ -1,0 +1,101 @@
+"""Unbiased answers with true errors, over many seeded measurements of a small table, per kind of workload."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpscale import Domain, Workload, plan
+from dpscale.counting.count import Layout
+from dpscale.measurement import Released, carry_out
+from dpscale.measurement.tags import SecretPlace, secret_tag
+from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.matrix import Settled
+from dpscale.privacy.budget import Budget
+from dpscale.privacy.secret import make_secret, read_secret
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from tests.oracles import explicit_strategy, explicit_workload
+
+DOMAIN = Domain({"a": 5, "b": 4, "c": 3})
+RUNS = 200
+LEVEL = 1e-4
+COUNTS = np.random.default_rng(3).poisson(40, DOMAIN.shape(DOMAIN.names))
+
+
+def asked(kind) -> Workload:
+    """Families: each has a pair of attributes to itself, so each is measured by its own strategy; or an array."""
+    if kind == "array":
+        return Workload(DOMAIN).add_queries(("a", "b", "c"), np.random.default_rng(5).normal(size=(80, 5, 4, 3)))
+    families = Workload(DOMAIN).add("marginal", attributes=[("a", "b")]).add("prefix", attributes=[("b", "c")])
+    return families.add("range", attributes=[("a", "c")])
+
+
+def one_run(folder, settled, seed) -> np.ndarray:
+    """Answers to all queries from one seeded measurement, by the path that a job takes."""
+    folder.mkdir()
+    released = Released(folder, f"seed{seed}", "snapshot", settled)
+    make_secret(folder / "secret.key", seed)
+    secret = SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
+    wanted = released.missing(settled.first())
+    layout = Layout(DOMAIN, tuple(dict.fromkeys(names for one in wanted for names in one.sources)))
+    others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
+    flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
+    for one in wanted:
+        carry_out([layout], one, secret, flat)
+    estimates, made = released.evidence().least_squares(), settled.plan
+    found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "identity"])
+@pytest.mark.parametrize("kind", ["families", "array"])
+def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
+    """Whitened errors of 200 runs: mean 0 and variance 1. With at least 30 independent errors a run, a variance that
+    is wrong by 15 % is rejected; shown by testing it."""
+    workload = asked(kind)
+    queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
+    settled = Settled(made, Question(workload, Budget("gaussian", 0.5)))
+    variances = [draw.lattice_variance for draw in settled.schedule.draws]
+    strategy = explicit_strategy(made, variances)
+    covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T
+    if mechanism == "identity":  # averages residual by residual, which is not all of least squares: its own covariance
+        covariance = own_covariance(made, variances)
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > values[-1] * 1e-7
+    whiten = vectors[:, kept] / np.sqrt(values[kept])
+    found = np.array([one_run(tmp_path / str(seed), settled, seed) for seed in range(RUNS)])
+    z = (found - queries @ COUNTS.reshape(-1)) @ whiten
+    freedom = z.size
+    assert freedom >= 30 * RUNS
+    low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom)
+    assert low < (z**2).sum() < high
+    assert abs(z.mean(axis=0) * np.sqrt(RUNS)).max() < stats.norm.ppf(1 - LEVEL / 2 / kept.sum())
+    for wrong in (0.85, 1.15):
+        assert not low < (z**2).sum() * wrong < high
+    reported = np.concatenate(
+        [
+            LeastSquaresEstimates(made, variances, lambda i: np.zeros(made.blocks[i].rows))
+            .part_variances(part, names)
+            .reshape(-1)
+            for part in workload.parts
+            for names in part.sets
+        ]
+    )
+    np.testing.assert_allclose(reported, np.diag(covariance), rtol=1e-6)
+
+
+def own_covariance(made, variances) -> np.ndarray:
+    """Covariance of the estimates as a linear map of the measured values, by feeding it unit vectors."""
+    columns = []
+    for index, block in enumerate(made.blocks):
+        for row in range(int(np.prod(block.rows, dtype=int))):
+            unit = np.zeros(int(np.prod(block.rows, dtype=int)))
+            unit[row] = 1.0
+
+            def read(i, index=index, unit=unit):
+                return unit.reshape(made.blocks[i].rows) if i == index else np.zeros(made.blocks[i].rows)
+
+            estimates = LeastSquaresEstimates(made, variances, read)
+            answers = [estimates.part_answers(p, names)[0].reshape(-1) for p in made.workload.parts for names in p.sets]
+            columns.append(np.concatenate(answers) * np.sqrt(variances[index]))
+    matrix = np.array(columns).T
+    return matrix @ matrix.T

@@ -1,0 +1,283 @@
+"""Frames as data: the counts of the same rows in files, and no draw from one that is not the same twice."""
+
+import hashlib
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.engine import ClusterEngine, LocalEngine
+from dpscale.engine import frames as engine_frames
+from dpscale.engine.frames import frame_table
+from dpscale.ledger import Ledger
+from dpscale.records import frames
+from dpscale.records.frames import as_arrow, content_of
+from dpscale.records.snapshot import snapshot
+from dpscale.runs.run import Run
+from tests.audit.small import SIZES, frame, measurements
+
+DOMAIN = dp.Domain(SIZES)
+SETS = [("a", "b"), ("b", "c")]
+
+
+def oracle(rows):
+    return [np.histogramdd(rows[list(names)].to_numpy(), [np.arange(SIZES[n] + 1) - 0.5 for n in names])[0]
+            for names in SETS]  # fmt: skip
+
+
+def job(folder, **changes):
+    domain = {"attributes": {key: {"kind": "coded", "size": size} for key, size in SIZES.items()}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    return {"data": {"domain": str(folder / "domain.toml")},
+            "privacy": {"privacy_cost": 1e11, "dataset": "frame", "ledger": str(folder / "ledger.sqlite"),
+                        "careless": True},
+            "workload": [{"family": "marginal", "attributes": [list(names) for names in SETS]}],
+            "mechanism": {"name": "residual-planner"}, "engine": {"scheduler": "synchronous"}} | changes  # fmt: skip
+
+
+def kinds():
+    """The same rows in every kind of frame."""
+    rows = frame()
+    yield "pandas", rows
+    yield "pandas, shuffled index", rows.set_axis(rows.index[::-1])
+    yield "pyarrow", pa.Table.from_pandas(rows)
+    yield "dask", dd.from_pandas(rows, npartitions=3)
+    yield "dask of a graph", dd.from_pandas(rows, npartitions=2).map_partitions(lambda part: part[part.a >= 0])
+    try:
+        import polars
+    except ImportError:
+        return
+    yield "polars", polars.from_pandas(rows)
+    yield "polars, lazy", polars.from_pandas(rows).lazy()
+
+
+KINDS = dict(kinds())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_a_frame_answers_as_its_rows_are(tmp_path, kind):
+    release = dp.run(job(tmp_path), tmp_path / "run", data=KINDS[kind])
+    for names, counts in zip(SETS, oracle(frame()), strict=True):
+        np.testing.assert_allclose(release.marginal(names), counts, atol=0.01)
+    told = "".join(path.read_text(errors="replace") for path in (tmp_path / "run").glob("*.*") if path.is_file())
+    assert 'path = "frame://"' in told
+    assert dp.run(job(tmp_path), tmp_path / "run", data=KINDS[kind]).manifest == release.manifest
+
+
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_units_are_bounded_and_pieces_do_not_matter(tmp_path, scheduler, monkeypatch):
+    monkeypatch.setattr(engine_frames, "PIECE_ROWS", 70)
+    data = {"domain": str(tmp_path / "domain.toml"), "privacy_unit": "unit", "max_rows_per_unit": 1}
+    made = job(tmp_path, data=data, engine={"scheduler": scheduler})
+    release = dp.run(made, tmp_path / "run", data=frame())
+    assert abs(release.marginal(("a", "b")).sum() - frame().unit.nunique()) < 0.1
+
+
+@pytest.mark.parametrize("given", [frame(), dd.from_pandas(frame(), npartitions=3)], ids=["pandas", "dask"])
+def test_on_a_cluster(tmp_path, given):
+    from distributed import Client, LocalCluster
+
+    with (LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
+          Client(workers) as client):  # fmt: skip
+        kept = [given] if isinstance(given, pd.DataFrame) else [given, given.persist()]
+        for one in kept:
+            table = frame_table(one, DOMAIN, ["a", "b", "c"], ClusterEngine(client))
+            counts = client.submit(lambda table: list(dp.count_marginals(table, SETS).values()), table).result()
+            assert all(np.array_equal(own, right) for own, right in zip(counts, oracle(frame()), strict=True))
+        release = dp.run(job(tmp_path, engine={}), tmp_path / "run", client=client, data=kept[-1])
+        data = {"domain": str(tmp_path / "domain.toml"), "where": "unit < 50"}
+        some = dp.run(job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=kept[-1])
+    np.testing.assert_allclose(release.marginal(SETS[0]), oracle(frame())[0], atol=0.01)
+    np.testing.assert_allclose(some.marginal(SETS[0]), oracle(frame().query("unit < 50"))[0], atol=0.01)
+
+
+# The same twice
+
+
+class Fickle:
+    """Partitions that are others from some reading on, as of an unseeded sample or a table that somebody writes."""
+
+    def __init__(self, change):
+        self.change, self.read = change, 0
+
+    def __call__(self, part):
+        self.read += 1
+        return frame(seed=int(self.read >= self.change))
+
+
+def fickle(change):
+    made = Fickle(change)
+    return made, dd.from_delayed([dask.delayed(made, pure=False)(0)], meta=frame().iloc[:0], verify_meta=False)
+
+
+def passes(monkeypatch):
+    """As many passes as there are sets."""
+    from dpscale.runs.stages import measure
+
+    whole = measure.plan_passes
+    monkeypatch.setattr(measure, "plan_passes", lambda domain, sets, *more: [
+        one for names in sets for one in whole(domain, [names], *more)])  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [2, 3])
+def test_a_frame_that_is_another_is_refused_before_a_draw(tmp_path, monkeypatch, change):
+    """The first reading is for its name, each that follows a pass."""
+    passes(monkeypatch)
+    made, given = fickle(change)
+    with pytest.raises(dp.DataError, match="computes to other records than before"):
+        dp.run(job(tmp_path), tmp_path / "run", data=given)
+    assert made.read == change
+    if change == 2:  # before anything was drawn: nothing was charged, and nothing is left to go on with
+        with Ledger.open(tmp_path / "ledger.sqlite") as ledger, pytest.raises(dp.BudgetError, match="is not in"):
+            ledger.summary("frame")
+        assert not (tmp_path / "run").exists()
+        return
+    drawn = measurements(tmp_path / "run")
+    assert drawn  # of the passes before it alone
+    with pytest.raises(dp.DataError, match="changed since this release was begun"):
+        dp.run(job(tmp_path), tmp_path / "run", data=given)
+    assert measurements(tmp_path / "run") == drawn
+
+
+def test_without_the_check_it_would_have_been_drawn_from(tmp_path, monkeypatch):
+    """The planted violation: what the test above catches happens where readings are not held against the first."""
+    monkeypatch.setattr(frames, "content_of", lambda table: "alike")
+    release = dp.run(job(tmp_path), tmp_path / "run", data=fickle(2)[1])
+    np.testing.assert_allclose(release.marginal(SETS[0]), oracle(frame(seed=1))[0], atol=0.01)
+
+
+def test_a_frame_that_is_written_to_between_passes_is_refused(tmp_path, monkeypatch):
+    from dpscale.runs.stages import measure
+
+    columns, charge = {name: frame()[name].to_numpy().copy() for name in frame()}, measure.charge
+    passes(monkeypatch)
+
+    def charged(*given, **more):
+        charge(*given, **more)
+        columns["b"][0] = (columns["b"][0] + 1) % 3  # pyarrow has the very same memory
+
+    monkeypatch.setattr(measure, "charge", charged)
+    with pytest.raises(dp.DataError, match="computes to other records"):
+        dp.run(job(tmp_path), tmp_path / "run", data=pa.table(columns))
+
+
+def test_a_run_of_a_frame_goes_on_with_it_alone(tmp_path, monkeypatch):
+    from dpscale.runs.stages import measure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    with pytest.raises(dp.DataError, match=r"data: none: this run is of a frame; .* give it again"):
+        measure.perform(Run(tmp_path / "run"), LocalEngine("synchronous"))
+    with pytest.raises(dp.DataError, match="changed since this release was begun"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame(seed=1))
+    release = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
+    assert release.manifest["secret"] == "destroyed"
+
+
+# Repeated calls
+
+
+def test_another_frame_does_not_get_the_answers_of_the_first(tmp_path):
+    first = dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    again = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
+    assert again.manifest["release"] == first.manifest["release"]
+    with pytest.raises(dp.DataError, match="other records than the one measured") as caught:
+        dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10))
+    assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
+    assert "fresh=True" in str(caught.value)
+    other = dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10), fresh=True)
+    assert other.path == tmp_path / "run-2"
+    assert dp.Release.open(tmp_path / "run").manifest["release"] == first.manifest["release"]
+
+
+def test_without_the_key_no_frame_is_taken_for_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSCALE_STATE", str(tmp_path / "state"))
+    dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    key = tmp_path / "state" / "frames.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o644)  # others could test guesses with it
+    with pytest.raises(dp.DataError, match="is not in the state folder"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    key.unlink()
+    with pytest.raises(dp.DataError, match="is not in the state folder"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    dp.run(job(tmp_path), tmp_path / "other", data=frame())  # makes another key
+    with pytest.raises(dp.DataError, match="under another key"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    manifest = Run(tmp_path / "run").manifest
+    Run(tmp_path / "run").update(frame=None)
+    with pytest.raises(dp.DataError, match="has no fingerprint"):
+        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]
+
+
+def test_the_fingerprint_cannot_be_tested_against_guesses(tmp_path):
+    """Two releases of one frame have unrelated tags, and no hash of the content without the key is in the run."""
+    runs = [dp.run(job(tmp_path), tmp_path / name, data=frame()) for name in ("one", "two")]
+    tags = [one.manifest["frame"]["tag"] for one in runs]
+    assert tags[0] != tags[1]
+    content = content_of(as_arrow(frame(), ["a", "b", "c"]))
+    guesses = {content, *(hashlib.sha256(f"{prefix}{content}".encode()).hexdigest() for prefix in ("", "frame\n"))}
+    for one in runs:
+        text = "".join(path.read_text(errors="ignore") for path in one.path.rglob("*") if path.is_file())
+        assert not any(guess in text for guess in guesses)
+
+
+# Identity
+
+
+def test_the_name_of_content_is_of_its_values_alone():
+    plain = pd.DataFrame({"a": [1, 2, 3], "t": ["x", None, "yy"], "f": [0.5, np.nan, 1.0], "b": [True, False, True]})
+    names = list(plain)
+    first = content_of(as_arrow(plain, names))
+    table = pa.Table.from_pandas(plain)
+    alike = [plain.assign(t=plain.t.astype("category")), pa.concat_tables([table[:1], table[1:]]),
+             pa.concat_tables([table, table])[3:], plain.set_axis([7, 8, 9]),
+             table.set_column(1, "t", table["t"].cast(pa.string()).dictionary_encode())]  # fmt: skip
+    assert {content_of(as_arrow(one, names)) for one in alike} == {first}
+    other = [plain.iloc[::-1], plain.assign(a=[1, 2, 4]), plain.assign(t=["x", "", "yy"]), plain.assign(b=True),
+             plain.assign(t=["xy", None, "y"]), plain.iloc[:2], plain.assign(f=[0.5, 0.0, 1.0])]  # fmt: skip
+    assert len({first, *(content_of(as_arrow(one, names)) for one in other)}) == 1 + len(other)
+
+
+def test_only_what_is_read_is_in_the_name():
+    engine = LocalEngine("synchronous")
+    names = [snapshot(frame_table(one, DOMAIN, ["a", "b"], engine))
+             for one in (frame(), frame().assign(c=0), frame().assign(b=0))]  # fmt: skip
+    assert names[0] == names[1] != names[2]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"data": {"path": "x.parquet", "domain": "d"}}, "data.path: given beside a frame"),
+    ({"data": {"delimiter": ";", "domain": "d"}}, "data.delimiter: given beside a frame"),
+    ({"tables": {}}, "a frame for a job of several tables"),
+    ({"privacy": {"privacy_cost": 1.0}}, "privacy.dataset: missing"),
+])  # fmt: skip
+def test_a_job_that_has_no_use_for_a_frame(tmp_path, changes, told):
+    with pytest.raises(dp.JobError, match=told):
+        dp.run(job(tmp_path, **changes), tmp_path / "run", data=frame())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ([1, 2], "a list; it takes a pandas, Polars or Dask DataFrame"),
+    (frame()[["a", "b"]], "no column 'c'"),
+    (frame().assign(c=[1, "SECRET"] * 200), "values of several kinds"),
+    (frame().assign(c=[["SECRET"]] * 400), "type list"),
+    (frame().assign(c=77), "a value outside the domain"),
+])  # fmt: skip
+def test_a_frame_that_cannot_be_counted_is_one_sentence(tmp_path, given, told):
+    with pytest.raises(dp.DataError, match=told) as caught:
+        dp.run(job(tmp_path), tmp_path / "run", data=given)
+    assert "SECRET" not in str(caught.value)
+    assert "77" not in str(caught.value)

@@ -1,0 +1,123 @@
+"""What a stage leaves is what the next one takes, by its hash, also where another process begins that one."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.base.errors import JobError
+from dpscale.cli.commands import main
+from dpscale.engine import resolve
+from dpscale.job import Job
+from dpscale.ledger import Ledger
+from dpscale.runs import hashes
+from dpscale.runs.run import Run
+from dpscale.runs.stages import measure
+from dpscale.runs.stages.running import run_stages
+from tests.runs.small import write_job
+
+STAGES = ("plan", "measure", "reconstruct", "report")
+SEEDED = {"seed": 11, "memory": "1GiB", "scheduler": "synchronous"}
+FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconstruct": "answers/index.parquet"}
+
+
+def done_before(place, stage):
+    """A run whose stages before this one are done, each as a process of its own would."""
+    run = Run.create(Job.read(write_job(place, engine=SEEDED)), place / "run")
+    for name in STAGES[: STAGES.index(stage)]:
+        run_stages(run, only=name)
+    return run
+
+
+def left_by(run, stage):
+    return sorted(run.path.glob(FILES[stage]))[0]
+
+
+@pytest.mark.parametrize("only", [True, False])
+@pytest.mark.parametrize(
+    ("edited", "begun"),
+    [("plan", "measure"), ("plan", "reconstruct"), ("measure", "reconstruct"), ("reconstruct", "report")],
+)
+def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, edited, begun, only):
+    run = done_before(place, begun)
+    path = left_by(run, edited)
+    kept = path.read_bytes()
+    path.write_bytes(kept + b"\n")
+    command = [begun, run.path] if only else ["run", place / "job.toml", "--run-dir", run.path]
+    refused = CliRunner().invoke(main, [*map(str, command), "--quiet"])
+    assert refused.exit_code == 2, refused.output
+    assert f"files that stage {edited} left in {path.parent} were changed" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not run.done(begun)
+    assert begun not in run.manifest["stages"], "it has not even begun"
+    path.write_bytes(kept)
+    assert CliRunner().invoke(main, [*map(str, command), "--quiet"]).exit_code == 0
+    assert run.done(begun)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, scheduler, monkeypatch):
+    """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
+    run = done_before(place, "reconstruct")
+    monkeypatch.setattr(hashes, "SHARE", 1)  # a task a file
+    check, entry = hashes.check_left, run.manifest["stages"]["measure"]
+    engine = resolve(None, scheduler)
+    try:
+        each = engine.each("check")
+        check(run.path, "measure", entry, each)
+        for path in sorted((run.path / entry["folder"]).rglob("*")):
+            if path.is_file():
+                kept = path.read_bytes()
+                path.write_bytes(bytes([kept[0] ^ 1]) + kept[1:])
+                with pytest.raises(JobError, match="were changed"):
+                    check(run.path, "measure", entry, each)
+                path.write_bytes(kept)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("change", ["taken away", "put there"])
+def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, change):
+    run = done_before(place, "reconstruct")
+    path = left_by(run, "measure")
+    if change == "taken away":
+        path.unlink()
+    else:
+        path.with_name("another.parquet").write_bytes(path.read_bytes())
+    with pytest.raises(dp.JobError, match="stage measure left in"):
+        run_stages(run, only="reconstruct")
+
+
+def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, monkeypatch):
+    run = done_before(place, "measure")
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(run, only="measure")
+    path = left_by(run, "plan")
+    kept = path.read_bytes()
+    path.write_bytes(kept.replace(b"{", b"{ ", 1))
+    with pytest.raises(dp.JobError, match="stage plan left in"):
+        run_stages(run, only="measure")
+    path.write_bytes(kept)
+    left_by(run, "measure").unlink()
+    run_stages(run)
+    assert run.done("report")
+    with Ledger.open(place / "ledger.sqlite") as ledger:
+        assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
+
+
+def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
+    monkeypatch.setattr(hashes, "digest_left", lambda *_: pytest.fail("hashed twice"))
+    path = write_job(place, engine=SEEDED)
+    for _ in range(2):
+        dp.run(path, place / "run")
+
+
+def test_a_manifest_without_hashes_has_nothing_to_be_held_against(place):
+    run = done_before(place, "reconstruct")
+    told = run.manifest["stages"]
+    run.update(stages={name: {"state": stage["state"]} for name, stage in told.items()})
+    run_stages(run)
+    assert json.loads((run.path / "manifest.json").read_text())["stages"]["report"]["state"] == "done"

@@ -1,0 +1,121 @@
+"""Domains that say what follows and what cannot be: `aim-grem` measures none of it, estimates keep to it."""
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.base.errors import DomainError
+from dpscale.domain.impossible import Follows, possible
+from dpscale.mechanisms.aim_grem import Options, plan
+from dpscale.mechanisms.contract import Question
+from dpscale.privacy.budget import GAUSSIAN, Budget
+
+TOWNS = [f"t{i:02d}" for i in range(12)]
+GROUPS = {"north": TOWNS[:3], "west": TOWNS[3:8], "south": TOWNS[8:]}
+DOMAIN = {
+    "attributes": {
+        "town": {"kind": "categories", "values": TOWNS, "nulls": "category", "parent": {"region": GROUPS}},
+        "age": {"kind": "integer", "low": 0, "high": 9},
+        "married": {"kind": "boolean"},
+        "work": {"kind": "coded", "size": 4},
+    },
+    "impossible": [{"age": {"low": 0, "high": 1}, "married": [True]}],
+}
+WORKLOAD = [{"family": "marginal", "degree": 3}]
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng, rows = np.random.default_rng(0), 4000
+    town = rng.choice(12, rows, p=np.arange(1, 13) / 78)
+    region = np.digitize(town, [3, 8])
+    age = np.minimum(rng.poisson(2 + 2 * region), 9)
+    married = (age > 1) & (rng.random(rows) < 0.6)
+    work = (rng.random(rows)[:, None] > np.cumsum(rng.dirichlet(np.ones(4), 12), axis=1)[town]).sum(axis=1).clip(0, 3)
+    names = np.where(rng.random(rows) < 0.05, None, np.array(TOWNS, object)[town])
+    return pd.DataFrame({"town": names, "age": age, "married": married, "work": work})
+
+
+def released(people, place, mechanism, workload=WORKLOAD, **reconstruct):
+    people.to_parquet(place / "people.parquet", index=False)
+    (place / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
+    job = {"data": {"path": str(place / "people.parquet"), "domain": str(place / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "people", "ledger": str(place / "l.sqlite")},
+           "workload": workload, "mechanism": {"name": mechanism}, "engine": {"seed": 1},
+           "reconstruct": {"method": "maxent"} | reconstruct}  # fmt: skip
+    return dp.run(job, place / "run")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "reconstruct"),
+    [("aim-grem", {}), ("aim-grem", {"errors": "simulated"}), ("residual-planner", {}), ("aim-grem", {"agree": True})],
+)
+def test_nobody_is_estimated_where_nobody_can_be(people, tmp_path, mechanism, reconstruct):
+    release = released(people, tmp_path, mechanism, **reconstruct)
+    domain = dp.Domain.from_dict(DOMAIN)
+    for asked in combinations(domain.names, 3):
+        cells = release.marginal(asked)
+        assert cells[~possible(domain.rules, asked, cells.shape)].sum() < 1e-6  # agreed sets: what is left of nothing
+        assert cells.sum() > 3000
+    town, region = release.marginal(("town",)), release.marginal(("region",))
+    [follows] = [rule for rule in domain.rules if isinstance(rule, Follows)]
+    assert np.bincount(follows.of, town) == pytest.approx(region, rel=1e-6)
+    if mechanism == "aim-grem":
+        decided = [json.loads(path.read_text()) for path in (tmp_path / "run/measurements").glob("*.json")]
+        chosen = [set(names) for one in decided for names in one.get("chosen", ()) if len(names) > 1]
+        assert chosen
+        assert {"town", "region"} not in chosen
+
+
+def test_what_follows_is_no_candidate():
+    domain = dp.Domain.from_dict(DOMAIN)
+    asked = Question(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
+    candidates = plan(asked, Options()).setting.candidates
+    assert ("town", "age") in candidates
+    assert ("town", "region") not in candidates
+    assert ("town", "region") in plan(asked, Options(published=True)).setting.candidates  # as in the paper
+
+
+def test_a_workload_of_nothing_else_is_the_1_ways(people, tmp_path):
+    release = released(people, tmp_path, "aim-grem", [{"family": "marginal", "attributes": [["town", "region"]]}])
+    cells = release.marginal(("town", "region"))
+    assert not cells[~possible(dp.Domain.from_dict(DOMAIN).rules, ("town", "region"), cells.shape)].any()
+    assert cells.sum(axis=1) == pytest.approx(people.town.value_counts(dropna=False).sort_index().to_numpy(), abs=60)
+
+
+def test_sets_of_which_every_pair_follows_cost_nothing_more(people, tmp_path):
+    """A town, its region, and the region's coast: no pair is left to choose, nor a triple."""
+    domain = DOMAIN["attributes"] | {"town": DOMAIN["attributes"]["town"] | {"parent": {"region": GROUPS, "coast": {
+        "sea": TOWNS[:6], "land": TOWNS[6:]}}}}  # fmt: skip
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
+    job = {"data": {"path": str(tmp_path / "people.parquet"), "domain": str(tmp_path / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "p", "ledger": str(tmp_path / "l.sqlite")},
+           "workload": [{"family": "marginal", "attributes": [["town", "region", "coast"]]}],
+           "mechanism": {"name": "aim-grem"}}  # fmt: skip
+    cells = dp.run(job, tmp_path / "run").marginal(("town", "region", "coast"))
+    assert (cells > 0).sum(axis=(1, 2)).tolist() == [1] * 12 + [1]
+
+
+def test_a_rule_may_name_its_range_first(people, tmp_path):
+    """The run keeps the domain as TOML, which writes ranges last."""
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    table = "[[impossible]]\nage = { low = 0, high = 1 }\nmarried = [true]\n"
+    plain = {"attributes": DOMAIN["attributes"]}
+    (tmp_path / "domain.toml").write_text(table + tomli_w.dumps(plain))
+    job = {"data": {"path": str(tmp_path / "people.parquet"), "domain": str(tmp_path / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "p", "ledger": str(tmp_path / "l.sqlite")},
+           "workload": [{"family": "marginal", "attributes": [["age", "married"]]}],
+           "mechanism": {"name": "aim-grem"}}  # fmt: skip
+    cells = dp.run(job, tmp_path / "run").marginal(("age", "married"))
+    assert not cells[:2].any(axis=0).all()
+
+
+def test_rules_that_leave_an_attribute_nothing_are_refused():
+    with pytest.raises(DomainError, match="married"):
+        dp.Domain.from_dict({"attributes": DOMAIN["attributes"], "impossible": [{"married": [True, False]}]})

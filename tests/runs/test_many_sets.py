@@ -1,0 +1,123 @@
+"""Very many attribute sets: few files, one schema a folder, an index; and a thousand attributes still plan."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.measurement.filing import Filing
+from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.matrix import Settled
+from dpscale.privacy.budget import Budget
+from dpscale.runs.stages import reconstruct
+from tests.answered import answers_to, index_of
+
+MANY = 40
+
+
+def write_many(place: Path, attributes: int = MANY, rows: int = 500) -> Path:
+    """All pairs of attributes of four values, and some 1-way ranges."""
+    rng, names = np.random.default_rng(0), [f"a{i:04d}" for i in range(attributes)]
+    (place / "data").mkdir()
+    pd.DataFrame({name: rng.integers(0, 4, rows) for name in names}).to_parquet(place / "data" / "0.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": 4} for name in names}}
+    (place / "domain.toml").write_text(tomli_w.dumps(domain))
+    job = {
+        "data": {"path": "data", "domain": "domain.toml"},
+        "privacy": {"rho": 0.5, "dataset": "many"},
+        "workload": [{"family": "marginal", "degree": 2}, {"family": "range", "attributes": [names[:1], names[5:7]]}],
+        "mechanism": {"name": "residual-planner"},
+        "engine": {"seed": 3, "scheduler": "threads"},
+    }
+    (place / "job.toml").write_text(tomli_w.dumps(job))
+    return place / "job.toml"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    place = tmp_path_factory.mktemp("many")
+    return dp.run(write_many(place), place / "run")
+
+
+def test_many_sets_leave_few_files(many):
+    sets = MANY * (MANY - 1) // 2
+    assert len(many.plan.blocks) == sets + MANY + 1
+    assert len(index_of(many.path)) == sets + 2
+    for folder in ("measurements", "answers"):
+        assert 16 < len([path for path in (many.path / folder).rglob("*") if path.is_file()]) < 150
+
+
+def test_answers_open_with_one_glob_and_one_schema(many):
+    folder = many.path / "answers" / "marginal-2"
+    assert len({str(pq.read_schema(path)) for path in folder.glob("*.parquet")}) == 1
+    frame = ds.dataset(folder).to_table().to_pandas()
+    assert len(frame) == 16 * MANY * (MANY - 1) // 2
+    assert frame.equals(pd.read_parquet(folder).astype(frame.dtypes))
+    own = frame[(frame.attribute_1 == "a0003") & (frame.attribute_2 == "a0017")]
+    cells = np.zeros((4, 4))
+    cells[own.value_1, own.value_2] = own.estimate
+    np.testing.assert_allclose(cells, many.marginal(("a0003", "a0017")), rtol=1e-12, atol=1e-9)
+    assert own.std_error.iloc[0] == pytest.approx(many.answer(("a0003", "a0017"), np.eye(16)[5].reshape(4, 4))[1])
+
+
+def test_the_index_finds_every_set_in_its_file(many):
+    for row in index_of(many.path)[:: MANY // 2] + index_of(many.path)[-2:]:
+        own = answers_to(many.path, row)
+        assert len(own) == row["queries"]
+        for axis, name in enumerate(row["attributes"], start=1):
+            assert set(own[f"attribute_{axis}"]) == {name}
+        assert row["rms_error"] == pytest.approx(float(np.sqrt((own.std_error**2).mean())))
+
+
+def test_how_files_are_cut_changes_no_answer(many, monkeypatch):
+    """The same release once more, in other files."""
+    monkeypatch.setattr(reconstruct, "FILES", 1)
+    monkeypatch.setattr(reconstruct, "GROUP_ROWS", 40)
+    other = dp.run(many.path.parent / "job.toml", many.path.parent / "cut")
+    assert len(list((other.path / "answers").glob("*/*.parquet"))) <= 4
+    for one, row in list(zip(index_of(many.path), index_of(other.path), strict=True))[::40]:
+        assert {**one, "file": "", "first": 0} == {**row, "file": "", "first": 0}
+        ours, theirs = (answers_to(run, each).astype(object) for run, each in ((many.path, one), (other.path, row)))
+        assert ours.equals(theirs)
+
+
+def test_points_of_the_report_that_hide_each_other_are_drawn_once(many):
+    assert (many.path / "report.html").stat().st_size < 1 << 20
+
+
+def plan_of(attributes):
+    domain = dp.Domain({f"a{i:04d}": 4 for i in range(attributes)})
+    workload = dp.Workload(domain).add("marginal", degree=2)
+    made = dp.plan(workload, mechanism="residual-planner")
+    return Settled(made, Question(workload, Budget("gaussian", 1.0)))
+
+
+@pytest.mark.parametrize("attributes", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_all_pairs_of_very_many_attributes_plan_and_go_into_few_files(attributes):
+    settled = plan_of(attributes)
+    blocks, orders, pairs = settled.plan.blocks, settled.first().orders, list(combinations(range(attributes), 2))
+    assert len(blocks) == 1 + attributes + len(pairs) == len(orders)
+    assert settled.cost.gaussian <= 1
+    filed = Filing.of(orders)
+    assert len(filed.cuts) - 1 <= 130
+    pick = orders[int(filed.sequence[-1])]
+    assert set(pick.block.attributes) <= set(pick.source)
+    names = ("a0123", "a0287")
+    assert settled.plan.accuracy.residuals[names].scale > 0
+    assert blocks.sets.find(names) == [1 + attributes + pairs.index((123, 287))]
+
+
+@pytest.mark.slow
+def test_all_pairs_of_a_thousand_attributes_from_parquet_to_the_report(tmp_path):
+    release = dp.run(write_many(tmp_path, 1000, 10_000), tmp_path / "run")
+    files = [path for path in release.path.rglob("*") if path.is_file()]
+    assert len(files) <= 300
+    assert (release.path / "report.html").stat().st_size < 3_000_000
+    again = dp.Release.open(release.path)
+    assert again.marginal(("a0004", "a0500")).shape == (4, 4)

@@ -1,0 +1,121 @@
+"""A refused run leaves no directory, unless it was there before, or something was charged."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.base.errors import DataError, DpscaleError, TransientError
+from dpscale.cli.commands import main
+from dpscale.multitable.run import DatabaseRun
+from dpscale.runs.stages import measure
+from tests.runs.small import table, write_job, write_table
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job whose data have a value that their domain refuses."""
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    frame.loc[3, "sex"] = "no such"
+    write_table(tmp_path / "data", frame)
+    return write_job(tmp_path)
+
+
+def test_a_value_outside_leaves_no_directory(job, tmp_path):
+    result = CliRunner().invoke(main, ["run", str(job), "--quiet"])
+    assert result.exit_code == 2
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(DataError):
+        dp.run(job, tmp_path / "named")
+    assert not (tmp_path / "named").exists()
+
+
+def test_what_only_planning_finds_leaves_none(tmp_path):
+    write_table(tmp_path / "data", table())
+    job = write_job(tmp_path, mechanism={"name": "residual-planner", "objective": "max"})
+    result = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_was_there_stays_empty_and_other_runs_stay(job, tmp_path):
+    there = Path("runs/other")
+    there.mkdir(parents=True)
+    with pytest.raises(DataError):
+        dp.run(job, there)
+    assert list(there.iterdir()) == []
+    CliRunner().invoke(main, ["run", str(job), "--quiet"])
+    assert list(Path("runs").iterdir()) == [there]
+
+
+def test_mended_data_are_released_by_the_same_command(job, tmp_path):
+    with pytest.raises(DataError):
+        dp.run(job, tmp_path / "run")
+    for path in (tmp_path / "data").iterdir():
+        pd.read_parquet(path).query("sex != 'no such'").to_parquet(path)
+    assert dp.run(job, tmp_path / "run").total().estimate > 0
+
+
+def test_what_was_charged_stays_with_its_secret(tmp_path, monkeypatch):
+    """A refusal after the charge, planted: the run goes on with the same secret, and spends nothing twice."""
+    write_table(tmp_path / "data", table())
+    job, carry_out = write_job(tmp_path), measure.carry_out
+    monkeypatch.setattr(measure, "carry_out", lambda *own: (_ for _ in ()).throw(DataError("data", "a", "b", "c")))
+    with pytest.raises((DataError, TransientError)):
+        dp.run(job, tmp_path / "run")
+    monkeypatch.setattr(measure, "carry_out", carry_out)
+    assert (tmp_path / "run" / "secret.key").exists()
+    secret = (tmp_path / "run" / "secret.key").read_bytes()
+    assert len(secret) == 32
+    assert dp.run(job, tmp_path / "run").total().estimate > 0
+
+
+def test_a_run_that_another_call_made_stays(job, tmp_path):
+    CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    with pytest.raises(DataError):
+        dp.run(job, tmp_path / "run")
+    assert (tmp_path / "run" / "plan" / "plan.json").exists()
+
+
+def several(first):
+    """A job of two tables in the working directory; `first`: a value of the parent."""
+    pd.DataFrame({"id": range(40), "a": [first] + [1] * 39}).to_parquet("p.parquet")
+    pd.DataFrame({"id": range(40), "b": 1}).to_parquet("c.parquet")
+    for name, column in (("p", "a"), ("c", "b")):
+        kind = 'kind = "integer", low = 0, high = 3'
+        told = f'attributes.{column} = {{{kind}}}\nattributes.{column}2 = {{{kind}, from = "{column}"}}\n'
+        Path(f"{name}.toml").write_text(told)
+    tables = {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in "pc"}
+    tables["p"]["key"] = "id"
+    link = {"kind": "one-to-many", "parent": "p", "child": "c", "child_key": "id", "max_degree": 3}
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "dataset": "x", "ledger": "l.sqlite"}
+    return {"tables": tables, "link": [link], "privacy": privacy}
+
+
+def test_several_tables_leave_none_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="outside the domain"):
+        dp.run(several(9), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_of_several_tables_what_may_have_been_charged_stays(tmp_path, monkeypatch, gone):
+    """Refused after the charge, before the run had a note of it; a ledger that is gone cannot say there is none."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*_):
+        DatabaseRun(tmp_path / "run").update(privacy=None)
+        for path in Path().glob("l.sqlite*" if gone else "none"):
+            path.unlink()
+        raise DataError("data", "a", "b", "c")
+
+    monkeypatch.setattr(measure, "carry_out", refused)
+    with pytest.raises(DpscaleError):
+        dp.run(several(1), tmp_path / "run")
+    secrets = list((tmp_path / "run").rglob("secret.key"))
+    assert secrets
+    assert all(len(path.read_bytes()) == 32 for path in secrets)

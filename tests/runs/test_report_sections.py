@@ -1,0 +1,38 @@
+"""A report section that fails: the answers and the other sections are written, and the exit code tells."""
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.runs.stages import report
+from tests.runs.small import write_job
+
+
+def fail(*_):
+    raise KeyError("a text that is not shown")
+
+
+def command(*arguments):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(("planted", "title"), [("strategies", "The plan"), ("said", "What it says")])
+def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted, title):
+    run = place / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(report, planted, fail)
+        code, said = command("run", write_job(place), "--run-dir", run, "--quiet")
+    assert code == dp.ReportError.exit_code == 70
+    assert f"section '{title}' failed with KeyError" in said
+    assert said.count("\n") == 1
+    page = (run / "report.html").read_text()
+    assert "a text that is not shown" not in page + said
+    assert f"The section “{title}” of this report could not be made" in page
+    assert '<h2 id="cost">What it cost</h2>' in page
+    assert dp.Release.open(run).total()[0] > 0
+    assert (run / "answers" / "index.parquet").exists()
+    assert command("status", run)[0] == command("publish", run)[0] == 0
+    assert command("report", run) == (0, "")
+    assert "could not be made" not in (run / "report.html").read_text()

@@ -1,0 +1,302 @@
+"""Rows of whole runs: the same bytes everywhere, of the input's shape, as often and as many as asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.cli.commands import main
+from dpscale.job import sections as dp_sections
+from dpscale.runs.run import Run
+from dpscale.runs.stages.running import run_stages
+
+DOMAIN = {
+    "attributes": {
+        "age": {"kind": "integer", "low": 0, "high": 40, "outside": "clip"},
+        "sex": {"kind": "categories", "values": ["F", "M"], "nulls": "category"},
+        "città": {"kind": "categories", "values": ["Forlì", "東京", "Ærø"]},
+        "income": {"kind": "bins", "edges": [0, 100, 1000, 5000], "outside": "clip"},
+    }
+}
+ONE_QUERY = [{"family": "predicates", "attributes": [["age", "sex"]], "file": "query.npy"}]
+MARGINALS = [{"family": "marginal", "degree": 2}]
+
+
+def frame(rows: int = 1500) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.integers(0, 41, rows)
+    sex = np.where(rng.random(rows) < 0.2, None, np.where(rng.random(rows) < age / 40, "F", "M"))
+    return pd.DataFrame({
+        "income": np.round(age * 100 + rng.random(rows) * 300, 2),
+        "città": rng.choice(["Forlì", "東京", "Ærø"], rows, p=[0.6, 0.3, 0.1]),
+        "age": age.astype("int16"),
+        "id": np.arange(rows),
+        "sex": sex,
+    })  # fmt: skip
+
+
+def write(folder: Path, name: str = "job.toml", data: pd.DataFrame | None = None, **changes: Any) -> Path:
+    if not (folder / "data.parquet").exists():
+        (frame() if data is None else data).to_parquet(folder / "data.parquet", index=False)
+    (folder / "domain.toml").write_text(tomli_w.dumps(changes.pop("domain", DOMAIN)))
+    job = {
+        "data": {"path": "data.parquet", "domain": "domain.toml"},
+        "privacy": {"privacy_cost": 4.0, "dataset": "rows"},
+        "workload": MARGINALS,
+        "mechanism": {"name": "aim-grem"},
+        "engine": {"scheduler": "synchronous", "seed": 7},
+        "synthesize": {"rows": 900, "parts": 3, "types": "input"},
+    }
+    path = folder / name
+    path.write_text(tomli_w.dumps({key: value for key, value in (job | changes).items() if value is not None}))
+    return path
+
+
+def digests(run: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "synthetic").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("rows")
+    dp.run(write(place), place / "run")
+    return place
+
+
+def test_few_rows_are_the_same_in_one_file_or_three(reference: Path, tmp_path: Path) -> None:
+    one = dp.run(write(reference, "one.toml", synthesize={"rows": 900, "types": "input"}), tmp_path / "run")
+    rows, others = (run.synthetic().compute() for run in (one, dp.Release.open(reference / "run")))
+    assert (rows[["age", "sex"]].fillna("").values == others[["age", "sex"]].fillna("").values).all()
+
+
+@pytest.mark.parametrize("method", ["auto", "ancestral", "sampler"])
+def test_rows_of_a_graphical_model_are_drawn_by_the_way_that_is_nearer(tmp_path: Path, method: str) -> None:
+    job = write(tmp_path, mechanism={"name": "mst"}, reconstruct={"method": "graphical"},
+                synthesize={"rows": 900, "method": method})  # fmt: skip
+    release = dp.run(job, tmp_path / "run")
+    told = json.loads((release.path / "synthetic/_rows.json").read_text())
+    assert len(release.synthetic()) == 900
+    assert told["apart"]["2"] < 0.05
+    if method == "auto":
+        off = {name: sum(apart.values()) for name, apart in told["tried"].items()}
+        assert told["method"] == min(off, key=off.__getitem__)
+        assert set(off) == {"ancestral", "polished"}
+    else:
+        assert (told["method"], told["tried"]) == ("polished" if method == "sampler" else method, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [({}, "polished"), ({"polish": False}, "sampler"), ({"weights": True}, "sampler"), ({"rows": 9000}, "sampler"),
+     ({"rows": 9000, "polish": True}, "polished")],
+)  # fmt: skip
+def test_rows_are_polished_where_chance_shows_or_where_it_is_asked(
+    reference: Path, tmp_path: Path, asked: dict[str, Any], way: str
+) -> None:
+    shutil.copytree(reference / "run", tmp_path / "run")
+    run = Run(tmp_path / "run")
+    run.ask_rows(dp_sections.SynthesizeTable(**({"rows": 900} | asked)))
+    run_stages(run, only="synthesize")
+    told = json.loads((run.path / "synthetic/_rows.json").read_text())
+    assert told["method"] == way
+    assert told["apart"]["2"] < 0.05
+
+
+def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(reference: Path) -> None:
+    release = dp.Release.open(reference / "run")
+    rows = release.synthetic().compute()
+    assert list(rows.columns) == ["income", "città", "age", "sex"]
+    schemas = [pq.read_schema(reference / "run/synthetic" / f"part-{n:05d}.parquet") for n in range(3)]
+    assert {str(schema) for schema in schemas} == {str(schemas[0])}
+    assert [str(field.type) for field in schemas[0]] == ["double", "string", "int16", "string"]
+    assert schemas[0].metadata is None
+    assert len(rows) == 900
+    assert rows["sex"].isna().mean() == pytest.approx(0.2, abs=0.05)
+    assert set(rows["città"]) == {"Forlì", "東京", "Ærø"}
+    assert rows[rows.sex == "F"].age.mean() > rows[rows.sex == "M"].age.mean() + 5
+    assert "rows" not in json.dumps(release.manifest["columns"])
+
+
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_where_it_runs_changes_no_byte(reference: Path, tmp_path: Path, scheduler: str) -> None:
+    job = write(reference, f"{scheduler}.toml", engine={"scheduler": scheduler, "seed": 7})
+    assert digests(dp.run(job, tmp_path / "run").path) == digests(reference / "run")
+
+
+def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
+    from dpscale.runs.estimates import model_folder
+    from dpscale.runs.run import Run
+    from dpscale.runs.stages.synthesize import write_part
+    from dpscale.synthesis.draw import parts_of
+
+    run, before = Run(reference / "run"), digests(reference / "run")
+    [part] = parts_of(900, 3)
+    write_part(str(run.path), str(model_folder(run)), "polished", run.synthesis, part)
+    assert digests(reference / "run") == before
+
+
+def test_the_report_says_how_near_rows_are_to_the_estimates(reference: Path) -> None:
+    told = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
+    assert list(told) == ["1", "2", "3"]
+    assert told["1"] < told["2"] < 0.05
+    page = (reference / "run/report.html").read_text()
+    assert "Synthetic rows" in page
+    assert f"{100 * told['2']:.2f} %" in page
+
+
+def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Path) -> None:
+    job = write(tmp_path, synthesize=None)
+    run = dp.run(job, tmp_path / "run")
+    assert "synthesize" not in run.manifest["stages"]
+    with pytest.raises(dp.JobError, match=r"draw them: dpscale synthesize"):
+        run.synthetic()
+    measured = run.manifest["stages"]["measure"]
+    for rows in (50, 20, 20):
+        done = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows), "--quiet"])
+        assert done.exit_code == 0, done.output
+        assert len(dp.Release.open(tmp_path / "run").synthetic()) == rows
+    again = dp.run(write(tmp_path, "again.toml", synthesize={"rows": 30, "format": "csv"}), tmp_path / "run")
+    assert len(again.synthetic()) == 30
+    assert again.manifest["stages"]["measure"] == measured
+    assert [path.name for path in sorted((tmp_path / "run/synthetic").glob("part*"))] == ["part-00000.csv"]
+
+
+@pytest.mark.parametrize("rows", [2 * 10**12, 10**12, 10**400])
+def test_more_rows_than_there_can_be_are_refused_and_nothing_is_changed(
+    reference: Path, tmp_path: Path, rows: int
+) -> None:
+    shutil.copytree(reference / "run", tmp_path / "run")
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    result = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows)])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
+    assert result.stderr.startswith("dpscale: synthesize.rows: ")
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+    assert len(dp.Release.open(tmp_path / "run").synthetic()) == 900
+
+
+@pytest.mark.parametrize("asked", [{"rows": 2 * 10**12}, 5, {"row": 1}])
+def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Path, asked: Any) -> None:
+    run = shutil.copytree(reference / "run", tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["stages"].pop("synthesize")
+    (run / "manifest.json").write_text(json.dumps(manifest | {"synthesize": asked}))
+    result = CliRunner().invoke(main, ["synthesize", str(run)])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
+    assert "is damaged" in result.stderr
+
+
+def test_the_number_of_files_is_bounded() -> None:
+    for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
+        assert dp_sections.SynthesizeTable().parts_of(rows) == parts
+    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
+
+
+def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:
+    job = write(tmp_path, synthesize={"rows": 10**9, "parts": 1})
+    with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.6 GiB"):
+        dp.run(job, tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_directory_made_again_in_one_process_has_what_is_asked_for_now(tmp_path: Path) -> None:
+    """The same release by its seed, in the same place, with other rows."""
+    dp.run(write(tmp_path, synthesize={"rows": 40}), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    again = dp.run(write(tmp_path, synthesize={"rows": 40, "format": "csv"}), tmp_path / "run")
+    assert [path.name for path in sorted((again.path / "synthetic").glob("part*"))] == ["part-00000.csv"]
+
+
+def test_pairs_that_do_not_fit_the_memory_are_told(tmp_path: Path) -> None:
+    job = write(tmp_path, engine={"scheduler": "synchronous", "seed": 7, "memory": "150kB"}, synthesize={"rows": 40},
+                reconstruct={"method": "maxent", "implied": "chains"})  # fmt: skip
+    run = dp.run(job, tmp_path / "run")
+    told = json.loads((run.path / "synthetic/_rows.json").read_text())["pairs"]
+    assert 0 < told["held"] < told["of"] == 6
+    assert f"Only {told['held']} of 6 pairs" in (run.path / "report.html").read_text()
+
+
+def test_about_as_many_rows_as_records_where_no_number_is_given(tmp_path: Path) -> None:
+    release = dp.run(write(tmp_path, synthesize={}), tmp_path / "run")
+    assert len(release.synthetic()) == pytest.approx(1500, abs=30)
+
+
+def test_rows_with_weights_stand_for_all_records(tmp_path: Path) -> None:
+    release = dp.run(write(tmp_path, synthesize={"rows": 200, "weights": True}), tmp_path / "run")
+    rows = release.synthetic().compute()
+    assert rows["weight"].sum() == pytest.approx(1500, abs=40)
+    assert rows["weight"].min() > 0
+
+
+@pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "residual-planner"])
+def test_rows_of_other_mechanisms(tmp_path: Path, mechanism: str) -> None:
+    release = dp.run(write(tmp_path, mechanism={"name": mechanism}), tmp_path / "run")
+    assert len(release.synthetic()) == 900
+
+
+def test_rules_of_the_domain_hold_in_rows(tmp_path: Path) -> None:
+    domain = DOMAIN | {
+        "impossible": [{"age": {"high": 10}, "sex": ["F"]}, {"città": ["東京"], "income": {"low": 1000}}]
+    }
+    rows = dp.run(write(tmp_path, domain=domain), tmp_path / "run").synthetic().compute()
+    assert not ((rows.age <= 10) & (rows.sex == "F")).any()
+    assert not ((rows["città"] == "東京") & (rows.income >= 1000)).any()
+
+
+def test_tiny_and_one_valued_tables(tmp_path: Path) -> None:
+    data = pd.DataFrame({"income": [5.0] * 3, "città": ["東京"] * 3, "age": [7] * 3, "sex": ["F"] * 3})
+    release = dp.run(write(tmp_path, data=data, synthesize={"rows": 3}), tmp_path / "run")
+    assert len(release.synthetic().compute()) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"synthesize": {"rows": 0}}, "synthesize.rows"),
+        ({"synthesize": {"format": "xlsx"}}, "synthesize.format"),
+        ({"synthesize": {"method": "ancestral"}}, 'set reconstruct.method = "graphical"'),
+        ({"synthesize": {"method": "ancestral", "weights": True}, "reconstruct": {"method": "graphical"},
+          "mechanism": {"name": "mst"}}, "'ancestral' with weights"),
+        ({"synthesize": {"polish": "often"}}, "synthesize.polish"),
+        ({"synthesize": {"method": "ancestral", "polish": True}, "reconstruct": {"method": "graphical"},
+          "mechanism": {"name": "mst"}}, "'ancestral' with polish"),
+        ({"synthesize": {"row": 5}}, "did you mean 'rows'"),
+        ({"mechanism": {"name": "query-smasher"}, "workload": ONE_QUERY}, "maxent for a plan"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_before_anything_is_spent(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    np.save(tmp_path / "query.npy", np.eye(41, 3)[None])
+    with pytest.raises(dp.DpscaleError) as refused:
+        dp.run(write(tmp_path, **changes), tmp_path / "run")
+    assert said in str(refused.value)
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_types_that_follow_from_records_are_not_told_unless_they_are_public(tmp_path: Path) -> None:
+    """A table and one with a row more, which is dropped: pandas writes its whole numbers as real ones."""
+    more = pd.concat(
+        [frame(), pd.DataFrame({"income": [5.0], "città": ["Ærø"], "age": [None], "id": [1], "sex": ["F"]})]
+    )
+    domain = {"attributes": DOMAIN["attributes"] | {"age": DOMAIN["attributes"]["age"] | {"nulls": "drop"}}}
+    schemas = {}
+    for name, data in (("one", frame()), ("other", more)):
+        (tmp_path / name).mkdir()
+        asked = write(tmp_path / name, data=data, domain=domain, synthesize={"rows": 50})
+        run = dp.run(asked, tmp_path / name / "run")
+        schemas[name] = pq.read_schema(run.path / "synthetic/part-00000.parquet")
+        assert set(run.manifest["columns"].values()) == {""}
+    assert schemas["one"] == schemas["other"]
+    types = {name: str(pq.read_schema(tmp_path / name / "data.parquet").field("age").type) for name in schemas}
+    assert types["one"] != types["other"]  # the trap is there

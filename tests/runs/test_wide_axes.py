@@ -1,0 +1,93 @@
+"""Attributes of thousands of codes, from the table to its answers: true errors, files and bundles that hold."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from scipy import stats
+
+import dpscale as dp
+from dpscale.audit.evidence.draws import _said
+from dpscale.audit.evidence.sensitivities import digest, norms
+from dpscale.plans.planfile import content_of, read_plan, write_plan
+
+CODES, ROWS = 3000, 20_000
+GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}
+ASKED = [
+    {"family": "marginal", "attributes": [["code"]]},
+    {"family": "prefix", "attributes": [["code"], ["code", "sex"]]},
+]
+
+
+def table():
+    rng = np.random.default_rng(1)
+    return pd.DataFrame({"code": (rng.beta(2, 5, ROWS) * CODES).astype(int), "sex": rng.integers(0, 2, ROWS)})
+
+
+def a_run(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
+    table().to_parquet(folder / "data.parquet")
+    sizes = {"code": CODES, "sex": 2}
+    attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
+    (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    job = {
+        "data": {"path": "data.parquet", "domain": "domain.toml"},
+        "privacy": {"dataset": "codes", "ledger": "ledger.sqlite"} | privacy,
+        "workload": ASKED,
+        "mechanism": {"name": mechanism},
+        "engine": {"scheduler": "synchronous"} | engine,
+    }
+    (folder / "job.toml").write_text(tomli_w.dumps(job))
+    return dp.run(str(folder / "job.toml"), run_dir=folder / "run")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    return a_run(tmp_path_factory.mktemp("wide"), seed=7)
+
+
+def scores(release):
+    """(estimate − truth)/error of every query, by part and set."""
+    data, estimates = table(), release._estimates
+    for part in release.plan.workload.parts:
+        for names in part.sets:
+            counts = np.zeros(release.domain.shape(names))
+            np.add.at(counts, tuple(data[name].to_numpy() for name in names), 1)
+            answers, errors = estimates.part_answers(part, names)
+            yield part.name, (answers - part.answers(names, counts)) / errors
+
+
+@pytest.mark.slow
+def test_answers_have_the_errors_that_are_told(release):
+    assert any(factor.kind == "nested" for block in release.plan.blocks for factor in block.factors)
+    for name, found in scores(release):
+        if name == "marginal":  # nearly independent; sums of the first codes all have the same blocks' noise in them
+            assert stats.kstest(found.reshape(-1), "norm").pvalue > 1e-6
+        assert 0.05 < float((found**2).mean()) < 6
+        assert np.abs(found).max() < 8
+
+
+def test_a_plan_comes_back_from_its_file(release, tmp_path):
+    plan = release.plan
+    write_plan(tmp_path, plan)
+    again = read_plan(tmp_path, plan.workload)
+    assert content_of(again) == content_of(plan)
+    assert [block.digest for block in again.blocks] == [block.digest for block in plan.blocks]
+    assert again.accuracy.total_error(plan.workload) == pytest.approx(plan.error, rel=1e-9)
+
+
+def test_what_a_bundle_says_of_a_strategy_has_its_norms_and_its_digest(release):
+    for block in release.plan.blocks:
+        for factor in block.factors:
+            said = _said(factor)
+            assert norms(said) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
+            assert digest(said) == factor.digest
+            if factor.kind == "nested":
+                with pytest.raises(ValueError, match="levels"):
+                    norms(said | {"counts": [number - 1 for number in said["counts"]]})
+
+
+def test_pure_noise_on_codes(tmp_path):
+    release = a_run(tmp_path, "query-smasher", {"epsilon": 1.0})
+    for name, found in scores(release):
+        low, high = (0.8, 1.25) if name == "marginal" else (0.05, 6)
+        assert low < float((found**2).mean()) < high

@@ -1,0 +1,155 @@
+"""Rows of strongly linked attributes: every mode has its share, 1-ways are the released ones, and a failure warns."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.reconstruction.pairwise import learn as learning
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.runs import ways
+from dpscale.runs.stages.synthesize import RowsWarning
+from dpscale.synthesis.balance import balanced
+from dpscale.synthesis.quality import expected_by_chance
+from dpscale.synthesis.settle import apportioned
+from dpscale.synthesis.tree import spanning_tree, tree_start
+from tests.reconstruction.pairwise.small import MEMORY, joint, model
+
+RECORDS = 20_000
+
+
+def equal_columns() -> pd.DataFrame:
+    column = (np.random.default_rng(5).random(RECORDS) < 0.3).astype(int)
+    return pd.DataFrame({f"x{i}": column for i in range(8)})
+
+
+def skipped_block() -> pd.DataFrame:
+    """Eight questions of four answers that 30 % of the records skip together, and an attribute that depends on it."""
+    rng = np.random.default_rng(5)
+    skipped = rng.random(RECORDS) < 0.3
+    common = 1 + rng.integers(0, 2, (RECORDS, 1))
+    answers = np.where(rng.random((RECORDS, 8)) < 0.6, common, rng.integers(1, 5, (RECORDS, 8)))
+    answers[skipped] = 0
+    return pd.DataFrame({f"q{i}": answers[:, i] for i in range(8)} | {"sex": rng.integers(0, 2, RECORDS) | skipped})
+
+
+def released(folder, frame, epsilon, mechanism="aim-grem"):
+    sizes = {name: int(frame[name].max()) + 1 for name in frame}
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in sizes.items()}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    frame.to_parquet(folder / "data.parquet")
+    job = {"data": {"path": str(folder / "data.parquet"), "domain": str(folder / "domain.toml")},
+           "privacy": {"epsilon": epsilon, "delta": 1e-9, "dataset": "linked", "ledger": str(folder / "ledger.sqlite")},
+           "workload": [{"family": "marginal", "degree": 3}], "mechanism": {"name": mechanism},
+           "engine": {"scheduler": "synchronous", "seed": 1}, "synthesize": {"rows": RECORDS}}  # fmt: skip
+    return dp.run(job, folder / "run")
+
+
+def distance(release, rows, names):
+    """L1 / N between rows and the released estimates."""
+    estimates = release.marginal(names)
+    counts = np.zeros(estimates.shape)
+    np.add.at(counts, tuple(rows[name].to_numpy() for name in names), 1)
+    return float(np.abs(counts / len(rows) - estimates / estimates.sum()).sum())
+
+
+@pytest.mark.parametrize("frame", [equal_columns, skipped_block])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_rows_of_linked_attributes_are_near_the_estimates(tmp_path, frame, epsilon, recwarn):
+    release = released(tmp_path, frame(), epsilon)
+    rows = release.synthetic().compute()
+    threes = list(combinations(release.domain.names, 3))
+    assert np.mean([distance(release, rows, names) for names in threes]) < 0.02
+    assert max(distance(release, rows, (name,)) for name in release.domain.names) < 0.01
+    assert not [one for one in recwarn if issubclass(one.category, RowsWarning)]
+
+
+def test_rows_that_start_from_independent_attributes_are_warned_of(tmp_path, monkeypatch):
+    """The planted fault: the start that single-site sampling cannot leave."""
+    monkeypatch.setattr(ways, "tree_start", learning.independent)
+    monkeypatch.setattr("dpscale.synthesis.draw.balanced", lambda wanted, rows, chance: rows)
+    monkeypatch.setattr("dpscale.synthesis.sampler.settled", lambda wanted, cells, rows: rows)
+    with pytest.warns(RowsWarning, match="from their own estimates over"):
+        release = released(tmp_path, equal_columns(), 10.0)
+    index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())
+    assert index["apart"]["3"] > 0.1
+    assert index["warning"] in (tmp_path / "run" / "report.html").read_text()
+    assert len(release.synthetic()) == RECORDS
+
+
+def test_the_tree_has_the_largest_mutual_information():
+    """Against every spanning tree of four attributes."""
+    asked, table = wanted(model(joint()), MEMORY), joint()
+
+    def information(i, j):
+        pair = table.sum(axis=tuple(k for k in range(4) if k not in (i, j)))
+        alone = np.outer(pair.sum(axis=1), pair.sum(axis=0))
+        return float((pair * np.log(np.maximum(pair, 1e-300) / alone)).sum())
+
+    def spans(edges):
+        groups = [{k} for k in range(4)]
+        for i, j in edges:
+            one, other = (next(g for g in groups if k in g) for k in (i, j))
+            if one is other:
+                return False
+            groups = [g for g in groups if g not in (one, other)] + [one | other]
+        return len(groups) == 1
+
+    trees = [edges for edges in combinations(combinations(range(4), 2), 3) if spans(edges)]
+    best = max(trees, key=lambda edges: sum(information(*edge) for edge in edges))
+    assert len(trees) == 16
+    assert set(spanning_tree(asked)) == set(best)
+
+
+def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
+    asked = wanted(model(joint()), MEMORY)
+    rows, theta = tree_start(asked, 20_000, Chance("r", "start"))
+    layout = asked.layout
+    for i, size in enumerate(layout.sizes):
+        assert np.bincount(rows[:, i], minlength=size) / 20_000 == pytest.approx(layout.one(asked.ones, i), abs=0.006)
+    for i, j in layout.pairs:
+        counts = np.zeros((layout.sizes[i], layout.sizes[j]))
+        np.add.at(counts, (rows[:, i], rows[:, j]), 1)
+        if (i, j) in spanning_tree(asked):
+            assert np.abs(counts / 20_000 - layout.of(asked.shares, i, j)).sum() < 0.02
+            assert layout.of(theta, i, j).any()
+        else:
+            assert not layout.of(theta, i, j).any()
+
+
+def test_balanced_rows_have_the_released_shares_of_modes():
+    """Two modes in the wrong proportion, which no single value can change."""
+    asked = wanted(model(joint()), MEMORY)
+    rng = np.random.default_rng(0)
+    rows = np.stack([rng.choice(size, 5000, p=np.roll(asked.layout.one(asked.ones, i), 1)) for i, size
+                     in enumerate(asked.layout.sizes)], axis=1).astype(np.int32)  # fmt: skip
+    found = balanced(asked, rows, Chance("r", "balance"))
+    assert found.shape == rows.shape
+    assert {tuple(row) for row in found} <= {tuple(row) for row in rows}
+    for i, size in enumerate(asked.layout.sizes):
+        share = np.bincount(found[:, i], minlength=size) / 5000
+        assert np.abs(share - asked.layout.one(asked.ones, i)).sum() < 0.02
+
+
+def test_apportioned_numbers_add_up_and_are_rounded_down_or_up():
+    rng = np.random.default_rng(0)
+    for count in (1, 7, 1000):
+        shares = rng.dirichlet(np.ones(9))
+        found = apportioned(shares, count)
+        assert found.sum() == count
+        assert (np.abs(found - shares * count) < 1).all()
+
+
+def test_the_distance_of_independent_draws_is_that_of_a_simulation():
+    rng = np.random.default_rng(0)
+    for shares in (np.full(10, 0.1), rng.dirichlet(np.full(200, 0.1))):
+        draws = rng.multinomial(500, shares, 400) / 500
+        simulated = np.abs(draws - shares).sum(axis=1).mean() / 2
+        assert expected_by_chance(shares, 500) == pytest.approx(simulated, rel=0.1)

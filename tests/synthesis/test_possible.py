@@ -1,0 +1,114 @@
+"""What cannot be never appears, and rules that cannot be read are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscale import Domain, DomainError, PlanError
+from dpscale.domain.impossible import Follows, Rule
+from dpscale.domain.impossible import possible as possible_cells
+from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.synthesis.possible import Possible
+
+ATTRIBUTES: dict[str, Any] = {
+    "age": {"kind": "integer", "low": 0, "high": 5},
+    "marital": {"kind": "categories", "values": ["single", "married"], "nulls": "category"},
+    "code": {"kind": "categories", "values": ["A1", "A2", "B1"]},
+    "region": {"kind": "categories", "values": ["north", "south"]},
+    "income": {"kind": "bins", "edges": [0, 10, 20, 30]},
+}
+RULES: dict[str, Any] = {
+    "impossible": [
+        {"age": {"high": 2}, "marital": ["married"]},
+        {"age": {"high": 1}, "income": {"low": 10}, "region": ["north"]},
+    ],
+    "determined": [{"attribute": "region", "by": "code", "map": {"A1": "north", "A2": "north", "B1": "south"}}],
+}
+
+
+def domain(**rules: Any) -> Domain:
+    return Domain.from_dict({"attributes": ATTRIBUTES, **(rules or RULES)})
+
+
+def impossible(row: Mapping[str, int]) -> bool:
+    """By hand, on cells."""
+    young_married = row["age"] <= 2 and row["marital"] == 1
+    rich_child = row["age"] <= 1 and row["income"] >= 1 and row["region"] == 0
+    return young_married or rich_child or (row["region"] == 0) != (row["code"] < 2)
+
+
+def test_no_impossible_row_is_left_and_possible_ones_stay() -> None:
+    own, rng = domain(), np.random.default_rng(0)
+    ones = {name: rng.random(own[name].size) + 0.2 for name in own.names}
+    rows = np.stack([rng.integers(0, own[name].size, 4000) for name in own.names], axis=1).astype(np.int32)
+    wrong = np.array([impossible(dict(zip(own.names, row, strict=True))) for row in rows])
+    possible = Possible(own.rules, own.names, ones)
+    assert (possible.broken(rows) == wrong).all()
+    mended = possible.mended(rows, Chance("r", "possible"))
+    assert not any(impossible(dict(zip(own.names, row, strict=True))) for row in mended)
+    assert (mended[~wrong] == rows[~wrong]).all()
+    assert 0.3 < wrong.mean() < 0.9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
+    sizes = {"a": 3, "b": 2, "c": 4}
+    names = list(sizes)
+    cells = {name: st.frozensets(st.integers(0, size - 1), min_size=1) for name, size in sizes.items()}
+    rule = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True).flatmap(
+        lambda chosen: st.tuples(*[st.tuples(st.just(name), cells[name]) for name in chosen]).map(Rule)
+    )
+    of = st.permutations(names).flatmap(
+        lambda two: st.tuples(*[st.integers(-1, sizes[two[1]] - 1)] * sizes[two[0]]).map(
+            lambda cells: Follows(two[0], two[1], cells)
+        )
+    )
+    rules = data.draw(st.lists(rule | of, max_size=4))
+    rows = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, [3, 2, 4], (30, 3)).astype(np.int32)
+    possible = Possible(rules, names, {name: np.ones(size) for name, size in sizes.items()})
+    cells = np.indices((3, 2, 4)).reshape(3, -1).T.astype(np.int32)
+    assert (possible_cells(rules, names, (3, 2, 4)).reshape(-1) == ~possible.broken(cells)).all()
+    try:
+        mended = possible.mended(rows, Chance("r", "possible"))
+    except PlanError:
+        return
+    assert not possible.broken(mended).any()
+
+
+def test_rules_that_leave_nothing_are_refused() -> None:
+    rules = [Rule((("a", frozenset({0, 1, 2})),))]
+    with pytest.raises(PlanError, match="rules that no row"):
+        Possible(rules, ["a"], {"a": np.ones(3)}).mended(np.zeros((4, 1), np.int32), Chance("r", "possible"))
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"impossible": [{"agee": [1]}]}, "no attribute 'agee'"),
+        ({"impossible": [{"age": [77]}]}, "impossible.age: 77"),
+        ({"impossible": [{"age": 3}]}, "impossible.age: no list of values"),
+        ({"impossible": {"age": [3]}}, "impossible: not a list of tables"),
+        ({"impossible": [{"marital": {"low": 1}}]}, "low and high, numbers"),
+        ({"determined": [{"attribute": "region", "by": "code"}]}, "attribute, by and a table map"),
+        ({"determined": [{"attribute": "region", "by": "code", "map": {"A1": "nort"}}]}, "did you mean 'north'"),
+    ],
+)
+def test_rules_that_cannot_be_read_are_refused(rules: dict[str, Any], said: str) -> None:
+    with pytest.raises(DomainError) as refused:
+        domain(**rules)
+    assert said in str(refused.value)
+
+
+def test_rules_are_part_of_the_domain_and_survive_its_file() -> None:
+    own = domain()
+    assert Domain.from_dict(own.to_dict()) == own
+    assert own != Domain.from_dict({"attributes": ATTRIBUTES})
+    assert own.digest != Domain.from_dict({"attributes": ATTRIBUTES}).digest
+    assert own.rules[0] == Rule((("age", frozenset({0, 1, 2})), ("marital", frozenset({1}))))

@@ -1,0 +1,74 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpscale.workload.residual import center, residual_of, subsets
+from dpscale.workload.residual.grem import Residuals, non_negative
+
+SIZES = {"a": 3, "b": 4, "c": 2}
+EVERY = subsets(tuple(SIZES))
+
+
+def noisy(names, rng):
+    return center(rng.normal(size=[SIZES[name] for name in names]), range(len(names)))
+
+
+def measured(rng, count=12):
+    chosen = [EVERY[index] for index in rng.integers(len(EVERY), size=count)]
+    return [(names, noisy(names, rng), float(rng.uniform(0.1, 3))) for names in chosen]
+
+
+def test_every_residual_is_the_inverse_variance_average():
+    told = measured(np.random.default_rng(0), 20)
+    together, stepwise = Residuals(SIZES).updated(told), Residuals(SIZES)
+    for one in told:
+        stepwise = stepwise.updated([one])
+    for names in together.values:
+        own = [(value, weight) for kept, value, weight in told if kept == names]
+        expected = sum(v * w for v, w in own) / sum(w for _, w in own)
+        np.testing.assert_allclose(together.values[names], expected, atol=1e-12)
+        np.testing.assert_allclose(stepwise.values[names], expected, atol=1e-12)
+        assert together.precision(names) == pytest.approx(sum(w for _, w in own))
+
+
+def test_exact_residuals_give_back_the_marginal():
+    data = np.random.default_rng(2).normal(size=(3, 4, 2))
+    told = [(names, residual_of(data, ["abc".index(n) for n in names]), 1.0) for names in EVERY]
+    np.testing.assert_allclose(Residuals(SIZES).updated(told).marginal(("a", "b", "c")), data, atol=1e-12)
+
+
+def test_non_negative_is_the_least_squares_solution_under_local_non_negativity():
+    import cvxpy as cp
+
+    rng = np.random.default_rng(3)
+    data = rng.poisson(1.0, size=(3, 4, 2)).astype(float)
+    told = []
+    for names in EVERY[:7]:
+        axes = ["abc".index(n) for n in names]
+        told.append((names, residual_of(data, axes) + 2 * noisy(names, rng), float(rng.uniform(0.2, 2))))
+    state, sets = Residuals(SIZES).updated(told), list(combinations("abc", 2))
+    found = non_negative(state, sets, 5000)
+    assert all(found.marginal(names).min() > -1e-5 for names in sets)
+    variables = {names: cp.Variable(max(1, int(np.prod([SIZES[n] for n in names])))) for names in EVERY[:7]}
+    limits, cost = [], 0
+    for names, variable in variables.items():
+        shape = [SIZES[n] for n in names]
+        projector = np.array([center(row.reshape(shape), range(len(shape))).ravel() for row in np.eye(variable.size)])
+        limits.append(projector.T @ variable == variable)
+        cost += state.precision(names) * cp.sum_squares(variable - state.values[names].ravel())
+    for names in sets:
+        limits.append(sum(_spread(names, kept) @ variables[kept] for kept in subsets(names)) >= 0)
+    cp.Problem(cp.Minimize(cost), limits).solve(solver="CLARABEL")
+    for names, variable in variables.items():
+        np.testing.assert_allclose(found.values[names].ravel(), variable.value, atol=2e-4)
+
+
+def _spread(names, kept):
+    """smear as a matrix."""
+    count = max(1, int(np.prod([SIZES[n] for n in kept])))
+    rows = []
+    for one in np.eye(count):
+        single = Residuals(SIZES, {kept: one.reshape([SIZES[n] for n in kept])})
+        rows.append(single.marginal(names).ravel())
+    return np.array(rows).T
