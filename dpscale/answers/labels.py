@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.workload import Family, Part, ProductPart
@@ -19,7 +19,6 @@ from dpscale.workload import Family, Part, ProductPart
 MISSING = "(missing)"
 FIGURES = ("estimate", "std_error", "low", "high")
 ENDS = {"prefix": ("at_most",), "range": ("from", "to"), "circular": ("start", "end")}
-Cells = NDArray[np.int64]
 
 
 def are_numbers(attribute: Attribute) -> bool:
@@ -33,7 +32,7 @@ def texts(attribute: Attribute) -> list[str]:
     return [f"{text} (cell {cell})" if found.index(text) < cell else text for cell, text in enumerate(found)]
 
 
-def column(attribute: Attribute, cells: Cells) -> Any:
+def column(attribute: Attribute, cells: Integers) -> Any:
     """The labels of some cells, an Arrow array: whole numbers, or texts in the order of the domain."""
     import pyarrow as pa
 

@@ -12,16 +12,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from dpscale.answers.tables import Answered, check_level
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.names import shown
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint import half_width
 
-Array = NDArray[np.float64]
 NUMBERS = ("integer", "coded", "bins")
 ALL_CELLS = 1 << 12  # up to so many, every cell's error is looked at: as many queries, over as many cells
 MOST_CELLS = 1 << 22
@@ -115,7 +114,7 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
     return Told(float(np.clip(estimate, low, high)), low, high)
 
 
-def _ends(attribute: Attribute) -> tuple[Array, Array]:
+def _ends(attribute: Attribute) -> tuple[Floats, Floats]:
     """The least and the largest value that a record of each cell may have: bins, and integers that are rounded."""
     lower, upper = (
         np.array([_value(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)
@@ -148,14 +147,14 @@ def ordered(answered: Answered, name: str) -> Attribute:
     return attribute
 
 
-def _counts(answered: Answered, attribute: Attribute, by: tuple[str, int] | None) -> Array:
+def _counts(answered: Answered, attribute: Attribute, by: tuple[str, int] | None) -> Floats:
     """Estimated counts of the listed cells, of all records or of one cell of `by`."""
     if by is None:
         return answered.estimates.marginal((attribute.name,))[: attribute.listed]
     return answered.estimates.marginal((by[0], attribute.name))[by[1], : attribute.listed]
 
 
-def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, int] | None) -> Array:
+def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, int] | None) -> Floats:
     """Standard errors of #{≤ x} − q · #{all} for every listed cell x.
 
     Of an attribute of many cells those of a few, evenly taken; between two of them the largest of the four nearest.
@@ -170,7 +169,9 @@ def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, i
     return np.asarray(near[np.minimum(np.searchsorted(at, np.arange(n), side="right") - 1, LOOKED_AT - 2)])
 
 
-def _asked(answered: Answered, attribute: Attribute, queries: Array, by: tuple[str, int] | None) -> tuple[Array, Array]:
+def _asked(
+    answered: Answered, attribute: Attribute, queries: Floats, by: tuple[str, int] | None
+) -> tuple[Floats, Floats]:
     """Estimates and errors of queries on the listed cells, shape (m, listed), of all records or of one cell of `by`."""
     padded = np.zeros((len(queries), attribute.size))
     padded[:, : attribute.listed] = queries
@@ -182,7 +183,7 @@ def _asked(answered: Answered, attribute: Attribute, queries: Array, by: tuple[s
     return answered.linear((other, attribute.name), padded[:, None, :] * chosen[None, :, None])
 
 
-def _place(cumulative: Array, q: float) -> tuple[int, float]:
+def _place(cumulative: Floats, q: float) -> tuple[int, float]:
     """The cell of a quantile in growing counts, and how far in it."""
     wanted = q * cumulative[-1]
     cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
@@ -191,7 +192,7 @@ def _place(cumulative: Array, q: float) -> tuple[int, float]:
     return cell, float(np.clip((wanted - before) / step, 0, 1)) if step > 0 else 0.5
 
 
-def _possible(values: Array, half: Array, cell: int) -> tuple[int, int]:
+def _possible(values: Floats, half: Floats, cell: int) -> tuple[int, int]:
     """The first and the last cell that may be the quantile's; that of the estimate is one."""
     reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
     found = [*np.flatnonzero(reached & before).tolist(), cell]

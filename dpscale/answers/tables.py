@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.answers.labels import FIGURES, named
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.names import AttributeSet, nearest, shown
 from dpscale.reconstruction.contract import Estimates
@@ -22,7 +22,6 @@ from dpscale.reconstruction.intervals import at_once, tells_at_once
 from dpscale.reconstruction.joint import MOST_JOINT, half_width
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
 
-Array = NDArray[np.float64]
 MOST_ROWS = 10_000_000
 EXTRAPOLATED = "extrapolated"  # a column of tables of models alone
 FRAMES: dict[str, Callable[[Any], Any]] = {
@@ -71,7 +70,7 @@ class Answered:
                            "ask for single ones by Release.answer")  # fmt: skip
         return asked[0]
 
-    def cells(self, names: AttributeSet) -> tuple[Array, Array]:
+    def cells(self, names: AttributeSet) -> tuple[Floats, Floats]:
         """Estimates and standard errors of all cells of a set, an axis per attribute; PlanError where some are unknown.
 
         Cells that were asked with a weight each are answered as equal ones: a weight of 0 leaves no answer.
@@ -91,7 +90,7 @@ class Answered:
         numeric = frozenset[str]()
         return [ProductPart(self.estimates.workload.domain, family or "marginal", (names,), (1.0,), numeric)]
 
-    def half(self, part: Part, names: AttributeSet, errors: Array, level: float, joint: bool) -> Array:
+    def half(self, part: Part, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
         """Half widths of intervals."""
         check_level(level)
         if not joint:
@@ -104,7 +103,7 @@ class Answered:
                            "leave it out, or ask for a smaller set")  # fmt: skip
         return at_once(self.estimates, part, names, errors, level, self.release)
 
-    def linear(self, names: Sequence[str], queries: Array) -> tuple[Array, Array]:
+    def linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
         """Estimates and standard errors of linear queries, shape (m, sizes of `names`); PlanError where not all cells
         are told."""
         self.estimates.marginal(names)
@@ -116,7 +115,7 @@ class Answered:
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
 
-    def _along(self, part: Part, ordered: AttributeSet, names: AttributeSet) -> tuple[Array, Array]:
+    def _along(self, part: Part, ordered: AttributeSet, names: AttributeSet) -> tuple[Floats, Floats]:
         """Answers and errors, flat, with the axes of products in the order of `names`."""
         answers, errors = self.estimates.part_answers(part, ordered)
         if isinstance(part, ProductPart):

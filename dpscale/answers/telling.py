@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.answers.labels import texts
 from dpscale.answers.tables import Answered
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.plans.figures import percent, whole
 from dpscale.reconstruction.joint import half_width
 
-Array = NDArray[np.float64]
 LONGEST, SIDE = 400, 14  # cells of an attribute that is shown, and of one of a pair
 LOOKED_AT = 80
 LEVEL = 0.95
@@ -33,8 +32,8 @@ class Shown:
 
     names: AttributeSet
     labels: tuple[list[str], ...]
-    values: Array
-    half: Array
+    values: Floats
+    half: Floats
     departure: float
 
 
@@ -100,7 +99,7 @@ def _told(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
         yield Shown(names, labels, values, half * errors, departure(values, errors))
 
 
-def departure(values: Array, errors: Array) -> float:
+def departure(values: Floats, errors: Floats) -> float:
     """How far a table is from saying nothing, beyond its noise, as a share; 0 where nothing is told."""
     total = float(values.sum())
     if total <= 0:
@@ -110,7 +109,7 @@ def departure(values: Array, errors: Array) -> float:
     return max(excess, 0.0) / float((dull**2).sum())
 
 
-def expected(values: Array) -> Array:
+def expected(values: Floats) -> Floats:
     """What says nothing: all cells alike, or of two attributes independence."""
     if values.ndim == 1:
         return np.full_like(values, values.mean())

@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.audit.releases import Case, Counts
+from dpscale.audit.releases import Case
+from dpscale.base.arrays import Floats, Integers
 
-Statistic = NDArray[np.float64]
 ERROR = 1e-4
 DELTA = 1e-3
 CHOSEN_ON = 5  # one part in so many
@@ -39,7 +38,7 @@ class Bound:
     event: str
 
 
-def attack(case: Case, one: Counts, other: Counts, releases: int = 3000, delta: float = DELTA) -> Bound:
+def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, delta: float = DELTA) -> Bound:
     """The best lower bound over all statistics; `releases` of either table, under keys of their own."""
     samples = [
         [case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))
@@ -51,7 +50,7 @@ def attack(case: Case, one: Counts, other: Counts, releases: int = 3000, delta: 
     return best_event(dict(_statistics(case, null, moved, one, other)), delta)
 
 
-def _likelihood_ratio(case: Case, values: Statistic, one: Counts, other: Counts) -> Statistic:
+def _likelihood_ratio(case: Case, values: Floats, one: Integers, other: Integers) -> Floats:
     """Of the mechanism as it is charged; an observer knows both tables, and the strategies as they are applied."""
     shift = case.release(other, seed=0) - case.release(one, seed=0)  # under one key: the noise cancels
     if not case.pure:
@@ -61,8 +60,8 @@ def _likelihood_ratio(case: Case, values: Statistic, one: Counts, other: Counts)
 
 
 def _statistics(
-    case: Case, null: Statistic, moved: Statistic, one: Counts, other: Counts
-) -> Iterator[tuple[str, tuple[Statistic, Statistic]]]:
+    case: Case, null: Floats, moved: Floats, one: Integers, other: Integers
+) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
     first = null[: len(null) // CHOSEN_ON]
     yield "likelihood ratio", (_likelihood_ratio(case, null, one, other), _likelihood_ratio(case, moved, one, other))
     for i, j in _pairs(first / case.deviations):
@@ -73,7 +72,7 @@ def _statistics(
         yield f"fraction of number {k}", (np.mod(null[:, k], 1.0), np.mod(moved[:, k], 1.0))
 
 
-def _pairs(scaled: Statistic) -> list[tuple[int, int]]:
+def _pairs(scaled: Floats) -> list[tuple[int, int]]:
     """The pairs of numbers whose noise is correlated, as that of independent draws never is."""
     varying = scaled.std(axis=0) > 0
     correlated = np.abs(np.atleast_2d(np.corrcoef(scaled[:, varying], rowvar=False))) > 0.5
@@ -81,7 +80,7 @@ def _pairs(scaled: Statistic) -> list[tuple[int, int]]:
     return [(int(names[i]), int(names[j])) for i, j in zip(*np.nonzero(np.triu(correlated, 1)), strict=True)]
 
 
-def best_event(statistics: dict[str, tuple[Statistic, Statistic]], delta: float) -> Bound:
+def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
     """Choose an event of each statistic on the first part, bound it on the rest, and keep the largest bounds."""
     error = ERROR / (2 * len(statistics))
     bounds = [_bound(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
@@ -89,7 +88,7 @@ def best_event(statistics: dict[str, tuple[Statistic, Statistic]], delta: float)
     return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
 
 
-def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: float) -> Bound:
+def _bound(name: str, null: Floats, moved: Floats, delta: float, error: float) -> Bound:
     first = len(null) // CHOSEN_ON
     bound = Bound(0.0, 0.0, name)
     for goal in ("mu", "epsilon"):
@@ -102,7 +101,7 @@ def _bound(name: str, null: Statistic, moved: Statistic, delta: float, error: fl
     return bound
 
 
-def _choose(null: Statistic, moved: Statistic, delta: float, goal: str, error: float) -> tuple[float, float]:
+def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) -> tuple[float, float]:
     """The side and the threshold that would give the best bound, did the rest count as this part does: rare events are
     found far apart by chance, and bounded loosely."""
     tried, rest = [], CHOSEN_ON - 1

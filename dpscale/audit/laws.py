@@ -11,15 +11,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Noise = NDArray[np.float64]
+from dpscale.base.arrays import Floats
+
 LEVEL = 1e-3  # the chance that one honest test is called a fault
 LOW_BITS = 4
 SEEN = 2.0**40  # beyond, a measurement's float may have lost its last bits
 
 
-def scale_p(noise: Noise, deviations: Noise, pure: bool = False) -> float:
+def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
     """Two-sided p at these standard deviations, of a statistic that is chi-square under the law.
 
     n squares of normals have n degrees of freedom; twice n absolute values, in units of Laplace's scale, have 2n.
@@ -31,7 +31,7 @@ def scale_p(noise: Noise, deviations: Noise, pure: bool = False) -> float:
     return float(2 * min(stats.chi2.sf(statistic, n), stats.chi2.cdf(statistic, n)))
 
 
-def shape_p(noise: Noise, deviations: Noise, pure: bool = False) -> float:
+def shape_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
     """p of Kolmogorov and Smirnov against the law on the reals, which noise of thousands of steps must follow."""
     from scipy import stats
 
@@ -39,7 +39,7 @@ def shape_p(noise: Noise, deviations: Noise, pure: bool = False) -> float:
     return float((stats.kstest(scaled * math.sqrt(2), "laplace") if pure else stats.kstest(scaled, "norm")).pvalue)
 
 
-def low_bits_p(noise: Noise) -> float:
+def low_bits_p(noise: Floats) -> float:
     """p that the last bits of the integers are uniform; 0 where there is a value off the lattice."""
     from scipy import stats
 
@@ -51,13 +51,13 @@ def low_bits_p(noise: Noise) -> float:
     return float(stats.chisquare(np.bincount(last, minlength=1 << LOW_BITS)).pvalue)
 
 
-def shared(parts: Sequence[Noise]) -> bool:
+def shared(parts: Sequence[Floats]) -> bool:
     """Whether two measurements share a stream: the same leading noise, up to their scales."""
     heads = [part[:2] / np.abs(part[:2]).max() for part in parts if len(part) > 1]
     return any(np.allclose(one, other, rtol=0, atol=1e-3) for i, one in enumerate(heads) for other in heads[:i])
 
 
-def faults(parts: Sequence[Noise], deviations: Sequence[float], pure: bool = False) -> list[str]:
+def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = False) -> list[str]:
     """What is wrong with the noise of several measurements, each of its own standard deviation."""
     noise = np.concatenate(parts)
     scales = np.concatenate([np.full(len(part), deviation) for part, deviation in zip(parts, deviations, strict=True)])

@@ -6,23 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpscale.audit.releases import Case
+from dpscale.base.arrays import Floats
 from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block
 from dpscale.plans.block import Block
 from dpscale.plans.schedule import Draws
 from dpscale.privacy.draws import Draw, LaplaceDraw
 
-Values = NDArray[np.float64]
-
 
 def noise_scaled(case: Case, factor: float) -> Case:
     """The noise is drawn at `factor` times the scale that was charged."""
 
-    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, _scaled(draw, factor), marginal, secret, record)
 
     return replace(case, measure=measure)
@@ -45,7 +41,7 @@ def sensitivity_off(case: Case) -> Case:
 def key_reused(case: Case) -> Case:
     """All blocks share one stream, so their noise cancels in a difference."""
 
-    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, draw, marginal, secret, {})
 
     return replace(case, measure=measure)
@@ -54,7 +50,7 @@ def key_reused(case: Case) -> Case:
 def noise_on_floats(case: Case) -> Case:
     """The strategy is applied in reals and integer noise is added to that: what is after the point is exact."""
 
-    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record)
         return values + 0.1 * (marginal.counts.sum() % 7 + 1)
 
@@ -64,7 +60,7 @@ def noise_on_floats(case: Case) -> Case:
 def domain_of_the_data(case: Case) -> Case:
     """Cells that no record falls into are left out of the release."""
 
-    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Values:
+    def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record).reshape(-1)
         return values[: int((marginal.counts > 0).sum())]
 

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
@@ -27,9 +27,7 @@ from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload import Workload
 
-Counts = NDArray[np.int64]
-Values = NDArray[np.float64]
-Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Values]
+Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Floats]
 MECHANISMS = ("query-smasher", "residual-planner", "hdmm", "identity")
 
 
@@ -42,12 +40,12 @@ class Case:
     claimed: float
     measure: Measure = measure_block
 
-    def release(self, counts: Counts, seed: int) -> Values:
+    def release(self, counts: Integers, seed: int) -> Floats:
         """All numbers of one release of a table, given as counts over the whole domain."""
         marginal, secret = ExactMarginal(self.plan.domain.names, counts), seeded_secret(seed)
         return np.concatenate([values.reshape(-1) for values in self._blocks(marginal, secret)])
 
-    def _blocks(self, marginal: ExactMarginal, secret: bytes) -> Iterator[Values]:
+    def _blocks(self, marginal: ExactMarginal, secret: bytes) -> Iterator[Floats]:
         for index, (block, draw) in enumerate(zip(self.plan.blocks, self.schedule.draws, strict=True)):
             yield self.measure(block, draw, marginal, secret, record_of(index, block, draw))
 
@@ -56,7 +54,7 @@ class Case:
         """Whether the claim is a pure epsilon."""
         return self.plan.noise == LAPLACE
 
-    def exact(self, counts: Counts) -> Values:
+    def exact(self, counts: Integers) -> Floats:
         """The numbers before the noise, by explicit matrices: slow, and independent of the measuring code."""
         parts = []
         for block, draw in zip(self.plan.blocks, self.schedule.draws, strict=True):
@@ -65,7 +63,7 @@ class Case:
         return np.concatenate(parts)
 
     @property
-    def deviations(self) -> Values:
+    def deviations(self) -> Floats:
         """The standard deviation that the schedule gives each number."""
         parts = zip(self.plan.blocks, self.schedule.draws, strict=True)
         return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
@@ -76,7 +74,7 @@ def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
     return {"index": index, "attributes": list(block.attributes), **draw.law}
 
 
-def applied(factors: tuple[Factor, ...], counts: Counts) -> Values:
+def applied(factors: tuple[Factor, ...], counts: Integers) -> Floats:
     """A strategy as one explicit integer matrix, times the counts of its own attributes."""
     matrix = np.ones((1, 1), dtype=np.int64)
     for factor in factors:
@@ -105,13 +103,13 @@ def case_of(
     return Case(planned, schedule, float(schedule.cost))
 
 
-def small_table(domain: Domain) -> Counts:
+def small_table(domain: Domain) -> Integers:
     """A fixed table of a few rows in every cell."""
     shape = domain.shape(domain.names)
     return np.arange(3, 3 + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
-def one_more(counts: Counts) -> Iterator[tuple[tuple[int, ...], Counts]]:
+def one_more(counts: Integers) -> Iterator[tuple[tuple[int, ...], Integers]]:
     """Every table with one record more, and the cell of that record."""
     for cell in product(*map(range, counts.shape)):
         more = counts.copy()

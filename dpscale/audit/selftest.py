@@ -12,8 +12,9 @@ import numpy as np
 from dpscale.audit.attacks import DELTA, Bound, attack
 from dpscale.audit.laws import faults
 from dpscale.audit.planted import PLANTED, noise_scaled, sensitivity_off
-from dpscale.audit.releases import MECHANISMS, Case, Counts, case_of, one_more, small_table
+from dpscale.audit.releases import MECHANISMS, Case, case_of, one_more, small_table
 from dpscale.audit.stability import distance, worst_record
+from dpscale.base.arrays import Integers
 from dpscale.plans.allocation import GAUSSIAN, LAPLACE
 
 Check = tuple[str, bool, str]
@@ -55,7 +56,7 @@ def _stability(mechanism: str, noise: str) -> Check:
     return f"stability of {mechanism}, {noise}", worst <= case.schedule.cost < planted, detail
 
 
-def worst_pair(case: Case) -> tuple[Counts, Counts]:
+def worst_pair(case: Case) -> tuple[Integers, Integers]:
     """A table and the neighbour that the measurements tell apart best."""
     counts = small_table(case.plan.domain)
     return counts, max((more for _, more in one_more(counts)), key=lambda more: distance(case, counts, more))

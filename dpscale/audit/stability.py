@@ -15,13 +15,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.audit.releases import Case, Counts, one_more
+from dpscale.audit.releases import Case, one_more
+from dpscale.base.arrays import Integers
 from dpscale.privacy.draws import SMOOTHING, Draw, LaplaceDraw
 
-Tables = Iterable[Counts]
+Tables = Iterable[Integers]
 
 
-def distance(case: Case, one: Counts, other: Counts) -> Fraction:
+def distance(case: Case, one: Integers, other: Integers) -> Fraction:
     """Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
     moved = case.release(one, seed=0) - case.release(other, seed=0)
     total, start = Fraction(0), 0
@@ -40,12 +41,12 @@ def _moved(part: list[int], draw: Draw) -> Fraction:
     return Fraction(sum(value**2 for value in part), draw.variance - SMOOTHING)
 
 
-def worst_record(case: Case, counts: Counts) -> Fraction:
+def worst_record(case: Case, counts: Integers) -> Fraction:
     """The largest distance over every record that may be added to (or, turned round, removed from) a table."""
     return max(distance(case, counts, more) for _, more in one_more(counts))
 
 
-def worst_neighbour(case: Case, counts: Counts, neighbours: Tables) -> Fraction | float:
+def worst_neighbour(case: Case, counts: Integers, neighbours: Tables) -> Fraction | float:
     """The same over given neighbours; inf where one has another shape, as a domain read off the data makes it."""
     worst = Fraction(0)
     for other in neighbours:
@@ -55,7 +56,7 @@ def worst_neighbour(case: Case, counts: Counts, neighbours: Tables) -> Fraction 
     return worst
 
 
-def without_each(rows: NDArray, units: list[int], count: Callable[[NDArray, list[int]], Counts]) -> list[Counts]:
+def without_each(rows: NDArray, units: list[int], count: Callable[[NDArray, list[int]], Integers]) -> list[Integers]:
     """The counts of a table without each of its privacy units in turn."""
     counts = []
     for gone in dict.fromkeys(units):

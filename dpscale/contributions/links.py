@@ -14,15 +14,15 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Words
 from dpscale.base.errors import DataError
 from dpscale.contributions.through import places
-from dpscale.contributions.unit_ids import ODD, Identities, Words, family, identities
+from dpscale.contributions.unit_ids import ODD, Identities, family, identities
 from dpscale.contributions.unit_shards import value_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.table import Partition
 
-Rows = NDArray[np.int64]
 Columns = tuple[str, ...]
 
 
@@ -33,7 +33,7 @@ class KeyedRows:
     words: Words = field(repr=False)
     codes: NDArray[np.int32] = field(repr=False)
 
-    def find(self, words: Words) -> Rows:
+    def find(self, words: Words) -> Integers:
         """The row of each key; −1 where none has it."""
         return places(self.words, words)
 
@@ -103,7 +103,7 @@ def _mixed(one: Identities, other: Identities) -> Identities:
     return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
 
 
-def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Rows:
+def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers:
     """Which rows stay, in the order of their keys: of those with one key that with the smallest `values`, hashes."""
     order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
     ranked = words[order]

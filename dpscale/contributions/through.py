@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Words
 from dpscale.base.errors import DataError
-from dpscale.contributions.unit_ids import Words
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ def composed(hops: Sequence[Through]) -> Through:
     return whole
 
 
-def places(known: Words, words: Words) -> Rows:
+def places(known: Words, words: Words) -> Integers:
     """Where each of some words stands among sorted ones; −1 where it does not."""
     if not len(known):
         return np.full(len(words), -1)

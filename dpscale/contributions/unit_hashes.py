@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers, Words
 from dpscale.base.jit import njit
 from dpscale.records.parquet.headers import U, word
 
-Words = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
 SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
 ROWS = 1024  # whose mix stays in the nearest cache

@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Words
 from dpscale.base.errors import DataError
-from dpscale.records.numbers import NOTHING, Flags, bytes_of, is_text
+from dpscale.records.numbers import NOTHING, bytes_of, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Words = NDArray[np.uint64]
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash takes
 ODD = np.uint64(0x9E3779B97F4A7C15)
 SHORT = 10**18

@@ -8,11 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers, Words
 from dpscale.base.jit import njit
 
-Words = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 Numbers = NDArray[np.uint16]  # of buckets
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 FEW = 16  # rows of a unit that are compared each with each

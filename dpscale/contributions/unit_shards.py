@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers, Words
 from dpscale.base.errors import RefusedValue
 from dpscale.contributions.through import Through
-from dpscale.contributions.unit_ids import Identities, Words, identities
+from dpscale.contributions.unit_ids import Identities, identities
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes
-from dpscale.records.numbers import Flags
 from dpscale.records.table import Partition
 from dpscale.storage.scratch import Store
 
-Integers = NDArray[np.int64]
 Piece = tuple[Words, Integers]  # rows in the order of buckets; where each bucket starts, and the last ends
 ROW_WORDS = 3
 ROW_BYTES = 26  # in the file

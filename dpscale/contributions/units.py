@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.contributions.unit_ids import Words, family
+from dpscale.base.arrays import Flags, Words
+from dpscale.contributions.unit_ids import family
 from dpscale.contributions.unit_shards import ROW_WORDS, Piece, Shard
 from dpscale.records.marked import Marked
-from dpscale.records.numbers import Flags
 from dpscale.records.table import Partition
 
 ROW_BYTES = 128  # of a batch that is decided: words, table, and both of what came and what is put together

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
-from dpscale.counting.cover import DIRECT, PLANES, ROWS, Cover, Integers, Saving
+from dpscale.counting.cover import DIRECT, PLANES, ROWS, Cover, Saving
 from dpscale.domain import Domain
-
-Floats = NDArray[np.float64]
 
 MOST_CELLS = 1 << 16  # of a joint
 SPARE_CELLS = 1 << 24  # of all joints of a task, where nothing is said

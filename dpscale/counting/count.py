@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers
 from dpscale.base.discreet import discreetly
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.names import AttributeSet
@@ -20,10 +21,8 @@ from dpscale.domain import Domain
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
 from dpscale.records.marked import Marked
-from dpscale.records.numbers import Flags
 from dpscale.records.table import Partition, Table
 
-Counts = NDArray[np.int64]
 Dropped = Mapping[Partition, Marked]
 
 
@@ -32,7 +31,7 @@ class ExactMarginal:
     """Exact counts over an attribute set: private, and never shown by repr."""
 
     attributes: AttributeSet
-    counts: Counts = field(repr=False)
+    counts: Integers = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Layout:
         """Where each marginal starts; one more entry for the end."""
         return np.cumsum([0, *self.domain.cells_each(self.sets)], dtype=np.int64)
 
-    def marginal(self, flat: Counts, attributes: AttributeSet) -> ExactMarginal:
+    def marginal(self, flat: Integers, attributes: AttributeSet) -> ExactMarginal:
         """That of one set, as a view of a flat array."""
         start, end = self.offsets[(place := self._places[attributes])], self.offsets[place + 1]
         return ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
@@ -62,7 +61,7 @@ class Layout:
     def _places(self) -> dict[AttributeSet, int]:
         return {attributes: place for place, attributes in enumerate(self.sets)}
 
-    def marginals(self, flat: Counts) -> Iterator[ExactMarginal]:
+    def marginals(self, flat: Integers) -> Iterator[ExactMarginal]:
         """The marginals in a flat array, as views."""
         for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):
             yield ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
@@ -70,7 +69,7 @@ class Layout:
 
 def count(
     layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
-) -> Counts:
+) -> Integers:
     """Count every set of the layout over the partitions, by a cover chosen by their sizes: a flat int64 array."""
     rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
     program = Program.of(plan_cover(layout.domain, layout.sets, rows))
@@ -83,7 +82,7 @@ def count_by(
     partitions: Sequence[Partition],
     checked: Sequence[str] = (),
     dropped: Dropped | None = None,
-) -> Counts:
+) -> Integers:
     """Count the sets of a program over the partitions: a flat int64 array.
 
     `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, beside
@@ -132,7 +131,7 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     return codes, gone
 
 
-def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Counts]:
+def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Integers]:
     """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
     if not isinstance(table, Table):
         raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
@@ -144,7 +143,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
 
 
-def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
+def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Integers]:
     table.require(table.domain.columns(layout.names))
     try:
         flat = count(layout, table.partitions)
@@ -154,6 +153,6 @@ def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Counts]:
     return {one.attributes: one.counts for one in layout.marginals(flat)}
 
 
-def _in_order(counts: Counts, domain: Domain, names: AttributeSet) -> Counts:
+def _in_order(counts: Integers, domain: Domain, names: AttributeSet) -> Integers:
     ordered = domain.ordered(names)
     return counts.transpose([ordered.index(name) for name in names])

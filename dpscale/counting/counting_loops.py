@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.jit import njit
 
 SLICE = 4096
@@ -20,7 +21,6 @@ COPIES = 4
 FEW = 1024
 STAND_IN = 1 << 16  # cells of narrow counters for a block
 
-Integers = NDArray[np.int64]
 Array = NDArray[Any]
 
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-
-Integers = NDArray[np.int64]
 
 PLANES, DIRECT = -1, -2
 ROWS = 1 << 20  # of a task, where nothing is known of the table

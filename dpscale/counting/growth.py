@@ -7,18 +7,14 @@ what its open subsets would cost alone. Ties go to the lower number, so that the
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Floats, Integers
 from dpscale.base.jit import njit
 
 MOST = 16  # attributes of a joint
 PATIENCE = 2  # steps past the best one
 REFUSALS = 32  # joints in a row that do not pay, after which the rest are counted alone
 LOOKAHEAD = 0.2  # worth of a set that lacks two attributes, against one that lacks one
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @njit(cache=True, nogil=True)

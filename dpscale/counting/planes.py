@@ -14,14 +14,12 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Words
 from dpscale.base.jit import njit
 
 WORDS = 256
 ONES = np.uint64(0x0101010101010101)
 GATHER = np.uint64(0x0102040810204080)
-
-Words = NDArray[np.uint64]
-Integers = NDArray[np.int64]
 
 
 @intrinsic

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
-from dpscale.counting.cover import DIRECT, PLANES, Cover, Integers
+from dpscale.counting.cover import DIRECT, PLANES, Cover
 from dpscale.domain import Domain
 
 NARROW_CELLS = 1 << 12

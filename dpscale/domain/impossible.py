@@ -23,13 +23,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags
 from dpscale.base.errors import DomainError
 from dpscale.base.names import nearest, shown
 from dpscale.domain.attribute import Attribute
 
 Find = Callable[[str], Attribute]
 Cells = NDArray[np.integer]
-Mask = NDArray[np.bool_]
 
 
 class Excludes(Protocol):
@@ -38,13 +38,13 @@ class Excludes(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def broken(self, column: Column, /) -> Mask:
+    def broken(self, column: Column, /) -> Flags:
         """(n,): which rows break it; `column(name)`: their cells of an attribute, (n,)."""
 
-    def forbidden(self, name: str, column: Column, size: int, /) -> Mask:
+    def forbidden(self, name: str, column: Column, size: int, /) -> Flags:
         """(n, size): the cells of one attribute that break it beside what the rows have of the others."""
 
-    def possible(self, names: Sequence[str], shape: Sequence[int], /) -> Mask:
+    def possible(self, names: Sequence[str], shape: Sequence[int], /) -> Flags:
         """Which cells of a table over `names`, its own among them, may hold somebody: as broadcasts to `shape`."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,20 +64,20 @@ class Rule:
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.cells)
 
-    def broken(self, column: Column) -> Mask:
+    def broken(self, column: Column) -> Flags:
         return self._has(column, self.names)
 
-    def forbidden(self, name: str, column: Column, size: int) -> Mask:
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
         others = self._has(column, [one for one in self.names if one != name])
         return np.multiply.outer(others, np.isin(np.arange(size), list(dict(self.cells)[name])))
 
-    def _has(self, column: Column, names: Sequence[str]) -> Mask:
+    def _has(self, column: Column, names: Sequence[str]) -> Flags:
         held = np.ones(len(column(self.names[0])), np.bool_)
         for name in names:
             held &= np.isin(column(name), list(dict(self.cells)[name]))
         return held
 
-    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Mask:
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
         own = dict(self.cells)
         held = np.ones([size if name in own else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
         held[np.ix_(*[sorted(own.get(name, {0})) for name in names])] = False
@@ -108,17 +108,17 @@ class Follows:
     def _of(self) -> Cells:
         return np.array(self.of, np.int64)
 
-    def broken(self, column: Column) -> Mask:
+    def broken(self, column: Column) -> Flags:
         wanted = self._of[column(self.by)]
         return (wanted >= 0) & (wanted != column(self.what))
 
-    def forbidden(self, name: str, column: Column, size: int) -> Mask:
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
         if name == self.by:
             return np.asarray((self._of >= 0) & (self._of != column(self.what)[:, None]))
         wanted = self._of[column(self.by)][:, None]
         return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
 
-    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Mask:
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
         sizes = dict(zip(names, shape, strict=True))
         held = (self._of[:, None] < 0) | (self._of[:, None] == np.arange(sizes[self.what]))
         if names.index(self.by) > names.index(self.what):
@@ -142,7 +142,7 @@ def speaking(rules: Iterable[Excludes], names: Iterable[str]) -> tuple[Excludes,
     return tuple(rule for rule in rules if inside.issuperset(rule.names))
 
 
-def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[int]) -> Mask:
+def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[int]) -> Flags:
     """Which cells of a table may hold anybody, by the rules that speak of its attributes alone."""
     held = np.ones(shape, np.bool_)
     for rule in speaking(rules, names):

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
 from dpscale.counting.choice import SPARE_CELLS, guess_rows, plan_cover
-from dpscale.counting.count import Counts, Layout, count_by
+from dpscale.counting.count import Layout, count_by
 from dpscale.counting.cover import ROWS, Cover, Saving, total
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
@@ -279,7 +280,7 @@ def count_shards(
     checked: Sequence[str],
     bounded: Sequence[Partition] = (),
     *dropped: Marked,
-) -> list[Counts]:
+) -> list[Integers]:
     """Count the shards that are asked in one reading; in 32 bits where the counts are partial and surely fit.
 
     `dropped`: the rows of the `bounded` partitions that do not count.
@@ -292,6 +293,6 @@ def count_shards(
     return [flat[start:end] for start, end in pairwise(ends.tolist())]
 
 
-def _rows(shard: Layout, flat: Counts) -> int:
+def _rows(shard: Layout, flat: Integers) -> int:
     """How many rows were counted: every one of them is in one cell of any set."""
     return int(flat[: shard.offsets[1]].sum())

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
-from dpscale.counting.count import Counts, Layout
+from dpscale.counting.count import Layout
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
@@ -131,7 +132,7 @@ def pack(
     groups: Mapping[str, Groups],
     rows: int,
     whole: frozenset[AttributeSet],
-    *flats: Counts,
+    *flats: Integers,
 ) -> Shard:
     """The shard of some counted layouts."""
     counted = zip(layouts, flats, strict=True)

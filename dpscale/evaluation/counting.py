@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
 from dpscale.counting.choice import guess_rows, plan_cover
 from dpscale.counting.count import Layout, encoded
@@ -19,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
 from dpscale.evaluation.marginals import Scored, scored
-from dpscale.evaluation.sides import Counts, Numbered, Side, folded, numbered
+from dpscale.evaluation.sides import Numbered, Side, folded, numbered
 from dpscale.reconstruction.pairwise.chance import Chance
 
 TABLES = 4  # counters of two halves and of the rows, and what scoring makes of a set
@@ -36,7 +37,7 @@ def score_all(
     return found
 
 
-def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> list[Counts]:
+def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> list[Integers]:
     """Handles of a pass's counts of a table, cut at random into so many."""
     groups = partition_groups(side.table.partitions, engine.workers)
     rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
@@ -45,7 +46,7 @@ def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> 
     return engine.reduce(count_ways, items, ways, "count", ways * one.bytes)
 
 
-def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Counts]:
+def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Integers]:
     """Counts of some partitions over a program's sets, each row in one of so many; flat arrays."""
     counters = [Counter(program) for _ in range(ways)]
     names = list(dict.fromkeys([*program.names, *(one.name for one in domain.attributes if one.drops)]))
@@ -59,7 +60,7 @@ def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, rel
 
 
 def score(
-    data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Counts, second: Counts, drawn: Counts
+    data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Integers, second: Integers, drawn: Integers
 ) -> list[Scored]:
     """The figures of the sets of a pass, whose counts lie one after another."""
     every = [(data, first), (data, second), (rows, drawn)]

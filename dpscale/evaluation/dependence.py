@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
-from dpscale.evaluation.sides import Counts
 
 Pair = tuple[AttributeSet, float, float]
 WORST = 10
 
 
-def cramers_v(counts: Counts) -> float:
+def cramers_v(counts: Integers) -> float:
     """Of counts, (n_a, n_b): 0 without dependence, 1 where one follows from the other; nan without records."""
     table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
     (rows, columns), total = table.shape, table.sum()

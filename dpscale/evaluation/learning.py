@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers32
 from dpscale.base.errors import JobError
 from dpscale.base.names import nearest
 from dpscale.domain.attribute import Attribute
 from dpscale.evaluation.models import LEAST, SHUFFLED, Curve, Model, auc
-from dpscale.evaluation.sides import Codes
 from dpscale.reconstruction.pairwise.chance import Chance
 
 CLASSES, TELLING = 20, 8
@@ -36,7 +36,7 @@ class Answer:
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
 
 
-def propensity(attributes: Sequence[Attribute], data: Codes, rows: Codes) -> Answer | None:
+def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers32) -> Answer | None:
     """A model trained to tell rows from data on half of both, tested on the other: an AUC of 0.5 where it cannot.
 
     As many of each as the shorter has; None where those are too few.
@@ -51,11 +51,11 @@ def propensity(attributes: Sequence[Attribute], data: Codes, rows: Codes) -> Ans
     return Answer("rows or data", told | {"telling": telling(model, *test)}, {"rows or data": learnt.curve})
 
 
-def _mixed(data: Codes, rows: Codes) -> tuple[Codes, NDArray[np.int64]]:
+def _mixed(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.int64]]:
     return np.concatenate([data, rows]), np.repeat([0, 1], [len(data), len(rows)])
 
 
-def telling(model: Model, codes: Codes, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
+def telling(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
     """The attributes that the model goes by: how much its AUC falls when their cells are shuffled."""
     order = Chance("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
@@ -93,13 +93,15 @@ def _asked(attributes: Sequence[Attribute], asked: str) -> Attribute:
     return found
 
 
-def usefulness(attributes: Sequence[Attribute], target: Target, data: Codes, rows: Codes) -> Answer | None:
+def usefulness(attributes: Sequence[Attribute], target: Target, data: Integers32, rows: Integers32) -> Answer | None:
     """Models that predict the target for one half of the data: trained on the other half, and on as many rows."""
     half = len(data) // 2
     return taught(attributes, target, {"data": data[:half], "rows": rows[:half]}, data[half:])
 
 
-def taught(attributes: Sequence[Attribute], target: Target, trained: Mapping[str, Codes], test: Codes) -> Answer | None:
+def taught(
+    attributes: Sequence[Attribute], target: Target, trained: Mapping[str, Integers32], test: Integers32
+) -> Answer | None:
     """Each tested on the same rows; records whose target is null or outside are left out. None for too few."""
     inputs = [one for one in attributes if one != target.attribute]
     parts = {name: _split(codes, attributes, target.attribute) for name, codes in trained.items()}
@@ -115,7 +117,7 @@ def taught(attributes: Sequence[Attribute], target: Target, trained: Mapping[str
     return Answer(f"predicting {target.attribute.name}", told, curves)
 
 
-def _split(codes: Codes, attributes: Sequence[Attribute], target: Attribute) -> tuple[Codes, Codes]:
+def _split(codes: Integers32, attributes: Sequence[Attribute], target: Attribute) -> tuple[Integers32, Integers32]:
     """Records with a value of the target: the other attributes, and that value's number."""
     column = list(attributes).index(target)
     known = codes[codes[:, column] < target.listed]

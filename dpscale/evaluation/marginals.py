@@ -13,14 +13,12 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 from dpscale.evaluation.dependence import cramers_v
 from dpscale.evaluation.sets import Chosen
-from dpscale.evaluation.sides import Counts
 
-Array = NDArray[np.float64]
 WORST = 5
 
 
@@ -35,7 +33,7 @@ class Scored:
     dependence: tuple[float, float] = (nan, nan)
 
 
-def scored(attributes: AttributeSet, first: Counts, second: Counts, drawn: Counts) -> Scored:
+def scored(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> Scored:
     """The figures from counts of the data's halves and of the rows, over the same cells."""
     data = first + second
     dependence = (cramers_v(data), cramers_v(drawn)) if data.ndim == 2 else (nan, nan)
@@ -43,18 +41,18 @@ def scored(attributes: AttributeSet, first: Counts, second: Counts, drawn: Count
                   apart(first, second), dependence)  # fmt: skip
 
 
-def apart(one: Counts, other: Counts) -> float:
+def apart(one: Integers, other: Integers) -> float:
     """Σ |p − q| of the shares of cells: 0 for the same, 2 for tables without a cell in common."""
     return float(np.abs(shares(one) - shares(other)).sum())
 
 
-def shares(counts: Counts) -> Array:
+def shares(counts: Integers) -> Floats:
     """Counts as shares of their sum; nan where that is 0."""
     total = counts.sum()
     return counts / total if total else np.full(counts.shape, nan)
 
 
-def independent(counts: Counts) -> Array:
+def independent(counts: Integers) -> Floats:
     """The shares of cells that attributes without dependence would have."""
     axes = range(counts.ndim)
     ones = [shares(counts.sum(tuple(other for other in axes if other != axis))) for axis in axes]

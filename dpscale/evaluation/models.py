@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.evaluation.sides import Codes, is_text, size_of
+from dpscale.evaluation.sides import is_text, size_of
 
-Array = NDArray[np.float64]
 Curve = tuple[list[float], list[float]]  # shares of false and of true alarms
 MOST, LEAST, SHUFFLED = (
     50_000,
@@ -54,7 +54,7 @@ class Learnt:
 class Model:
     """Gradient boosted trees over cells; numbers are in their order, a missing one is missing."""
 
-    def __init__(self, attributes: Sequence[Attribute], codes: Codes, labels: NDArray[Any]) -> None:
+    def __init__(self, attributes: Sequence[Attribute], codes: Integers32, labels: NDArray[Any]) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         self.attributes, self.classes = attributes, np.unique(labels)
@@ -65,20 +65,20 @@ class Model:
         if len(self.classes) > 1:
             _quietly(self._trees.fit, self._features(codes), labels)
 
-    def chances(self, codes: Codes) -> Array:
+    def chances(self, codes: Integers32) -> Floats:
         """(rows, classes): of each class its probability."""
         if len(self.classes) < 2:
             return np.ones((len(codes), len(self.classes)))
         return np.asarray(_quietly(self._trees.predict_proba, self._features(codes)))
 
-    def tested(self, codes: Codes, labels: NDArray[Any]) -> Learnt:
+    def tested(self, codes: Integers32, labels: NDArray[Any]) -> Learnt:
         """Area under the curve (of several classes the mean of each against the others), and share of right guesses."""
         chances = self.chances(codes)
         right = float((self.classes[chances.argmax(1)] == labels).mean())
         curve = roc(chances[:, 1], labels == self.classes[1]) if len(self.classes) == 2 else ([], [])
         return Learnt(self.auc(chances, labels), right, curve)
 
-    def auc(self, chances: Array, labels: NDArray[Any]) -> float:
+    def auc(self, chances: Floats, labels: NDArray[Any]) -> float:
         known = {one: chances[:, index] for index, one in enumerate(self.classes.tolist())}
         present = np.unique(labels).tolist()
         if len(present) < 2:
@@ -86,7 +86,7 @@ class Model:
         asked = present[-1:] if len(present) == 2 else present
         return float(np.mean([auc(known.get(one, np.zeros(len(labels))), labels == one) for one in asked]))
 
-    def _features(self, codes: Codes) -> Array:
+    def _features(self, codes: Integers32) -> Floats:
         values = codes.astype(np.float64)
         for column, attribute in enumerate(self.attributes):
             if not _nominal(attribute):
@@ -105,7 +105,7 @@ def _quietly(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def auc(scores: Array, true: NDArray[np.bool_]) -> float:
+def auc(scores: Floats, true: NDArray[np.bool_]) -> float:
     """The chance that a true one has a higher score than a false one, ties by half (Mann and Whitney)."""
     _, places, many = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(many) - (many - 1) / 2)[places]
@@ -114,7 +114,7 @@ def auc(scores: Array, true: NDArray[np.bool_]) -> float:
     return float((ranks[true].sum() - hits * (hits + 1) / 2) / (hits * misses)) if hits and misses else nan
 
 
-def roc(scores: Array, true: NDArray[np.bool_]) -> Curve:
+def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
     """The curve at about POINTS places."""
     from sklearn.metrics import roc_curve
 

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers32
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.evaluation.sides import Codes, Numbered, Side, codes_of, numbered
+from dpscale.evaluation.sides import Numbered, Side, codes_of, numbered
 from dpscale.reconstruction.pairwise.chance import Chance
 
-Found = tuple[NDArray[np.float64], Codes]
+Found = tuple[NDArray[np.float64], Integers32]
 
 
-def sample(engine: Engine, side: Side, names: Sequence[str], most: int, release: str) -> Codes:
+def sample(engine: Engine, side: Side, names: Sequence[str], most: int, release: str) -> Integers32:
     """At most so many rows in random order, over the cells that are compared: (rows, attributes)."""
     groups = partition_groups(side.table.partitions, engine.workers)
     items = [(side.domain, numbered(side, group), tuple(names), most, release) for group in groups]

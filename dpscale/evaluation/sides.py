@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers, Integers32
 from dpscale.base.errors import DataError, JobError
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
@@ -27,9 +27,6 @@ from dpscale.runs.hashes import check_left
 from dpscale.runs.run import Run
 from dpscale.storage.files import is_local, read_text
 
-Counts = NDArray[np.int64]
-Codes = NDArray[np.int32]
-Flags = NDArray[np.bool_]
 Numbered = tuple[tuple[int, Partition], ...]
 
 
@@ -116,7 +113,7 @@ def size_of(attribute: Attribute) -> int:
     return attribute.size if is_text(attribute) else min(attribute.size, attribute.listed + 1)
 
 
-def folded(counts: Counts, attributes: Sequence[Attribute]) -> Counts:
+def folded(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
     """Counts over a table's own cells, an axis an attribute, as counts over those in which tables are compared."""
     for axis, attribute in enumerate(attributes):
         if counts.shape[axis] > size_of(attribute):
@@ -124,7 +121,7 @@ def folded(counts: Counts, attributes: Sequence[Attribute]) -> Counts:
     return counts
 
 
-def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Codes, Flags]:
+def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Integers32, Flags]:
     """A batch in the cells that are compared, (rows, attributes), and which rows count: the domain may drop some."""
     codes, gone = encode_batch(domain, batch, names)
     most = np.array([size_of(domain[name]) - 1 for name in names], dtype=np.int32)

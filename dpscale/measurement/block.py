@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.errors import JobError
 from dpscale.counting import ExactMarginal
 from dpscale.plans.block import Block
@@ -21,7 +22,6 @@ from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import KeyedStream, open_stream
 
-Integers = NDArray[np.int64]
 SAFE = 1 << 61
 MOST_COUNTS = 1 << 62
 MOST_WIDE = 1 << 126

@@ -20,9 +20,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.plans.orders import Orders
 
-Places = NDArray[np.int64]
 Span = tuple[int, int]
 
 FILES = 64  # of a decision, about, so that many workers fill them
@@ -35,10 +35,10 @@ class Filing:
     """`sequence[p]`: the order at place p; `place`: its inverse; `starts`: values before each place, and before the
     end; `cuts`: where files begin, and the end."""
 
-    sequence: Places
-    place: Places
-    starts: Places
-    cuts: Places
+    sequence: Integers
+    place: Integers
+    starts: Integers
+    cuts: Integers
 
     @classmethod
     def of(cls, orders: Orders, least: int = 1) -> Filing:
@@ -57,7 +57,7 @@ class Filing:
             yield from _without(first, end, pieces)
 
 
-def _cuts(source: Places, starts: Places, least: int) -> Places:
+def _cuts(source: Integers, starts: Integers, least: int) -> Integers:
     """Files begin where a source does, once enough values lie before it."""
     limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), least)
     first = np.flatnonzero(np.diff(source, prepend=-1))

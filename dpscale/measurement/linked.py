@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.streams import open_stream
 from dpscale.storage.files import present, reading, writing
 
-Integers = NDArray[np.int64]
 VERSION = 1
 SAFE = 1 << 61
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.blas import one_thread
 from dpscale.base.names import AttributeSet
-from dpscale.counting.count import Counts, ExactMarginal, Layout
+from dpscale.counting.count import ExactMarginal, Layout
 from dpscale.measurement.block import measure_block
 from dpscale.measurement.filing import Span, file_name, runs
 from dpscale.measurement.store import Labelled, write_values
@@ -52,7 +53,7 @@ class Measurements:
             yield Measurements(self.folder, self.round, own, self.head, self.orders.taken(np.arange(first, end)))
 
 
-def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Counts) -> int:
+def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
     """Make measurements from the exact counts of some shards, into their durable file; how many there are."""
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 

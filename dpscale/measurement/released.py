@@ -16,9 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, TransientError
 from dpscale.measurement.affordable import check_affordable
 from dpscale.measurement.filing import LEAST_VALUES, Filing, Span, file_name, spans
@@ -30,8 +28,6 @@ from dpscale.plans.planned import Decision, Order, Planned
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import create, listed, present, read_bytes
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +83,7 @@ class Released:
             for first, end in filing.unfilled(self.held(decision))
         ]
 
-    def values(self, decision: Decision) -> Sequence[Array]:
+    def values(self, decision: Decision) -> Sequence[Floats]:
         """What a decision measured, as states and estimates take it; read one by one as they are asked."""
         return _Values(self, decision)
 
@@ -137,7 +133,7 @@ class Released:
             state = self._after(state, decision, values, taken)
         return state, None
 
-    def _after(self, state: Any, decision: Decision, values: Sequence[Array], taken: Sequence[Decision]) -> Any:
+    def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
         if decision is taken[0]:
             return self.planned.begun(decision, values, taken[1] if len(taken) > 1 else None)
         return self.planned.advanced(state, decision, values)
@@ -170,7 +166,7 @@ class Released:
 
 
 @dataclass(frozen=True, eq=False)
-class _Values(Sequence[Array]):
+class _Values(Sequence[Floats]):
     """The values of a decision, from their files."""
 
     released: Released
@@ -193,7 +189,7 @@ class _Values(Sequence[Array]):
         order = self._orders[index]
         return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
 
-    def measured(self, index: int) -> Array:
+    def measured(self, index: int) -> Floats:
         """The numbers of one as they are on disk, flat."""
         place, starts = int(self._filing.place[index]), self._filing.starts
         span = self._span(place)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
 
-Array = NDArray[np.float64]
-Labelled = tuple[str, Array]  # the label as canonical JSON
+Labelled = tuple[str, Floats]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # where a group of rows ends
 KEPT_BYTES = 1 << 25  # of groups that were read
 MOST_OPEN, MOST_FETCHED = 256, 8  # files: of a store they are in memory
@@ -58,9 +58,9 @@ def _schema(head: bytes) -> Any:
     return pa.schema([label, value], metadata={META: head})
 
 
-def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Array]]]:
+def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floats]]]:
     """Labels and values of the rows that are written together."""
-    labels, values, held = list[str](), list[Array](), 0
+    labels, values, held = list[str](), list[Floats](), 0
     for label, array in measured:
         if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
             yield labels, values
@@ -77,11 +77,11 @@ class Group:
     """The rows from `first` on that were written together: `labels[codes[i]]` is that of `values[i]`."""
 
     first: int
-    values: Array
+    values: Floats
     codes: NDArray[np.int32]
     labels: Any  # an Arrow array of texts
 
-    def read(self, start: int, size: int, label: str) -> Array | None:
+    def read(self, start: int, size: int, label: str) -> Floats | None:
         """The values from row `start` on; None where they are not those of that label, and only those."""
         own = self.codes[start - self.first : start - self.first + size]
         if len(own) != size or own[0] != own[-1] or self.labels[int(own[0])].as_py() != label:
@@ -98,7 +98,7 @@ class Shelf:
         self._groups: OrderedDict[tuple[Path, int], Group] = OrderedDict()
         self._held, self._lock = 0, Lock()
 
-    def read(self, path: Path, start: int, size: int, label: str) -> Array:
+    def read(self, path: Path, start: int, size: int, label: str) -> Floats:
         """The values of one measurement, from row `start` on; JobError if they are not of the record expected."""
         import pyarrow as pa
 

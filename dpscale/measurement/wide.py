@@ -15,13 +15,11 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.sampling_loops import compiled
 
-Integers = NDArray[np.int64]
-Limbs = NDArray[np.int32]
-Floats = NDArray[np.float64]
 Term = Callable[[Floats], Floats]
 
 EXACT = 1 << 53
@@ -33,7 +31,7 @@ FEW_COLUMNS = 24
 ONE, WORD = np.uint64(1), np.uint64(64)
 
 
-def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Limbs, int]:
+def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Integers32, int]:
     """K · counts for counts >= 0 of sum below 2^62: limbs (n, cells), in the order of K's rows, and the bits of a limb.
 
     A factor takes the leading axis and leaves its rows as the last; after all of them the axes are in order again.
@@ -98,7 +96,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
     return [lambda part, digit=digit: part.T @ digit.T for digit in parts]  # type: ignore[misc]
 
 
-def _applied(factor: Factor, limbs: Limbs, bits: int, number: int) -> Limbs:
+def _applied(factor: Factor, limbs: Integers32, bits: int, number: int) -> Integers32:
     """The factor on the leading axis of limbs (n, cells · rest), a chunk of columns at a time."""
     terms, columns = _terms(factor, bits), limbs.reshape(len(limbs), factor.cells, -1)
     rest = columns.shape[2]
@@ -119,7 +117,7 @@ def _chunk_columns(factor: Factor) -> int:
     return min(columns, alone) if alone >= FEW_COLUMNS else columns
 
 
-def _apply_chunk(terms: list[Term], columns: Limbs, bits: int, out: Limbs) -> None:
+def _apply_chunk(terms: list[Term], columns: Integers32, bits: int, out: Integers32) -> None:
     """The convolution of digits and limbs, carried from limb to limb."""
     parts = [limb.astype(np.float64) for limb in columns]
     carry = np.zeros(out.shape[1:], dtype=np.int64)
@@ -157,7 +155,7 @@ def nearest_float(high: np.uint64, low: np.uint64) -> float:
 
 
 @compiled("void(int32[:, ::1], uint64, int64[::1], uint64[::1], float64[::1])")
-def noisy_floats(limbs: Limbs, bits: np.uint64, high: Integers, low: NDArray[np.uint64], out: Floats) -> None:
+def noisy_floats(limbs: Integers32, bits: np.uint64, high: Integers, low: NDArray[np.uint64], out: Floats) -> None:
     """out = limbs + (high 2^64 + low), each exact to 128 bits and rounded once; |limbs| and |noise| are below 2^126."""
     last = len(limbs) - 1
     for cell in range(len(out)):

@@ -11,9 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
@@ -27,9 +25,8 @@ from dpscale.plans.allocation import LAPLACE, allocate
 from dpscale.plans.block import Block
 from dpscale.plans.plan import Plan
 
-Array = NDArray[np.float64]
 NAME = "baseline"
-AXIS: dict[str, Callable[[AxisGram, Noise], Array]] = {
+AXIS: dict[str, Callable[[AxisGram, Noise], Floats]] = {
     "workload": lambda axis, noise: baselines.workload_itself(axis.gram),
     "identity": lambda axis, noise: baselines.identity(len(axis.gram)),
     "wavelet": lambda axis, noise: baselines.wavelet(len(axis.gram)),
@@ -58,8 +55,8 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     return whole_plan(question.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
 
 
-def _products(union: Implicit, make: Callable[[AxisGram, Noise], Array], noise: Noise) -> list[Block]:
-    strategies: dict[str, tuple[Array, float]] = {}
+def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:
+    strategies: dict[str, tuple[Floats, float]] = {}
     for product in union.products:
         for axis in product.axes:
             if not axis.is_total and axis.key not in strategies:

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
@@ -30,7 +30,6 @@ from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.plan import Plan
 from dpscale.workload import Workload
 
-Array = NDArray[np.float64]
 NAME = "eigen-design"
 EXPLICIT_CELLS = 2048
 OF_TOTAL = 1e-3
@@ -73,7 +72,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     return (_explicit if small else _by_attribute)(question, options, tools)
 
 
-def _solve(options: Options, gram: Array) -> Strategy:
+def _solve(options: Options, gram: Floats) -> Strategy:
     make = DESIGNS[options.design]
     if make is not None:
         return eigen_design(gram, make(len(gram)))
@@ -107,7 +106,7 @@ def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
     return _told(workload, blocks, 0.0 if relative else svd_bound(union).value)
 
 
-def _mixed(grams: dict[str, Array]) -> Array:
+def _mixed(grams: dict[str, Floats]) -> Floats:
     """What is asked of one attribute, each Gram at trace 1, and a little of Total, so that all of it is told."""
     size = len(next(iter(grams.values())))
     scaled = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.faults import Settings
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
@@ -28,7 +28,6 @@ from dpscale.reconstruction.evidence import Linear
 from dpscale.reconstruction.from_estimates import told_whole
 from dpscale.workload import Part, ProductPart, Workload
 
-Array = NDArray[np.float64]
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
 FORMS = ("least_squares", "low_order", "measurements")
 
@@ -108,7 +107,7 @@ class Settled:
         return self.plan
 
     @property
-    def profiles(self) -> Mapping[str, Array]:
+    def profiles(self) -> Mapping[str, Floats]:
         return self.plan.accuracy.profiles
 
     @property
@@ -218,7 +217,7 @@ class Settled:
     def decision(self, told: Mapping[str, Any]) -> Everything:
         raise ValueError("a plan has no later decision")
 
-    def begun(self, first: Everything, values: Sequence[Array], second: object = None) -> None:
+    def begun(self, first: Everything, values: Sequence[Floats], second: object = None) -> None:
         """Nothing is believed meanwhile: nothing is chosen by it."""
 
     def selection(self, state: None) -> None:
@@ -227,7 +226,7 @@ class Settled:
     def decided(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> Everything:
         raise ValueError("a plan has no later decision")
 
-    def advanced(self, state: None, decision: Any, values: Sequence[Array]) -> None:
+    def advanced(self, state: None, decision: Any, values: Sequence[Floats]) -> None:
         raise ValueError("a plan has no later decision")
 
     def touched(self, before: None, after: None) -> Iterable[AttributeSet]:
@@ -236,7 +235,7 @@ class Settled:
     def trace(self, state: None) -> None:
         """Nothing is chosen."""
 
-    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Array]]]) -> Linear:
+    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> Linear:
         """Blocks, the variances that were drawn, and values, read one by one as they are needed."""
         (_, values), *_ = taken
         return Linear(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)

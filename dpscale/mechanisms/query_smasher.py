@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.faults import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
@@ -16,7 +14,6 @@ from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
 from dpscale.optimize.store import Store
 from dpscale.plans.plan import Plan
 
-Array = NDArray[np.float64]
 NAME = "query-smasher"
 MANY_CELLS, LOOSELY = 512, 1e-5  # of one axis, from where a step takes tenths of a second: the gap that is enough
 
@@ -41,7 +38,7 @@ def solve_optimally(
     seconds: float,
     store: Store | None,
     key: str | None,
-    rows: Array,
+    rows: Floats,
     shape: tuple[int, ...],
     tolerance: float | None = None,
 ) -> Optimum:

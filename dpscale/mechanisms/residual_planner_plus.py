@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError
 from dpscale.base.faults import Settings, setting
 from dpscale.base.names import nearest
@@ -30,7 +30,6 @@ from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
 from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
 
-Array = NDArray[np.float64]
 NAME = "residual-planner-plus"
 BASES = {
     "identity": baselines.identity,
@@ -70,7 +69,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
 
 
-def _matrix(domain: Domain, name: str, base: Any) -> Array:
+def _matrix(domain: Domain, name: str, base: Any) -> Floats:
     """A base as a matrix; JobError for an attribute or base that is not known, or that tells too little."""
     (size,), field = domain.shape([name]), f"mechanism.bases.{name}"
     if isinstance(base, str):
@@ -89,13 +88,13 @@ def _matrix(domain: Domain, name: str, base: Any) -> Array:
     return matrix
 
 
-def _centred(matrix: Array) -> Array:
+def _centred(matrix: Floats) -> Floats:
     return matrix - matrix.mean(axis=1, keepdims=True)
 
 
-def _grams(subs: Sequence[Subworkload]) -> dict[str, Array]:
+def _grams(subs: Sequence[Subworkload]) -> dict[str, Floats]:
     """For each attribute the sum of what is asked of it, in all residuals that it is in."""
-    best_by_size: dict[str, Array] = {}
+    best_by_size: dict[str, Floats] = {}
     for sub in subs:
         for key, weight in sub.terms.items():
             for axis, name in enumerate(sub.attributes):
@@ -104,7 +103,7 @@ def _grams(subs: Sequence[Subworkload]) -> dict[str, Array]:
     return best_by_size
 
 
-def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Array:
+def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Floats:
     if not sub.is_joint(key):
         return sub.factors[key[axis]].gram
     rows = sub.factors[key[0]].rows
@@ -112,7 +111,7 @@ def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Array:
     return np.asarray(flat.T @ flat)
 
 
-def _factor(gram: Array, base: Array | None, noise: str) -> Factor:
+def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
     """The integer strategy of an attribute: of the base given, or of the best one for the Gram."""
     size, rows = len(gram), root_of(gram)
     if base is not None:
@@ -120,7 +119,7 @@ def _factor(gram: Array, base: Array | None, noise: str) -> Factor:
     return min((_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: worth(f, rows, noise))
 
 
-def _rounded(base: Array, rows: Array, size: int) -> Factor:
+def _rounded(base: Floats, rows: Floats, size: int) -> Factor:
     centred = _centred(base)
     strategy = centred.T @ centred
     if np.allclose(strategy, strategy[0, 0] * size / (size - 1) * (np.eye(size) - 1 / size), rtol=0, atol=1e-12):

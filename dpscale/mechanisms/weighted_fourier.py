@@ -9,8 +9,8 @@ which holds for every strategy. Large sets with several terms take a product of 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
 from dpscale.mechanisms.matrix import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
@@ -18,7 +18,6 @@ from dpscale.optimize.convex import Optimum
 from dpscale.plans.plan import Plan
 from dpscale.workload import root_of
 
-Array = NDArray[np.float64]
 NAME = "weighted-fourier"
 
 
@@ -27,7 +26,7 @@ def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
     return plan_residuals(question, tools, NAME, solve_circulant, based=False)
 
 
-def solve_circulant(key: str | None, rows: Array, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:
+def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:
     """The best X that is circulant along every axis, for the Gram FᵀF of the rows."""
     cells = rows.shape[1]
     power = (np.abs(np.fft.fftn(rows.reshape(-1, *shape), axes=range(1, len(shape) + 1))) ** 2).sum(axis=0) / cells
@@ -40,7 +39,7 @@ def solve_circulant(key: str | None, rows: Array, shape: tuple[int, ...], tolera
     return Optimum(root_of(_circulant(spectrum)), primal, min(dual, primal), np.full(cells, 1 / cells))
 
 
-def _circulant(spectrum: Array) -> Array:
+def _circulant(spectrum: Floats) -> Floats:
     """The matrix U* diag(spectrum) U on all cells: entry (i, j) is the kernel at i − j along every axis."""
     kernel = np.fft.ifftn(spectrum).real
     shape = kernel.shape

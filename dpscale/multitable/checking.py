@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Words
 from dpscale.contributions.links import key_rows
 from dpscale.contributions.through import places
-from dpscale.contributions.unit_ids import Words
 from dpscale.engine import Engine
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.opened import Files, opened

@@ -14,16 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Integers32, Words
 from dpscale.contributions.through import places
-from dpscale.contributions.unit_ids import Words
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.linking import ExactLinks
 from dpscale.relational.buckets import bucket, buckets
-
-Codes = NDArray[np.int32]
-Integers = NDArray[np.int64]
 
 
 def sizes(job: DatabaseJob, link: LinkSection, table: str) -> list[int]:
@@ -41,7 +37,9 @@ def with_counts(job: DatabaseJob, link: LinkSection, exact: ExactLinks, before: 
     return replace(exact, parents=parents, children=children)
 
 
-def with_drawn(job: DatabaseJob, link: LinkSection, table: str, codes: Codes, drawn: Mapping[str, Integers]) -> Codes:
+def with_drawn(
+    job: DatabaseJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
+) -> Integers32:
     """A table's synthetic rows with how many links were drawn for each. `drawn`: (links, 2) rows, by link."""
     earlier = job.counted(link, table)
     each = [np.bincount(drawn[one.called][:, 0], minlength=len(codes)) for one in earlier]
@@ -55,5 +53,5 @@ def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
     return bucket(degrees[places(keys, words)], bound)
 
 
-def _extended(codes: Codes, columns: list[Integers]) -> Codes:
+def _extended(codes: Integers32, columns: list[Integers]) -> Integers32:
     return np.column_stack([codes, *columns]).astype(np.int32) if columns else codes

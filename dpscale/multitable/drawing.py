@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.multitable.run import DatabaseRun
@@ -29,8 +30,6 @@ from dpscale.runs.ways import read_way
 from dpscale.storage.files import read_text
 from dpscale.synthesis.draw import parts_of
 
-Integers = NDArray[np.int64]
-Array = NDArray[np.float64]
 MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings keep: 1 GiB
 
 
@@ -93,7 +92,7 @@ class _Drawing:
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
         return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
 
-    def _with_siblings(self, links: Integers, expected: Array | None, chance: Chance) -> Integers:
+    def _with_siblings(self, links: Integers, expected: Floats | None, chance: Chance) -> Integers:
         """With children swapped until those of one parent have in common what was measured. `expected`: by profiles;
         None for marginals that stay as they were drawn."""
         (u, v), noisy = self.sides, self.measured.siblings
@@ -119,7 +118,7 @@ class _Drawing:
         ]
         return assigned(whole, u, v, ends[0], ends[1], chance)
 
-    def _whole(self, chance: Chance) -> tuple[Array, Array]:
+    def _whole(self, chance: Chance) -> tuple[Floats, Floats]:
         """Numbers of links by profiles, and what was expected of them."""
         u, v = self.sides
         if self.measured.chances is not None:
@@ -134,14 +133,14 @@ class _Drawing:
         whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
         return within_bounds(whole, u, v, *self.bounds, chance), expected
 
-    def _degrees(self, place: int, totals: Array, chance: Chance) -> list[Integers]:
+    def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
         """Of a side's rows by profile."""
         side = self.sides[place]
         if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
             return degrees(totals, side, distribution(noisy, side.rows), chance)
         return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
 
-    def _ends(self, place: int, side: Side, each: Array, totals: Array, chance: Chance) -> list[Integers]:
+    def _ends(self, place: int, side: Side, each: Floats, totals: Floats, chance: Chance) -> list[Integers]:
         """Of a side's rows, group by group. `each`: what is expected of every row."""
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
@@ -151,7 +150,9 @@ class _Drawing:
         law = by_chance(float(totals.sum()), side.rows, bound) if noisy is None else distribution(noisy, side.rows)
         return row_degrees(each, law, side, totals, chance)
 
-    def _unbounded(self, noisy: Array | None, side: Side, each: Array, totals: Array, chance: Chance) -> list[Integers]:
+    def _unbounded(
+        self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, chance: Chance
+    ) -> list[Integers]:
         if noisy is None:
             return thrown(each, side, totals, chance)
         return dealt(noisy, self.measured.sigma, each, side, totals, chance)

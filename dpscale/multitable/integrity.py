@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, piece_of, records_of
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writing import INDEX
 from dpscale.storage.files import present, read_bytes, read_text
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class Released:
         )
 
     @cached_property
-    def degrees(self) -> list[Array]:
+    def degrees(self) -> list[Floats]:
         """Of every row its links, side by side as `ends`."""
         return [end.value_counts().reindex(keys).fillna(0).to_numpy() for end, keys in self.ends]
 
@@ -66,7 +65,7 @@ class Released:
         bounded = whom.replaces or link.parent in whom.rows or link.kind == "one-to-one"
         return [link.bound if bounded else None, link.bound if whom.replaces else None]
 
-    def measured(self) -> list[tuple[NDArray[np.int64], Array]]:
+    def measured(self) -> list[tuple[NDArray[np.int64], Floats]]:
         """Of each side that has them: up to which degree, and the noisy share of rows with no more; [] for none."""
         noisy = records_of(self.run, self.link).measured("degrees")
         if noisy is None:

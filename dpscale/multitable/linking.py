@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Words
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.contributions.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.contributions.through import Through
-from dpscale.contributions.unit_ids import Words, one_family
+from dpscale.contributions.unit_ids import one_family
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.faults import refused_everywhere
@@ -24,7 +25,6 @@ from dpscale.relational.features import Features
 from dpscale.relational.siblings import Tables, sibling_sums
 from dpscale.relational.sides import Side
 
-Integers = NDArray[np.int64]
 Columns = tuple[str, ...]
 NO_KEYS = np.empty((0, 2), np.uint64)
 

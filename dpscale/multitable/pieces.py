@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Integers
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.whom import Whom
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
@@ -17,7 +15,6 @@ from dpscale.relational.siblings import Tables
 from dpscale.relational.sides import Side
 from dpscale.relational.unbounded import thresholds
 
-Integers = NDArray[np.int64]
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
 
 

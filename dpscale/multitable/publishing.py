@@ -15,8 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.measurement.adaptive.shard import distance
 from dpscale.measurement.linked import LinkRecords
 from dpscale.plans.believed import SCALE
@@ -26,9 +26,6 @@ from dpscale.privacy.streams import open_stream
 from dpscale.relational.cross import Cross
 from dpscale.relational.published import Fit, Rounds, learnt, moved_entries
 from dpscale.storage.files import present, read_bytes, writing
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,7 @@ class Loop:
     told: Callable[[int, str], None] = field(repr=False)
     secret: Callable[[], bytes] = field(repr=False)
 
-    def learnt(self, fit: Fit) -> Array:
+    def learnt(self, fit: Fit) -> Floats:
         """b of every pair of profiles."""
         cross = Cross.of(fit.u, fit.v)
         return learnt(
@@ -56,7 +53,7 @@ class Loop:
             lambda number, chosen: self._measured(cross, number, chosen),
         )
 
-    def _chosen(self, cross: Cross, number: int, believed: Array, left: Sequence[int], count: int) -> list[int]:
+    def _chosen(self, cross: Cross, number: int, believed: Floats, left: Sequence[int], count: int) -> list[int]:
         path = self._kept(number)
         if not present(path):
             self.told(2 * number, self._before(number))
@@ -65,7 +62,7 @@ class Loop:
                 file.write(json.dumps(drawn).encode())
         return [int(k) for k in json.loads(read_bytes(path))]
 
-    def _drawn(self, cross: Cross, number: int, believed: Array, left: Sequence[int], count: int) -> list[int]:
+    def _drawn(self, cross: Cross, number: int, believed: Floats, left: Sequence[int], count: int) -> list[int]:
         """`count` of them, one exponential mechanism after the other."""
         exact = self.exact()
         scores = {k: distance(exact[cross.entries(k)], believed[cross.entries(k)]) for k in left}
@@ -82,7 +79,7 @@ class Loop:
         return {"release": records.release, "snapshot": records.snapshot, "mechanism": "published/1",
                 "link": records.link, "round": number, "rank": rank}  # fmt: skip
 
-    def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Array:
+    def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
         """The noisy entries of the chosen marginals."""
         name, out = f"round-{number:02d}", np.zeros(cross.size)
         noise = self.rounds.costs(self.amount)[1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.multitable.counted import sizes, with_drawn
 from dpscale.multitable.drawing import drawn_links, synthetic_codes
 from dpscale.multitable.job import LinkSection
@@ -16,7 +16,6 @@ from dpscale.multitable.writing import public_table
 from dpscale.relational.sides import Side
 from dpscale.storage.files import present, reading, writing
 
-Integers = NDArray[np.int64]
 DRAWN = "drawn.npy"  # beside what was measured: synthetic rows, as the released files have them
 
 

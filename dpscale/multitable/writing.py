@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.errors import DataError
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
@@ -24,7 +25,6 @@ from dpscale.multitable.run import DatabaseRun
 from dpscale.records.numbers import is_text
 from dpscale.storage.files import read_text, write_whole, writing
 
-Integers = NDArray[np.int64]
 INDEX = "_tables.json"
 PART_ROWS = 1 << 20
 Keys = Mapping[str, list[Any]]

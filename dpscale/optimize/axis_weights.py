@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize import descent
 from dpscale.optimize.demands import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
 from dpscale.optimize.merged import merged
@@ -23,7 +23,6 @@ from dpscale.optimize.weighed import SECONDS, Point, Profiles, Weighed
 from dpscale.plans.allocation import GAUSSIAN, rooted
 from dpscale.workload import root_of
 
-Array = NDArray[np.float64]
 STEPS, FLAT = 12, 2e-6
 TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
 EVALUATIONS, ENOUGH = 24, 1e-6
@@ -37,20 +36,20 @@ class Searched:
     """u by kind, J there and at the plain mean, the ends of all starts, how flat J is (see `stationary`), and what no
     matrix mechanism can go below, 0 where it is not known."""
 
-    profiles: list[Array]
+    profiles: list[Floats]
     value: float
     plain: float
     ends: tuple[float, ...]
     stationary: float
     floor: float = 0.0
 
-    def packed(self) -> Array:
+    def packed(self) -> Floats:
         """All of it in one array, to be kept."""
         head = [self.value, self.plain, self.stationary, self.floor, *self.ends]
         return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
 
 
-def unpacked(kept: Array, sizes: Sequence[int]) -> Searched | None:
+def unpacked(kept: Floats, sizes: Sequence[int]) -> Searched | None:
     """What was packed; None where it is not for profiles of these sizes."""
     start = len(kept) - sum(sizes) if kept.ndim == 1 else 0
     if start < 5 or kept[0] != start:
@@ -84,7 +83,7 @@ def _best(plain: Point, ends: list[Point]) -> Searched:
     return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
 
 
-def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Array]]:
+def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Floats]]:
     """Where products alone, which cost little, have their least; of small problems weights that are tilted too."""
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
@@ -108,13 +107,13 @@ def _work(demands: Demands, demand: Demand) -> float:
     return (cells / 2 if cells > MIRRORED_CELLS else cells) ** 3
 
 
-def _tilted(demands: Demands, tilt: float) -> list[Array]:
+def _tilted(demands: Demands, tilt: float) -> list[Floats]:
     """Weights that fall or rise along every axis that is not even."""
     slope = [np.linspace(1, -1, size) if size > 1 else np.zeros(1) for size in demands.sizes]
     return [(1 + tilt * (kind not in demands.even) * line) / len(line) for kind, line in enumerate(slope)]
 
 
-def _off_kinks(demands: Demands, profiles: Profiles) -> list[Array]:
+def _off_kinks(demands: Demands, profiles: Profiles) -> list[Floats]:
     """On two cells J has a kink at ½, ½, where the larger cell changes: no place to start from."""
     even = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
     return [tilted if at else given
@@ -156,7 +155,7 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
     return best
 
 
-def _on_curve(point: Point, kind: int) -> Array:
+def _on_curve(point: Point, kind: int) -> Floats:
     """The weights at which the curve of a kind's main family has the slope that J has."""
     profile = point.profiles[kind]
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
@@ -190,7 +189,7 @@ def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
     free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
     met: list[Point] = []
 
-    def look(moves: Array) -> tuple[float, Callable[[], Array]]:
+    def look(moves: Floats) -> tuple[float, Callable[[], Floats]]:
         met.append(weighed(moved(weighed.demands, profiles, free, moves)))
         return math.log(met[-1].value), partial(_slope, met[-1], free)
 
@@ -198,19 +197,19 @@ def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
     return min(met, key=lambda point: point.value)
 
 
-def _slope(point: Point, free: Sequence[int]) -> Array:
+def _slope(point: Point, free: Sequence[int]) -> Floats:
     """∂ log J by the moves of the free kinds."""
     slopes = [_mirrored(point.weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
     parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
     return np.concatenate(parts) / point.value
 
 
-def _mirrored(demands: Demands, kind: int, values: Array) -> Array:
+def _mirrored(demands: Demands, kind: int, values: Floats) -> Floats:
     """The same from both ends where the kind is mirrored."""
     return (values + values[::-1]) / 2 if kind in demands.mirrored else values
 
 
-def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Array) -> list[Array]:
+def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Floats) -> list[Floats]:
     """Profiles with those of the free kinds moved, in units of 1/n; the sums stay 1."""
     new, start = list(profiles), 0
     for kind in free:

@@ -14,9 +14,9 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.symmetry import SymmetryBlocks
 
-Array = NDArray[np.float64]
 NEWTON_STEPS = 60
 TO_BOUNDARY = 0.95
 FLOOR = 1e-6
@@ -29,24 +29,24 @@ MIXED = 1e-6
 class Point:
     """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio that certifies it."""
 
-    def __init__(self, blocks: SymmetryBlocks, weights: Array) -> None:
+    def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
         self.blocks, self.weights = blocks, weights
-        self.turned: list[Array] = []
-        self.values: list[Array] = []
+        self.turned: list[Floats] = []
+        self.values: list[Floats] = []
         for block in blocks.blocks:
             values, vectors = np.linalg.eigh((block.rows * weights) @ block.rows.T)
             self.values.append(np.maximum(values, values[-1] * 1e-30))
             self.turned.append(vectors.T @ block.rows)
         pairs = list(zip(self.turned, self.values, strict=True))
         self.trace = float(sum(np.sqrt(values).sum() for values in self.values))
-        self.leverage: Array = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
+        self.leverage: Floats = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
         self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
 
     def normal(self) -> Point:
         """The same point with weights that sum to 1."""
         return Point(self.blocks, self.weights / self.weights.sum())
 
-    def root(self) -> Array:
+    def root(self) -> Floats:
         """B with BᵀB = X / max X_ii, on all cells."""
         parts = [
             self.blocks.expand(block, values[:, None] ** -0.25 * rows)
@@ -54,7 +54,7 @@ class Point:
         ]
         return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
 
-    def curvature(self) -> Array:
+    def curvature(self) -> Floats:
         """H, on the orbits."""
         total = np.zeros((len(self.weights),) * 2)
         for rows, values in zip(self.turned, self.values, strict=True):

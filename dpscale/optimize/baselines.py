@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.optimize.implicit import Implicit
 from dpscale.optimize.marginal_algebra import asked, residual_traces
@@ -19,28 +20,27 @@ from dpscale.optimize.opt_explicit import Noise, sensitivity
 from dpscale.optimize.opt_marginals import marginal_error
 from dpscale.workload import root_of
 
-Array = NDArray[np.float64]
 Interval = tuple[int, int]
 BOUNDS = 16
 MANY = 3600
 
 
-def scaled(matrix: Array, noise: Noise) -> Array:
+def scaled(matrix: Floats, noise: Noise) -> Floats:
     """A strategy at sensitivity 1."""
     return matrix / sensitivity(matrix, noise)
 
 
-def identity(size: int) -> Array:
+def identity(size: int) -> Floats:
     """Every cell."""
     return np.eye(size)
 
 
-def workload_itself(gram: Array) -> Array:
+def workload_itself(gram: Floats) -> Floats:
     """Rows with the workload's Gram: for Gaussian noise as good as the workload's own queries, and never more rows."""
     return root_of(gram)
 
 
-def wavelet(size: int) -> Array:
+def wavelet(size: int) -> Floats:
     """Haar: the total, and for every interval, halved, left minus right (Xiao et al., 2011); any size."""
     rows = [np.ones(size)]
     for low, high in _nodes(size, 2):
@@ -52,13 +52,13 @@ def wavelet(size: int) -> Array:
     return np.stack(rows)
 
 
-def hierarchical(size: int, branching: int = 2, root: bool = True) -> Array:
+def hierarchical(size: int, branching: int = 2, root: bool = True) -> Floats:
     """The sums of all intervals of a tree with the cells as leaves (Hay et al., 2010): H2 at branching 2."""
     nodes = list(_nodes(size, branching))
     return np.stack([_indicator(size, node) for node in (nodes if root or size == 1 else nodes[1:])])
 
 
-def hb(size: int) -> Array:
+def hb(size: int) -> Floats:
     """The hierarchy without its root, of the branching factor that range queries want (Qardaji et al., 2013)."""
     return hierarchical(size, hb_branching(size), root=False)
 
@@ -73,7 +73,7 @@ def hb_branching(size: int) -> int:
     return min(range(2, max(size, 2) + 1), key=variance)
 
 
-def greedy_h(gram: Array, noise: Noise) -> Array:
+def greedy_h(gram: Floats, noise: Noise) -> Floats:
     """GreedyH (Li et al., 2014): the binary hierarchy, each node's weight the best for the workload inside it.
 
     From the leaves up: a node's sum gets λ, all below it 1 − λ (Gaussian: √(1 − λ²)). With M the inverse Gram of what
@@ -83,7 +83,7 @@ def greedy_h(gram: Array, noise: Noise) -> Array:
     return rows
 
 
-def fourier(size: int) -> Array:
+def fourier(size: int) -> Floats:
     """The real Fourier basis, orthonormal: for every frequency a cosine and a sine."""
     cell = np.arange(size)
     rows = [np.full(size, 1 / math.sqrt(size))]
@@ -105,7 +105,7 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     bounds = bounds[np.unique(np.linspace(0, len(bounds) - 1, BOUNDS).astype(int))]
     traces = residual_traces(union)
 
-    def weights(chosen: list[int]) -> Array:
+    def weights(chosen: list[int]) -> Floats:
         marginal_weights = np.zeros(traces.shape)
         marginal_weights[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
         return marginal_weights
@@ -132,13 +132,13 @@ def _nodes(size: int, branching: int) -> Iterator[Interval]:
         level = [pair for cut in cuts for pair in pairwise(cut)]
 
 
-def _indicator(size: int, node: Interval) -> Array:
+def _indicator(size: int, node: Interval) -> Floats:
     row = np.zeros(size)
     row[node[0] : node[1]] = 1.0
     return row
 
 
-def _greedy(gram: Array, node: Interval, noise: Noise) -> tuple[Array, Array]:
+def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]:
     """The rows below and at a node, (rows, n), of sensitivity 1 within it, and their inverse Gram inside it."""
     low, high = node
     size = len(gram)
@@ -179,7 +179,7 @@ def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tup
     return best, left(best)
 
 
-def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
     """For every candidate marginal and asked one, how many cells are summed; inf where it does not tell it.
 
     Candidates: what is asked and all unions of two of them, unions of those, until there are many.

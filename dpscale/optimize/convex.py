@@ -20,12 +20,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.barrier import Point, polish
 from dpscale.optimize.symmetry import SymmetryBlocks, split
-
-Array = NDArray[np.float64]
 
 MEMORY = 15
 POWER = 2.0
@@ -43,10 +41,10 @@ class Optimum:
     (the tolerance is met), "time" or "steps".
     """
 
-    root: Array
+    root: Floats
     primal: float
     dual: float
-    weights: Array
+    weights: Floats
     ended: str = "gap"
 
     @property
@@ -55,11 +53,11 @@ class Optimum:
 
 
 def optimise(
-    rows: Array,
+    rows: Floats,
     shape: tuple[int, ...] | None = None,
     tolerance: float = TOLERANCE,
     seconds: float = math.inf,
-    start: Array | None = None,
+    start: Floats | None = None,
 ) -> Optimum:
     """Solve the problem for one Gram matrix G = FᵀF, given by its rows F, (r, n).
 
@@ -75,7 +73,7 @@ def optimise(
 
 
 def roughly(
-    rows: Array, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Array | None = None
+    rows: Floats, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Floats | None = None
 ) -> Optimum:
     """The fixed point alone, for searches that need no certificate; the dual is a bound all the same."""
     deadline = time.monotonic() + seconds
@@ -88,7 +86,7 @@ def _optimum(best: Point, tolerance: float, deadline: float) -> Optimum:
 
 
 def fixed_point(
-    blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Array | None = None
+    blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Floats | None = None
 ) -> Point:
     """Anderson-mixed fixed point from uniform weights, or those given; the best point met."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
@@ -112,9 +110,9 @@ class Looked(Protocol):
     """What one look at μ tells (see `barrier.Point`)."""
 
     @property
-    def weights(self) -> Array: ...
+    def weights(self) -> Floats: ...
     @property
-    def leverage(self) -> Array: ...
+    def leverage(self) -> Floats: ...
     @property
     def trace(self) -> float: ...
     @property
@@ -124,7 +122,7 @@ class Looked(Protocol):
 Look = TypeVar("Look", bound=Looked)
 
 
-def mixed(look: Callable[[Array], Look], start: Array, tolerance: float, deadline: float, steps: int = STEPS) -> Look:
+def mixed(look: Callable[[Floats], Look], start: Floats, tolerance: float, deadline: float, steps: int = STEPS) -> Look:
     """The fixed point of the condition on μ from a start, Anderson-mixed; the best point met."""
     best = look(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
@@ -144,11 +142,11 @@ class Mixing:
     """Anderson mixing of a fixed-point iteration; falls back to the plain step when the dual drops."""
 
     def __init__(self) -> None:
-        self.points: list[Array] = []
-        self.changes: list[Array] = []
+        self.points: list[Floats] = []
+        self.changes: list[Floats] = []
         self.value = -np.inf
 
-    def next(self, point: Array, change: Array, value: float) -> Array:
+    def next(self, point: Floats, change: Floats, value: float) -> Floats:
         if value < self.value * (1 - 1e-13) and self.points:
             point, change = self.points[-1], self.changes[-1]
             self.points, self.changes, self.value = [], [], -np.inf

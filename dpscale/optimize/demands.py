@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.optimize.kinds import kinds_of
 from dpscale.optimize.wide_bounds import lower_bound
@@ -26,7 +27,6 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.spaces import Asked, Left
 from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
 
-Array = NDArray[np.float64]
 Token = tuple[int, str]
 EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
@@ -77,7 +77,7 @@ class Demands:
     sizes: tuple[int, ...]  # of what is searched: of a wider axis its blocks
     cells: tuple[int, ...]
     counts: Mapping[Demand, int]
-    queries: Mapping[str, Array]
+    queries: Mapping[str, Floats]
     even: frozenset[int]
     mirrored: frozenset[int] = frozenset()
 
@@ -92,7 +92,7 @@ class Demands:
         return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
 
     @cached_property
-    def plain(self) -> list[Array]:
+    def plain(self) -> list[Floats]:
         """The plain mean by kind: of blocks, by their cells."""
         cuts = [even_cut(cells, size).lengths / cells for cells, size in zip(self.cells, self.sizes, strict=True)]
         return [np.asarray(profile, dtype=np.float64) for profile in cuts]
@@ -115,7 +115,7 @@ class Demands:
 class AxisQueries:
     """The Gram on the cells or blocks of an axis, and what the best strategies within all blocks add to √L, squared."""
 
-    gram: Array
+    gram: Floats
     inside: float
 
 
@@ -181,7 +181,7 @@ class _Spaces:
     workload: Workload
     kind_of: Mapping[str, int]
     terms: dict[Term, int] = field(default_factory=dict)
-    queries: dict[str, Array] = field(default_factory=dict)
+    queries: dict[str, Floats] = field(default_factory=dict)
 
     def counts(self) -> Counter[Demand]:
         """How often each demand comes, in the order in which they come first."""

@@ -10,21 +10,21 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Look = Callable[[Array], tuple[float, Callable[[], Array]]]  # the value at a point, and what tells the slope there
+from dpscale.base.arrays import Floats
+
+Look = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # the value at a point, and what tells the slope there
 
 MEMORY = 10
 FALLS, FLATTENS = 1e-4, 0.9  # of the slope along the direction: what a step must gain, and what slope it may leave
 FIRST, LENGTH = 0.1, 10.0  # the first step's longest move, and it in slopes
 
 
-def descend(look: Look, start: Array, looks: int, flat: float) -> None:
+def descend(look: Look, start: Floats, looks: int, flat: float) -> None:
     """Look at `looks` points at most, each step lower than the one before; end where one gains less than `flat`."""
     left = [looks]
 
-    def counted(point: Array) -> tuple[float, Callable[[], Array]]:
+    def counted(point: Floats) -> tuple[float, Callable[[], Floats]]:
         left[0] -= 1
         return look(point)
 
@@ -44,8 +44,8 @@ def descend(look: Look, start: Array, looks: int, flat: float) -> None:
 
 
 def _step(
-    look: Look, at: Array, value: float, slope: Array, direction: Array, left: list[int]
-) -> tuple[Array, float, Array] | None:
+    look: Look, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
+) -> tuple[Floats, float, Floats] | None:
     """A point along the direction that is lower and flatter, with its value and slope; None where none is found."""
     falling, low, high, length, found = float(slope @ direction), 0.0, math.inf, 1.0, None
     while left[0] > 0:
@@ -66,13 +66,13 @@ class _Turns:
     """The last steps with what the slope changed by along them: an inverse Hessian."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[Array, Array]] = []
+        self.kept: list[tuple[Floats, Floats]] = []
 
-    def add(self, step: Array, change: Array) -> None:
+    def add(self, step: Floats, change: Floats) -> None:
         if float(step @ change) > 0:
             self.kept = [*self.kept[1 - MEMORY :], (step, change)]
 
-    def turned(self, slope: Array) -> Array:
+    def turned(self, slope: Floats) -> Floats:
         """The direction for a slope."""
         if not self.kept:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.opt_explicit import Strategy, error_of
 from dpscale.optimize.svd_bound import svd_of_gram
 
-Array = NDArray[np.float64]
 GAP = 1e-7
 STEPS = 60
 NEWTON_STEPS = 80
@@ -35,7 +35,7 @@ SHORT = 1e-9
 class Weighting:
     """The weights u of the design queries (squares of what they are scaled by), their error Σ c/u and a bound of it."""
 
-    weights: Array
+    weights: Floats
     error: float
     bound: float
 
@@ -47,7 +47,7 @@ class Weighting:
 class _Point:
     """One y ≥ 0 on the cells, with u, what it loads the cells with, and the ratio that certifies it."""
 
-    def __init__(self, costs: Array, squares: Array, y: Array) -> None:
+    def __init__(self, costs: Floats, squares: Floats, y: Floats) -> None:
         self.y = y
         seen = np.maximum(squares @ y, 1e-300)
         self.weights = np.sqrt(costs / seen)
@@ -57,7 +57,7 @@ class _Point:
         self.ratio = float(self.load.max()) * float(y.sum()) / self.trace
 
 
-def weigh(costs: Array, squares: Array, gap: float = GAP) -> Weighting:
+def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
     """Program 1 for costs c, (k,), and squared entries a, (k, cells); queries that cost nothing get no weight."""
     used = (costs > RANK * costs.max()) & (squares.max(axis=1) > 0)
     point = _newton(costs[used], squares[used], _fixed_point(costs[used], squares[used], gap), gap)
@@ -67,14 +67,14 @@ def weigh(costs: Array, squares: Array, gap: float = GAP) -> Weighting:
     return Weighting(weights, max(float((costs[used] / weights[used]).sum()), bound), bound)
 
 
-def eigen_design(gram: Array, design: Array | None = None, gap: float = GAP) -> Strategy:
+def eigen_design(gram: Floats, design: Floats | None = None, gap: float = GAP) -> Strategy:
     """Program 2 for a Gram (n, n), or program 1 on any design queries (k, n) whose span holds the workload."""
     queries = eigen_queries(gram) if design is None else design
     solution = weigh(query_costs(gram, queries), queries**2, gap)
     return _strategy(gram, queries, solution.weights)
 
 
-def separated_design(gram: Array, group: int | None = None, gap: float = GAP) -> Strategy:
+def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -> Strategy:
     """Eigen-query separation (section 4.2): weights within groups of like eigenvalues, then one factor a group.
 
     `group`: eigenvectors in a group, n^⅓ unless told.
@@ -91,7 +91,7 @@ def separated_design(gram: Array, group: int | None = None, gap: float = GAP) ->
     )
 
 
-def principal_design(gram: Array, count: int, gap: float = GAP) -> Strategy:
+def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
     """Principal vectors (section 4.2): the `count` largest eigenvectors weighted each, all others by one weight."""
     queries = eigen_queries(gram)
     costs, squares = query_costs(gram, queries), queries**2
@@ -102,20 +102,20 @@ def principal_design(gram: Array, count: int, gap: float = GAP) -> Strategy:
     return _strategy(gram, queries, np.append(weights[:count], np.full(len(queries) - count, weights[count])))
 
 
-def eigen_queries(gram: Array) -> Array:
+def eigen_queries(gram: Floats) -> Floats:
     """The eigenvectors of the Gram as rows, largest eigenvalue first; those of eigenvalue 0 are left out."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > RANK * values[-1]
     return np.asarray(vectors[:, kept].T[::-1])
 
 
-def query_costs(gram: Array, queries: Array) -> Array:
+def query_costs(gram: Floats, queries: Floats) -> Floats:
     """c_i: the squared norms of the columns of W Q⁺, the diagonal of Q⁺ᵀ G Q⁺ (theorem 1)."""
     inverse = np.linalg.pinv(queries, rcond=RANK)
     return np.asarray(np.maximum((inverse * (gram @ inverse)).sum(axis=0), 0.0))
 
 
-def complete_columns(matrix: Array) -> Array:
+def complete_columns(matrix: Floats) -> Floats:
     """A strategy with single-cell queries added so that every column is as long as the longest (program 2, step 4)."""
     norms = (matrix**2).sum(axis=0)
     missing = np.sqrt(np.maximum(norms.max() - norms, 0.0))
@@ -125,7 +125,7 @@ def complete_columns(matrix: Array) -> Array:
     return np.concatenate([matrix, added])
 
 
-def _strategy(gram: Array, queries: Array, weights: Array) -> Strategy:
+def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
     """The weighted queries with completed columns, at sensitivity 1."""
     kept = weights > 0
     matrix = complete_columns(np.sqrt(weights[kept])[:, None] * queries[kept])
@@ -134,7 +134,7 @@ def _strategy(gram: Array, queries: Array, weights: Array) -> Strategy:
     return Strategy(matrix, error, min(svd_of_gram(gram), error))
 
 
-def _fixed_point(costs: Array, squares: Array, gap: float) -> _Point:
+def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
     """Anderson-mixed fixed point from uniform cells; the best point met."""
     best = point = _Point(costs, squares, np.full(squares.shape[1], 1 / squares.shape[1]))
     mixing = Mixing()
@@ -149,7 +149,7 @@ def _fixed_point(costs: Array, squares: Array, gap: float) -> _Point:
     return best
 
 
-def _newton(costs: Array, squares: Array, start: _Point, gap: float) -> _Point:
+def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point:
     """Primal-dual Newton steps from a point of Σy = 1 until the gap is met; the best point met."""
     best = start
     point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
@@ -168,7 +168,7 @@ def _newton(costs: Array, squares: Array, start: _Point, gap: float) -> _Point:
     return best
 
 
-def _solve(rows: Array, diagonal: Array, right: Array) -> Array:
+def _solve(rows: Floats, diagonal: Floats, right: Floats) -> Floats:
     """x with (RᵀR + diag) x = right, by Woodbury where there are fewer rows than cells."""
     if 2 * len(rows) > len(diagonal):
         return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))

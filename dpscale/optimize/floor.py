@@ -17,8 +17,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.demands import Demands, Products, Token, demands_of
@@ -27,7 +27,6 @@ from dpscale.optimize.slope import cell_weights
 from dpscale.optimize.weighed import Point
 from dpscale.workload import ProductPart, Workload, root_of
 
-Array = NDArray[np.float64]
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
 ALPHAS = [1.0, 0.6, 0.2]
@@ -87,14 +86,14 @@ def _pairs(point: Point, token: Token) -> list[Pair]:
     return [_pair(rows - mean, mean, alpha) for alpha in ([1.0] if token[0] in point.weighed.demands.even else ALPHAS)]
 
 
-def _pair(centred: Array, mean: Array, alpha: float) -> Pair:
+def _pair(centred: Floats, mean: Floats, alpha: float) -> Pair:
     """g = h·a and k = tr KᵀC for the polar factor of C + α a vᵀ."""
     left, _, right = np.linalg.svd(centred + alpha * mean, full_matrices=False)
     isometry = left @ right
     return float((isometry * mean).sum()), float((isometry * centred).sum())
 
 
-def _cell_weights(point: Point, token: Token) -> Array:
+def _cell_weights(point: Point, token: Token) -> Floats:
     """μ on the cells of an axis: the dual of the curve's problem."""
     size = len(point.profiles[token[0]])
     if token[0] in point.weighed.demands.even:

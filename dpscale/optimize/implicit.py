@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
 from dpscale.workload.residual import kron
 from dpscale.workload.wide import DENSE, is_wide
 
-Array = NDArray[np.float64]
 TOTAL = "total"
 EXPLICIT_CELLS = 8192
 
@@ -33,7 +32,7 @@ class AxisGram:
     """The Gram of one-way queries on one attribute, (n, n); equal keys mean equal Grams."""
 
     key: str
-    gram: Array
+    gram: Floats
 
     @property
     def is_total(self) -> bool:
@@ -64,7 +63,7 @@ class Implicit:
     def cells(self) -> int:
         return math.prod(self.sizes)
 
-    def distinct(self, axis: int) -> dict[str, Array]:
+    def distinct(self, axis: int) -> dict[str, Floats]:
         """The different Grams on one axis, by key."""
         return {product.axes[axis].key: product.axes[axis].gram for product in self.products}
 
@@ -78,7 +77,7 @@ class Implicit:
         cut = (Product(product.weight, tuple(product.axes[i] for i in asked)) for product in products)
         return Implicit(tuple(self.names[i] for i in asked), tuple(self.sizes[i] for i in asked), tuple(cut))
 
-    def gram(self) -> Array:
+    def gram(self) -> Floats:
         """The whole Gram, (cells, cells), for small domains."""
         total = np.zeros((self.cells,) * 2)
         for product in self.products:
@@ -106,7 +105,7 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
 
 def explicit_gram(
     workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False
-) -> tuple[AttributeSet, Array]:
+) -> tuple[AttributeSet, Floats]:
     """The attributes asked and the Gram over all their cells, row-major, for any family; PlanError above the limit."""
     asked = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.names if name in asked)
@@ -148,7 +147,7 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet
 
 def set_gram(
     part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool = False, cells: int = 1
-) -> Array:
+) -> Floats:
     """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
     if isinstance(part, ProductPart):
         total = kron([axis.gram for axis in _axes(part, attributes, relative)])
@@ -157,7 +156,7 @@ def set_gram(
     return np.asarray(total * (part.domain.cells(attributes) / cells if relative else 1.0))
 
 
-def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Array:
+def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Floats:
     """Σ weight · qᵀq over the queries of a joint family or an array."""
     queries = part.queries(attributes)
     flat = queries.reshape(len(queries), -1)
@@ -182,32 +181,32 @@ def _total(size: int, relative: bool) -> AxisGram:
     return AxisGram(f"{TOTAL}/{size}", np.full((size, size), 1 / size if relative else 1.0))
 
 
-def _unit_intervals(weights: Array) -> Array:
+def _unit_intervals(weights: Floats) -> Floats:
     """Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over the intervals a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
     summed = np.cumsum(np.cumsum(weights, axis=0)[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(np.triu(summed) + np.triu(summed, 1).T)
 
 
-def _unit_range(size: int) -> Array:
+def _unit_range(size: int) -> Floats:
     cell = np.arange(size)
     lengths = np.subtract.outer(-cell, -cell - 1)
     return _unit_intervals(np.where(lengths > 0, 1 / np.maximum(lengths, 1), 0.0))
 
 
-def _unit_prefix(size: int) -> Array:
+def _unit_prefix(size: int) -> Floats:
     weights = np.zeros((size, size))
     weights[0] = 1 / np.arange(1, size + 1)
     return _unit_intervals(weights)
 
 
-def _unit_circular(size: int) -> Array:
+def _unit_circular(size: int) -> Floats:
     cell, lengths = np.arange(size), np.arange(1, size + 1)
     apart = cell[:, None]
     holding = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (size - apart), 0), 0)
     return np.asarray((holding / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
 
 
-_UNIT: dict[str, Callable[[int], Array]] = {
+_UNIT: dict[str, Callable[[int], Floats]] = {
     "marginal": np.eye,
     "prefix": _unit_prefix,
     "range": _unit_range,

@@ -14,16 +14,14 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.factor import Factor
 from dpscale.workload.residual import Weights
 from dpscale.workload.residual.reduced import nearest_centred
 from dpscale.workload.residual.weights import centred
-
-Array = NDArray[np.float64]
 
 TOTAL_BITS = 75  # of all factors of a strategy: noise is drawn below 2^99 lattice steps
 LARGEST_BITS = 25
@@ -35,7 +33,7 @@ AxisWeights = tuple[Weights | None, ...]
 LOST = 1e-3  # of a query: no rounding error, but another span
 
 
-def worth(factor: Factor, rows: Array, noise: str = GAUSSIAN) -> float:
+def worth(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
     """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
     try:
         return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_sensitivity(noise)
@@ -44,11 +42,11 @@ def worth(factor: Factor, rows: Array, noise: str = GAUSSIAN) -> float:
 
 
 def round_strategy(
-    rows: Array,
-    root: Array,
+    rows: Floats,
+    root: Floats,
     shape: tuple[int, ...],
     bits: int,
-    basis: Array | None = None,
+    basis: Floats | None = None,
     weights: Sequence[Weights | None] | None = None,
 ) -> Factor:
     """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
@@ -69,11 +67,11 @@ def round_strategy(
     return best
 
 
-def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array], Factor]:
+def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
     """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
     named = None if weights == (None,) * len(shape) else weights
 
-    def rounded(scaled: Array) -> Factor:
+    def rounded(scaled: Floats) -> Factor:
         integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
         for axis, own in enumerate(weights, start=1):
             if own is not None and len(shape) == 1:
@@ -88,7 +86,7 @@ def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Array]
     return rounded
 
 
-def _combined(basis: Array, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Array], Factor]:
+def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Floats], Factor]:
     """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
     from scipy.linalg import qr
 
@@ -97,14 +95,14 @@ def _combined(basis: Array, shape: tuple[int, ...], rank: int, weights: AxisWeig
     inverse = np.linalg.pinv(chosen)
     named = None if weights == (None,) * len(shape) else weights
 
-    def rounded(scaled: Array) -> Factor:
+    def rounded(scaled: Floats) -> Factor:
         mixed = np.rint(scaled @ inverse).astype(np.int64)
         return Factor("matrix", shape, mixed @ chosen.astype(np.int64), named)
 
     return rounded
 
 
-def full_factor(root: Array, shape: tuple[int, ...], bits: int) -> Factor:
+def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
     """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
     integers = np.rint(np.ldexp(root, bits)).astype(np.int64)
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))

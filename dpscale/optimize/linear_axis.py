@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Optimum, mixed
 from dpscale.optimize.lattice import centred_on
 from dpscale.optimize.solution import Solve
@@ -27,7 +27,6 @@ from dpscale.workload.families import arcs_holding
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, weighted_piece
 
-Array = NDArray[np.float64]
 NODES, BELOW, SAME = (
     32,
     0.05,
@@ -48,16 +47,16 @@ class LinearAxis:
     is_center = False
 
     @cached_property
-    def profile(self) -> Array:
+    def profile(self) -> Floats:
         return profile_of(self.weights[0], self.size)
 
     @cached_property
-    def gram(self) -> Array:
+    def gram(self) -> Floats:
         """Centred, not scaled: (n, n)."""
         return weighted_piece(FAMILIES[self.family].gram(self.size), self.profile)[0]
 
     @cached_property
-    def tridiagonal(self) -> tuple[Array, float]:
+    def tridiagonal(self) -> tuple[Floats, float]:
         """G₀⁻¹ on the last n − 1 cells: its diagonal, and what is next to it, negated."""
         diagonal = np.full(self.size - 1, 2.0)
         if self.family == "prefix":
@@ -66,7 +65,7 @@ class LinearAxis:
         diagonal[-1] = 1.5
         return diagonal / (self.size + 1), 1 / (self.size + 1)
 
-    def look(self, weights: Array) -> LinearPoint:
+    def look(self, weights: Floats) -> LinearPoint:
         """The leverages at weights of the cells."""
         from dpscale.optimize.linear_loops import add_leverages  # numba, for long axes alone
 
@@ -86,7 +85,7 @@ class LinearAxis:
         weights = mixed(self.look, start, TOLERANCE, math.inf).weights
         return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
 
-    def certified(self, weights: Array) -> Optimum:
+    def certified(self, weights: Floats) -> Optimum:
         """The strategy at some weights, by one decomposition, with its certificate; of a Gram of trace 1."""
         roots, trace = np.sqrt(weights), float(np.trace(self.gram))
         values, rows = decomposed(self.gram * np.outer(roots, roots) / trace)
@@ -106,8 +105,8 @@ class LinearAxis:
 class LinearPoint:
     """One μ with tr M^½, the diagonal of X, and the ratio that certifies it."""
 
-    weights: Array
-    leverage: Array
+    weights: Floats
+    leverage: Floats
     trace: float
 
     @property
@@ -122,7 +121,7 @@ def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None,
     return family if known and len(shape) == 1 and shape[0] > LONG else None
 
 
-def decomposed(form: Array) -> tuple[Array, Array]:
+def decomposed(form: Floats) -> tuple[Floats, Floats]:
     """Eigenvalues, rising, and vectors as rows; by halves where the form is the same from both ends."""
     if not _from_both_ends(form):
         values, vectors = np.linalg.eigh(form)
@@ -145,11 +144,11 @@ def decomposed(form: Array) -> tuple[Array, Array]:
     return values[order], rows[order]
 
 
-def _from_both_ends(form: Array) -> bool:
+def _from_both_ends(form: Floats) -> bool:
     return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())
 
 
-def times_gram(family: str, values: Array) -> Array:
+def times_gram(family: str, values: Floats) -> Floats:
     """G times an array along its leading axis, by running sums; of arcs by Fourier's transform."""
     n = len(values)
     if family == ROUND:
@@ -162,7 +161,7 @@ def times_gram(family: str, values: Array) -> Array:
     return np.asarray((n + 1 - place) * below + place * (above - (n + 1 - place) * values))
 
 
-def quadrature(least: float, largest: float) -> tuple[Array, Array]:
+def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
     """Nodes s and shares w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
     from scipy.special import ellipj, ellipkm1
 

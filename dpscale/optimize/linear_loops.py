@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
-
-Array = NDArray[np.float64]
 
 
 @compiled("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])")
 def add_leverages(
-    weights: Array, profile: Array, diagonal: Array, beside: float, nodes: Array, shares: Array, leverage: Array
+    weights: Floats, profile: Floats, diagonal: Floats, beside: float, nodes: Floats, shares: Floats, leverage: Floats
 ) -> None:
     """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i, p_i = e_i − u without its first cell.
 

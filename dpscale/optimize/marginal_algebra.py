@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.implicit import Implicit, Product
 
-Array = NDArray[np.float64]
 RANK = 1e-13
 
 
@@ -30,10 +30,10 @@ RANK = 1e-13
 class Lens:
     """One attribute's strategy as the algebra sees it: X⁻¹, (n, n), and ν = 1ᵀX⁻¹1."""
 
-    inverse: Array
+    inverse: Floats
     total: float
 
-    def split(self, gram: Array) -> Array:
+    def split(self, gram: Floats) -> Floats:
         """The trace of a Gram on what Total tells, and on the rest."""
         toward = self.inverse.sum(axis=0)
         mean = float(toward @ gram @ toward) / self.total
@@ -41,27 +41,27 @@ class Lens:
         return np.array([mean, rest if rest > RANK * mean else 0.0])
 
 
-def lens_of(inverse: Array) -> Lens:
+def lens_of(inverse: Floats) -> Lens:
     """The lens of a strategy given by (AᵀA)⁻¹; of the identity, np.eye(n)."""
     return Lens(inverse, float(inverse.sum()))
 
 
-def characteristic(sizes: Sequence[float]) -> Array:
+def characteristic(sizes: Sequence[float]) -> Floats:
     """c_S = Π_{i∉S} n_i: how many cells a cell of the marginal on S sums."""
     return _outer([np.array([n, 1.0]) for n in sizes])
 
 
-def dimensions(sizes: Sequence[float]) -> Array:
+def dimensions(sizes: Sequence[float]) -> Floats:
     """Π_{i∈τ} (n_i − 1): the dimension of each residual space; the cost Σu of an eigenvalue λ_τ, times Π n_i."""
     return _outer([np.array([1.0, n - 1.0]) for n in sizes])
 
 
-def eigenvalues(weights: Array, sizes: Sequence[float]) -> Array:
+def eigenvalues(weights: Floats, sizes: Sequence[float]) -> Floats:
     """κ of G(weights), one for each residual space."""
     return over_supersets(weights * characteristic(sizes))
 
 
-def weights_of(levels: Array, sizes: Sequence[float]) -> Array:
+def weights_of(levels: Floats, sizes: Sequence[float]) -> Floats:
     """The weights whose Gram has these eigenvalues: the inverse of `eigenvalues`; they may be negative."""
     summed = levels.copy()
     for axis in range(summed.ndim):
@@ -70,19 +70,19 @@ def weights_of(levels: Array, sizes: Sequence[float]) -> Array:
     return np.asarray(summed / characteristic(sizes))
 
 
-def multiply(left: Array, right: Array, sizes: Sequence[float]) -> Array:
+def multiply(left: Floats, right: Floats, sizes: Sequence[float]) -> Floats:
     """w with G(w) = G(left) G(right) (theorem 7); it commutes."""
     return weights_of(eigenvalues(left, sizes) * eigenvalues(right, sizes), sizes)
 
 
-def inverse(weights: Array, sizes: Sequence[float]) -> Array:
+def inverse(weights: Floats, sizes: Sequence[float]) -> Floats:
     """v with G(v) = G(weights)⁺, the inverse where there is one (theorem 8)."""
     levels = eigenvalues(weights, sizes)
     kept = np.abs(levels) > RANK * np.abs(levels).max(initial=0.0)
     return weights_of(np.divide(1.0, levels, out=np.zeros_like(levels), where=kept), sizes)
 
 
-def over_supersets(values: Array) -> Array:
+def over_supersets(values: Floats) -> Floats:
     """Σ over S ⊇ τ."""
     summed = values.copy()
     for axis in range(summed.ndim):
@@ -91,7 +91,7 @@ def over_supersets(values: Array) -> Array:
     return summed
 
 
-def over_subsets(values: Array) -> Array:
+def over_subsets(values: Floats) -> Floats:
     """Σ over τ ⊆ S."""
     summed = values.copy()
     for axis in range(summed.ndim):
@@ -100,7 +100,7 @@ def over_subsets(values: Array) -> Array:
     return summed
 
 
-def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Array:
+def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Floats:
     """The trace of the workload's Gram on every residual space: all that a marginal strategy's error depends on."""
     seen = lenses or [lens_of(np.eye(n)) for n in union.sizes]
     split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(seen)]
@@ -122,14 +122,14 @@ def _subset(product: Product) -> tuple[int, ...]:
     return tuple(0 if axis.is_total else 1 for axis in product.axes)
 
 
-def _outer(vectors: Sequence[Array]) -> Array:
-    total: Array = np.ones(())
+def _outer(vectors: Sequence[Floats]) -> Floats:
+    total: Floats = np.ones(())
     for vector in vectors:
         total = np.multiply.outer(total, vector)
     return total
 
 
-def _halves(values: Array, axis: int) -> tuple[Array, Array]:
+def _halves(values: Floats, axis: int) -> tuple[Floats, Floats]:
     """Views of the subsets without and with an attribute."""
     index: list[slice | int] = [slice(None)] * values.ndim
     index[axis] = 0

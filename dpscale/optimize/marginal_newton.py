@@ -13,12 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.optimize.marginal_algebra import characteristic, eigenvalues, over_subsets
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 ROUNDS = 12
 NEWTON_STEPS = 60
 TO_BOUNDARY = 0.95
@@ -32,10 +30,10 @@ FLOOR = 1e-7
 class CertifiedWeights:
     """Weights u of the marginals, with the error Σ t/λ, d_S and Z of the module, all of shape (2,)*d."""
 
-    weights: Array
+    weights: Floats
     error: float
-    slopes: Array
-    curves: Array
+    slopes: Floats
+    curves: Floats
 
     @property
     def least(self) -> float:
@@ -48,7 +46,7 @@ class CertifiedWeights:
         return float(self.weights.sum()) * float(self.slopes.max()) / self.error
 
 
-def certified(traces: Array, weights: Array, sizes: tuple[float, ...]) -> CertifiedWeights:
+def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> CertifiedWeights:
     """Everything that follows from weights; traces of zero need not be measured."""
     levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
     ratio = traces / levels
@@ -56,7 +54,7 @@ def certified(traces: Array, weights: Array, sizes: tuple[float, ...]) -> Certif
     return CertifiedWeights(weights, float(ratio.sum()), slopes, over_subsets(ratio / levels**2))
 
 
-def polish(traces: Array, start: Array, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
+def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
     """Weights of sum 1 whose error is within the gap of the certificate, or the best met."""
     best = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
@@ -73,7 +71,7 @@ def polish(traces: Array, start: Array, sizes: tuple[float, ...], gap: float) ->
     return best
 
 
-def _interior_point(traces: Array, start: Array, sizes: tuple[float, ...], chosen: Indices, gap: float) -> Array:
+def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], chosen: Integers, gap: float) -> Floats:
     """Newton steps in log-like scale for the chosen marginals; the others get no weight."""
     u = np.maximum(start.reshape(-1)[chosen], FLOOR * start.max())
     state = _at(traces, u, sizes, chosen)
@@ -96,17 +94,17 @@ def _interior_point(traces: Array, start: Array, sizes: tuple[float, ...], chose
     return _spread(u, start.shape, chosen)
 
 
-def _at(traces: Array, u: Array, sizes: tuple[float, ...], chosen: Indices) -> CertifiedWeights:
+def _at(traces: Floats, u: Floats, sizes: tuple[float, ...], chosen: Integers) -> CertifiedWeights:
     return certified(traces, _spread(u, traces.shape, chosen), sizes)
 
 
-def _spread(u: Array, shape: tuple[int, ...], chosen: Indices) -> Array:
+def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
     weights = np.zeros(int(np.prod(shape)))
     weights[chosen] = u
     return weights.reshape(shape)
 
 
-def _to_boundary(values: Array, step: Array) -> float:
+def _to_boundary(values: Floats, step: Floats) -> float:
     """How far a step can go before a value loses most of itself."""
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -26,7 +25,6 @@ from dpscale.plans.allocation import BELOW_ONE
 from dpscale.workload import ProductPart, Workload
 from dpscale.workload.residual import subsets
 
-Array = NDArray[np.float64]
 TOLERANCE = 1e-8
 STEPS = 5000
 LEAST = 1e-200

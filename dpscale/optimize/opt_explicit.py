@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.p_identity import optimise_p_identity
 from dpscale.workload import root_of
 
-Array = NDArray[np.float64]
 Noise = Literal["gaussian", "laplace"]
 TOLERANCE = 1e-7
 RANK = 1e-12
@@ -31,10 +30,10 @@ class Strategy:
     `warm`: what an optimisation of a similar Gram can start from.
     """
 
-    matrix: Array
+    matrix: Floats
     error: float
     bound: float
-    warm: Array | None = None
+    warm: Floats | None = None
 
     @property
     def ratio(self) -> float:
@@ -43,14 +42,14 @@ class Strategy:
 
 
 def optimise_explicit(
-    gram: Array,
+    gram: Floats,
     noise: Noise,
     seed: int = 0,
     tolerance: float = TOLERANCE,
     seconds: float = math.inf,
     starts: int | None = None,
     p: int | None = None,
-    warm: Array | None = None,
+    warm: Floats | None = None,
 ) -> Strategy:
     """OPT0 of a Gram (n, n); `tolerance` and `seconds` are for Gaussian, `seed`, `starts` and `p` for Laplace noise."""
     if np.ptp(gram) <= RANK * float(gram[0, 0]):
@@ -65,17 +64,17 @@ def optimise_explicit(
     return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
 
 
-def sensitivity(matrix: Array, noise: Noise) -> float:
+def sensitivity(matrix: Floats, noise: Noise) -> float:
     """The largest norm of a column: L1 for Laplace, L2 for Gaussian noise."""
     return float(np.linalg.norm(matrix, ord=1 if noise == "laplace" else 2, axis=0).max())
 
 
-def inverse_gram(matrix: Array) -> Array:
+def inverse_gram(matrix: Floats) -> Floats:
     """(AᵀA)⁺ of a strategy, (n, n)."""
     return np.asarray(np.linalg.pinv(matrix.T @ matrix, rcond=RANK, hermitian=True))
 
 
-def error_of(gram: Array, matrix: Array, noise: Noise) -> float:
+def error_of(gram: Floats, matrix: Floats, noise: Noise) -> float:
     """tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf where its rows do not span the workload."""
     inverse = inverse_gram(matrix)
     lost = gram - (gram @ inverse) @ (matrix.T @ matrix)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Floats
 from dpscale.base.each import Each, plainly
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
@@ -27,8 +27,6 @@ from dpscale.optimize.marginal_newton import certified, polish
 from dpscale.optimize.opt_explicit import Noise, inverse_gram, optimise_explicit
 from dpscale.optimize.svd_bound import svd_bound
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 MOST_ATTRIBUTES = 15
 STEPS = 1000
 FLAT = 1e-12
@@ -58,11 +56,11 @@ class MarginalStrategy:
     error: float
     bound: float
     best_weights: float = 0.0
-    factors: dict[str, Array] | None = None
+    factors: dict[str, Floats] | None = None
 
 
 def optimise_marginals(
-    union: Implicit, noise: Noise, seed: int = 0, factors: Sequence[Array] | None = None
+    union: Implicit, noise: Noise, seed: int = 0, factors: Sequence[Floats] | None = None
 ) -> MarginalStrategy:
     """OPT_M for a union over at most 15 attributes, PlanError above; of `factors`, one a attribute, where given."""
     if len(union.sizes) > MOST_ATTRIBUTES:
@@ -84,25 +82,25 @@ def optimise_marginals(
 
 def attribute_strategies(
     union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = plainly
-) -> list[Array]:
+) -> list[Floats]:
     """One strategy of sensitivity 1 an attribute, for what is asked of it and a part of Total: factors for OPT_M."""
     axes = [union.distinct(i) for i in range(len(union.sizes))]
     return list(each(partial(_attribute_strategy, noise=noise, of_total=of_total), axes))
 
 
-def _attribute_strategy(grams: dict[str, Array], noise: Noise, of_total: float) -> Array:
+def _attribute_strategy(grams: dict[str, Floats], noise: Noise, of_total: float) -> Floats:
     size = len(next(iter(grams.values())))
     normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
     mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
     return optimise_explicit(mixed, noise).matrix
 
 
-def norm(theta: Array, noise: Noise) -> float:
+def norm(theta: Floats, noise: Noise) -> float:
     """The sensitivity of M(θ) (proposition 7)."""
     return float(np.abs(theta).sum() if noise == "laplace" else np.sqrt((theta**2).sum()))
 
 
-def marginal_error(traces: Array, u: Array, sizes: tuple[float, ...]) -> float:
+def marginal_error(traces: Floats, u: Floats, sizes: tuple[float, ...]) -> float:
     """Σ_τ t_τ/λ_τ (theorem 11); inf where something asked is not measured."""
     levels = eigenvalues(u, sizes)
     needed = traces > 0
@@ -111,12 +109,12 @@ def marginal_error(traces: Array, u: Array, sizes: tuple[float, ...]) -> float:
     return float((traces[needed] / levels[needed]).sum())
 
 
-def closed_form(traces: Array, sizes: tuple[float, ...]) -> Array:
+def closed_form(traces: Floats, sizes: tuple[float, ...]) -> Floats:
     """Y⁻¹√κ with κ the workload's eigenvalues (theorem 13): the optimum where it is non-negative."""
     return weights_of(np.sqrt(traces / np.maximum(dimensions(sizes), 1.0)), sizes)
 
 
-def _gaussian(traces: Array, sizes: tuple[float, ...]) -> tuple[Array, float]:
+def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
     """u of sum 1 and the least error of any marginals."""
     ideal = closed_form(traces, sizes)
     if ideal.min() >= -NEGLIGIBLE * ideal.max():
@@ -129,7 +127,7 @@ def _gaussian(traces: Array, sizes: tuple[float, ...]) -> tuple[Array, float]:
     return state.weights, state.least
 
 
-def _laplace(traces: Array, gaussian: Array, sizes: tuple[float, ...], wanted: Mask, seed: int) -> Array:
+def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted: Flags, seed: int) -> Floats:
     """The best of several local optima, θ of L1 norm 1."""
     generator = np.random.default_rng(seed)
     optima = []
@@ -142,7 +140,9 @@ def _laplace(traces: Array, gaussian: Array, sizes: tuple[float, ...], wanted: M
     return _merged(traces, best, sizes, generator)
 
 
-def _starts(wanted: Mask, gaussian: Array, generator: np.random.Generator) -> Iterator[tuple[Array, tuple[float, ...]]]:
+def _starts(
+    wanted: Flags, gaussian: Floats, generator: np.random.Generator
+) -> Iterator[tuple[Floats, tuple[float, ...]]]:
     """The Gaussian optimum, what is asked, and random ones straight and led; none of them with a weight of zero."""
     least = 1e-3 / gaussian.size
     yield gaussian / gaussian.sum() + least, (1.0,)
@@ -151,10 +151,10 @@ def _starts(wanted: Mask, gaussian: Array, generator: np.random.Generator) -> It
         yield generator.random(gaussian.shape), POWERS if turn % 2 else (1.0,)
 
 
-def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callable[[Array], tuple[float, Array]]:
+def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callable[[Floats], tuple[float, Floats]]:
     """2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
-    def function(flat: Array) -> tuple[float, Array]:
+    def function(flat: Floats) -> tuple[float, Floats]:
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
         state = certified(traces, theta**2, sizes)
         total = float((theta**power).sum())
@@ -165,7 +165,7 @@ def _objective(traces: Array, sizes: tuple[float, ...], power: float) -> Callabl
     return function
 
 
-def _descend(traces: Array, theta: Array, sizes: tuple[float, ...], power: float) -> Array:
+def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: float) -> Floats:
     from scipy.optimize import minimize
 
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
@@ -175,7 +175,7 @@ def _descend(traces: Array, theta: Array, sizes: tuple[float, ...], power: float
     return np.asarray(optimum.x.reshape(theta.shape))
 
 
-def _merged(traces: Array, theta: Array, sizes: tuple[float, ...], generator: np.random.Generator) -> Array:
+def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: np.random.Generator) -> Floats:
     """Replace two marginals by their union, or drop one, and descend again, while it helps."""
     error = marginal_error(traces, theta**2, sizes)
     for _ in range(MERGE_ROUNDS):
@@ -192,7 +192,7 @@ def _merged(traces: Array, theta: Array, sizes: tuple[float, ...], generator: np
     return theta
 
 
-def _merges(theta: Array, generator: np.random.Generator) -> Iterator[Array]:
+def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
     """Pairs of measured marginals, at most `MERGES` of them drawn, merged into their union."""
     kept = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
     pairs = np.stack(np.triu_indices(len(kept), 1), axis=1)
@@ -204,7 +204,7 @@ def _merges(theta: Array, generator: np.random.Generator) -> Iterator[Array]:
         yield flat.reshape(theta.shape)
 
 
-def _named(union: Implicit, theta: Array) -> dict[AttributeSet, float]:
+def _named(union: Implicit, theta: Floats) -> dict[AttributeSet, float]:
     """The marginals of weight above a negligible one."""
     kept = np.argwhere(theta > NEGLIGIBLE * theta.max())
     return {

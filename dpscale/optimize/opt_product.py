@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.each import Each, plainly
 from dpscale.base.names import AttributeSet
 from dpscale.optimize.implicit import Implicit
 from dpscale.optimize.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.optimize.svd_bound import svd_bound
 
-Array = NDArray[np.float64]
 SWEEPS = 15
 SETTLED = 1e-5
 STARTS = 3
@@ -36,7 +35,7 @@ class ProductStrategy:
     """
 
     names: AttributeSet
-    factors: tuple[Array, ...]
+    factors: tuple[Floats, ...]
     error: float
     bound: float
 
@@ -63,7 +62,7 @@ def _single(union: Implicit, noise: Noise, each: Each, bound: float, seed: int) 
     return ProductStrategy(union.names, tuple(known[key].matrix for key in product.keys), error, max(bound, proven))
 
 
-def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Array, ...]]:
+def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Floats, ...]]:
     """Block coordinate descent from one start: the first of seed 0 is the identity, as in the paper."""
     costs = _begin(union, seed)
     strategies: list[Strategy | None] = [None] * len(union.sizes)
@@ -81,7 +80,7 @@ def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Arr
     return best, tuple(strategy.matrix for strategy in strategies if strategy is not None)
 
 
-def _solve(gram: Array, noise: Noise, seed: int, before: Strategy | None, sweep: int) -> Strategy:
+def _solve(gram: Floats, noise: Noise, seed: int, before: Strategy | None, sweep: int) -> Strategy:
     """OPT0 on a surrogate: Laplace with restarts at first, later from where it was."""
     warm = None if before is None else before.warm
     return optimise_explicit(gram, noise, seed, warm=warm, starts=0 if sweep else FIRST_STARTS)
@@ -97,7 +96,7 @@ def _begin(union: Implicit, seed: int) -> Costs:
     ]
 
 
-def _price(grams: dict[str, Array], factor: Array) -> dict[str, float]:
+def _price(grams: dict[str, Floats], factor: Floats) -> dict[str, float]:
     inverse = inverse_gram(factor)
     return {key: float((gram * inverse).sum()) for key, gram in grams.items()}
 
@@ -114,7 +113,7 @@ def _coefficients(union: Implicit, costs: Costs, axis: int) -> dict[str, float]:
     return total
 
 
-def _surrogate(union: Implicit, costs: Costs, axis: int) -> Array:
+def _surrogate(union: Implicit, costs: Costs, axis: int) -> Floats:
     grams = union.distinct(axis)
     parts = [value * grams[key] for key, value in _coefficients(union, costs, axis).items()]
     return np.asarray(np.sum(parts, axis=0))

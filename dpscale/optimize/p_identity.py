@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
+
 CELLS_PER_QUERY = 16
 FEWEST_QUERIES = 4
 SCALES = (1.0, 5.0)
@@ -34,11 +34,11 @@ LARGEST = 1e3  # of Θ: at 10,000 already the two sums of the error cancel in fl
 class PIdentity:
     """A strategy by its parameters Θ, (p, n), and its error coefficient tr(G (AᵀA)⁻¹)."""
 
-    parameters: Array
+    parameters: Floats
     error: float
 
     @property
-    def matrix(self) -> Array:
+    def matrix(self) -> Floats:
         """A, (n + p, n) or fewer rows where some would be zero: every column of L1 norm 1."""
         scale = 1 / (1 + self.parameters.sum(axis=0))
         asked = self.parameters[self.parameters.any(axis=1)]
@@ -46,7 +46,7 @@ class PIdentity:
 
 
 def optimise_p_identity(
-    gram: Array, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Array | None = None
+    gram: Floats, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Floats | None = None
 ) -> PIdentity:
     """The best p-Identity strategy found for a Gram (n, n), of several seeded starts; the same for the same seed.
 
@@ -67,7 +67,7 @@ def optimise_p_identity(
     return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 
 
-def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
+def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
     """tr(G (AᵀA)⁻¹) and its gradient by Θ, (p, n)."""
     column = 1 + parameters.sum(axis=0)
     diagonal = np.diagonal(gram)
@@ -79,18 +79,18 @@ def p_identity_error(gram: Array, parameters: Array) -> tuple[float, Array]:
     return value, of_columns - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
 
 
-def _to_the_last_digit(gram: Array, matrix: Array) -> float:
+def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
     """tr(G (AᵀA)⁻¹) without the difference of large sums, once at the end: O(n³)."""
     from scipy.linalg import cho_factor, cho_solve
 
     return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
 
 
-def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
+def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
     """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
     from scipy.optimize import minimize
 
-    def function(flat: Array) -> tuple[float, Array]:
+    def function(flat: Floats) -> tuple[float, Floats]:
         value, gradient = p_identity_error(gram, flat.reshape(start.shape))
         return value, gradient.reshape(-1)
 
@@ -101,7 +101,7 @@ def _descend(gram: Array, start: Array, steps: int) -> PIdentity:
     return PIdentity(parameters, p_identity_error(gram, parameters)[0])
 
 
-def _is_symmetric(gram: Array) -> bool:
+def _is_symmetric(gram: Floats) -> bool:
     """Whether the Gram is a·I + b·11ᵀ."""
     if len(gram) == 1:
         return True
@@ -110,7 +110,7 @@ def _is_symmetric(gram: Array) -> bool:
     return bool(np.abs(gram - model).max() <= SAME * gram[0, 0])
 
 
-def _on_a_line(gram: Array) -> PIdentity:
+def _on_a_line(gram: Floats) -> PIdentity:
     """The best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
 
     Where a = 0, Total alone would be best; it is no p-Identity strategy, but the limit of large c.

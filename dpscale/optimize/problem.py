@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.optimize.convex import Optimum
 from dpscale.optimize.lattice import BASIS_BITS, ENTRY_BITS, centred_on, round_strategy, two_cells, weight_bits, worth
@@ -17,8 +17,6 @@ from dpscale.plans.factor import Factor, center_factor
 from dpscale.workload import root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
-
-Array = NDArray[np.float64]
 
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded, and the fewest of the basis
@@ -33,8 +31,8 @@ class Problem:
 
     key: str
     shape: tuple[int, ...]
-    rows: Array
-    basis: Array | None
+    rows: Floats
+    basis: Floats | None
     weights: tuple[Weights | None, ...]
     based: bool = True
 
@@ -53,7 +51,7 @@ class Problem:
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
 
     @cached_property
-    def rounded_basis(self) -> Array | None:
+    def rounded_basis(self) -> Floats | None:
         """Integer rows near an orthonormal basis of the rows, whose rounding error no estimate can show; None where the
         rows span the whole space, or have exact integer rows."""
         if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
@@ -90,7 +88,7 @@ class Problem:
         return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
 
 
-def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | None, weights: AxisWeights,
+def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | None, weights: AxisWeights,
                based: bool = True) -> Problem:  # fmt: skip
     """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added
     on few cells.
@@ -112,7 +110,7 @@ def problem_of(key: str, shape: tuple[int, ...], rows: Array, basis: Array | Non
     return Problem(key, shape, rows, None, weights, based)
 
 
-def _orthogonal(weights: Weights | None, size: int) -> Array:
+def _orthogonal(weights: Weights | None, size: int) -> Floats:
     """The projector on what is orthogonal to u."""
     profile = profile_of(weights, size)
     return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.optimize.lattice import bits_for, round_strategy, worth
 from dpscale.optimize.solution import Solution, Solve
 from dpscale.plans.allocation import variance_factor
 from dpscale.workload import Subworkload, root_of
 
-Array = NDArray[np.float64]
 SWEEPS = 12
 
 Terms = list[tuple[tuple[str, ...], float]]
@@ -36,7 +35,7 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
         )
     terms = [(key, weight / sub.scale) for key, weight in sub.terms.items()]
     cost = {key: [1.0] * len(sub.sizes) for key, _ in terms}
-    roots: list[Array] = [np.zeros(0)] * len(sub.sizes)
+    roots: list[Floats] = [np.zeros(0)] * len(sub.sizes)
     value = math.inf
     for _ in range(SWEEPS):
         for axis in range(len(sub.sizes)):
@@ -51,7 +50,7 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
     return _rounded_product(sub, terms, rows, roots, duals, noise)
 
 
-def _surrogate(sub: Subworkload, terms: Terms, cost: Costs, axis: int) -> Array:
+def _surrogate(sub: Subworkload, terms: Terms, cost: Costs, axis: int) -> Floats:
     total = np.zeros((sub.sizes[axis],) * 2)
     for key, weight in terms:
         others = math.prod(value for i, value in enumerate(cost[key]) if i != axis)
@@ -59,14 +58,14 @@ def _surrogate(sub: Subworkload, terms: Terms, cost: Costs, axis: int) -> Array:
     return total
 
 
-def _price(sub: Subworkload, terms: Terms, cost: Costs, axis: int, root: Array) -> None:
+def _price(sub: Subworkload, terms: Terms, cost: Costs, axis: int, root: Floats) -> None:
     inverse = np.linalg.pinv(root.T @ root, rcond=1e-12, hermitian=True)
     for key, _ in terms:
         cost[key][axis] = float((sub.factors[key[axis]].gram * inverse).sum())
 
 
 def _rounded_product(
-    sub: Subworkload, terms: Terms, rows: list[Array], roots: list[Array], duals: dict[str, float], noise: str
+    sub: Subworkload, terms: Terms, rows: list[Floats], roots: list[Floats], duals: dict[str, float], noise: str
 ) -> Solution:
     bits = bits_for(len(roots))
     factors = tuple(

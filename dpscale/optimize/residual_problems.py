@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Optimum
 from dpscale.optimize.lattice import bits_for, weight_bits
 from dpscale.optimize.linear_axis import LinearAxis, long_family
@@ -26,7 +26,6 @@ from dpscale.workload import GramFactor, Subworkload
 from dpscale.workload.factors import AxisWeights
 from dpscale.workload.wide import WideGram
 
-Array = NDArray[np.float64]
 AnyProblem = Problem | CellsAlone | Nested | LinearAxis
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
@@ -80,7 +79,7 @@ def _problem_of(
     return known[factor.key]
 
 
-def _common_basis(sub: Subworkload) -> Array | None:
+def _common_basis(sub: Subworkload) -> Floats | None:
     """An integer basis of a sum of joint terms that all have one."""
     joint = [sub.factors[key[0]] for key in sub.terms if sub.is_joint(key)]
     bases = [factor.basis if isinstance(factor, GramFactor) else None for factor in joint]

@@ -7,17 +7,16 @@ is tr(Y dG) with Y = tr M^½ · D Fᵀ M^{−3/2} F D, as long as the rank of G 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.barrier import Point
 from dpscale.optimize.convex import Optimum
 from dpscale.optimize.symmetry import SymmetryBlocks, split
 
-Array = NDArray[np.float64]
 LEAST = 1e-14
 
 
-def slope(rows: Array, shape: tuple[int, ...], optimum: Optimum) -> Array:
+def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
     """Y of the problem of `rows` (r, cells) at its optimum: (cells, cells)."""
     blocks = split(rows, shape)
     point = Point(blocks, optimum.weights)
@@ -30,15 +29,15 @@ def slope(rows: Array, shape: tuple[int, ...], optimum: Optimum) -> Array:
     return np.asarray(point.trace * stacked.T @ stacked)
 
 
-def cell_weights(rows: Array, shape: tuple[int, ...], optimum: Optimum) -> Array:
+def cell_weights(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
     """μ on every cell, where the optimum has it on the orbits of the problem's symmetries."""
     return _on_cells(optimum, split(rows, shape))
 
 
-def dual(rows: Array, weights: Array) -> float:
+def dual(rows: Floats, weights: Floats) -> float:
     """(tr M^½)² at some weights of the cells: no strategy for the Gram of the rows goes below."""
     return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
 
 
-def _on_cells(optimum: Optimum, blocks: SymmetryBlocks) -> Array:
+def _on_cells(optimum: Optimum, blocks: SymmetryBlocks) -> Floats:
     return np.asarray((optimum.weights / np.bincount(blocks.orbit))[blocks.orbit])

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Optimum
 from dpscale.plans.factor import Factor
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,5 +26,5 @@ class Solve(Protocol):
     """
 
     def __call__(
-        self, key: str | None, rows: Array, shape: tuple[int, ...], tolerance: float | None = None
+        self, key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None
     ) -> Optimum: ...

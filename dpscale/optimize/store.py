@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
+
 VERSION = 1
 VARIABLE = "DPSCALE_STORE"
 
@@ -29,7 +29,7 @@ class Store:
 
     folder: Path
 
-    def get(self, *key: object) -> Array | None:
+    def get(self, *key: object) -> Floats | None:
         """The array under a key, or None."""
         try:
             array = np.load(self._path(key), allow_pickle=False)
@@ -37,7 +37,7 @@ class Store:
             return None
         return np.asarray(array) if array.dtype == np.float64 and np.isfinite(array).all() else None
 
-    def put(self, array: Array, *key: object) -> None:
+    def put(self, array: Floats, *key: object) -> None:
         """Keep an array under a key, whole or not at all."""
         path = self._path(key)
         partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.implicit import Implicit, Product
 
-Array = NDArray[np.float64]
 COMMUTES = 1e-9
 MOST_SPACES = 1 << 22
 
@@ -31,7 +30,7 @@ class SvdBound:
     exact: bool
 
 
-def svd_of_gram(gram: Array) -> float:
+def svd_of_gram(gram: Floats) -> float:
     """The bound of one explicit Gram."""
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum() ** 2 / len(gram))
 
@@ -105,7 +104,7 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
     return roots**2 / math.prod(float(sizes.sum()) for _, sizes in spaces)
 
 
-def eigenspaces(grams: dict[str, Array]) -> tuple[dict[str, Array], Array]:
+def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
     """The common eigenspaces of Grams that commute: each Gram's eigenvalue on every space, and the dimensions."""
     draws = np.random.default_rng(0).random(len(grams)) + 0.5
     mixed = np.sum([draw * gram / np.trace(gram) for draw, gram in zip(draws, grams.values(), strict=True)], axis=0)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.workload.factors import compressed
 
-Array = NDArray[np.float64]
-Cells = NDArray[np.int64]
 TOLERANCE = 1e-10
 PROBES = 3
 
@@ -26,8 +24,8 @@ PROBES = 3
 class SymmetryBlock:
     """Rows on the orbits, (r, orbits), and their sign on every cell: ±1, or 0 where they vanish."""
 
-    rows: Array
-    sign: Array
+    rows: Floats
+    sign: Floats
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,20 @@ class SymmetryBlocks:
     """A Gram in blocks; `orbit[c]` is the orbit of cell c."""
 
     blocks: tuple[SymmetryBlock, ...]
-    orbit: Cells
+    orbit: Integers
 
-    def expand(self, block: SymmetryBlock, rows: Array) -> Array:
+    def expand(self, block: SymmetryBlock, rows: Floats) -> Floats:
         """Rows on the orbits as rows on all cells."""
         return np.asarray(rows[:, self.orbit] * block.sign)
 
-    def only(self, orbits: Cells) -> SymmetryBlocks:
+    def only(self, orbits: Integers) -> SymmetryBlocks:
         """The blocks on some orbits alone: for search, not for expansion."""
         return SymmetryBlocks(
             tuple(SymmetryBlock(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit
         )
 
 
-def split(rows: Array, shape: tuple[int, ...]) -> SymmetryBlocks:
+def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
     """The blocks of a Gram given by its rows, (r, cells), on the cells of `shape`."""
     group = _group([turn for turn in _candidates(shape) if _leaves(rows, turn)], rows.shape[1])
     representative = np.stack([cells for cells, _ in group]).min(axis=0)
@@ -58,7 +56,7 @@ def split(rows: Array, shape: tuple[int, ...]) -> SymmetryBlocks:
     return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbit.astype(np.int64))
 
 
-def _candidates(shape: tuple[int, ...]) -> list[Cells]:
+def _candidates(shape: tuple[int, ...]) -> list[Integers]:
     """Involutions of the cells that commute: reverse all axes, swap pairs of axes of one size."""
     cells = np.arange(int(np.prod(shape))).reshape(shape)
     involutions = [np.flip(cells).reshape(-1)]
@@ -72,7 +70,7 @@ def _candidates(shape: tuple[int, ...]) -> list[Cells]:
     return involutions
 
 
-def _leaves(rows: Array, turn: Cells) -> bool:
+def _leaves(rows: Floats, turn: Integers) -> bool:
     """Whether the Gram is unchanged when the cells are permuted, on a few random vectors."""
     probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
     straight = rows.T @ (rows @ probes)
@@ -80,7 +78,7 @@ def _leaves(rows: Array, turn: Cells) -> bool:
     return bool(np.abs(straight[turn] - turned).max() <= TOLERANCE * np.abs(straight).max())
 
 
-def _group(turns: list[Cells], size: int) -> list[tuple[Cells, tuple[int, ...]]]:
+def _group(turns: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
     """All products of the involutions of so many cells, each with the exponents that it is made of."""
     group = []
     for exponents in product((0, 1), repeat=len(turns)):
@@ -92,7 +90,11 @@ def _group(turns: list[Cells], size: int) -> list[tuple[Cells, tuple[int, ...]]]
 
 
 def _block(
-    rows: Array, group: list[tuple[Cells, tuple[int, ...]]], cells: Cells, orbit: Cells, character: tuple[int, ...]
+    rows: Floats,
+    group: list[tuple[Integers, tuple[int, ...]]],
+    cells: Integers,
+    orbit: Integers,
+    character: tuple[int, ...],
 ) -> SymmetryBlock | None:
     """The block of one character: the rows projected on the functions that turn by it, compressed."""
     sign = np.zeros(len(orbit))

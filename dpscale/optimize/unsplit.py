@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 from dpscale.optimize.lattice import ENTRY_BITS, LARGEST_BITS, worth
 from dpscale.optimize.slope import cell_weights, dual
@@ -26,8 +26,6 @@ from dpscale.workload import ExplicitPart, Part, ProductPart, Workload, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 from dpscale.workload.residual import Weights, kron, profile_of, subsets
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 MOST_CELLS, MOST_OF_ALL, MOST_SETS, MOST_ENTRIES = 1024, 300, 24, 1 << 25
 RIDGE, TOLERANCE = 1e-12, 1e-6
 
@@ -43,8 +41,8 @@ class Unsplit:
     shape: tuple[int, ...]
     weights: tuple[Weights | None, ...]
     spaces: tuple[tuple[int, ...], ...]
-    rows: Array
-    ridge: Array
+    rows: Floats
+    ridge: Floats
 
     @property
     def tells(self) -> set[AttributeSet]:
@@ -68,7 +66,7 @@ class Unsplit:
         bound = dual(self.rows, cell_weights(held, self.shape, optimum)) * variance_factor(noise)
         return Solution((factor,), coefficient, min(bound, coefficient))
 
-    def rounded(self, root: Array) -> Factor:
+    def rounded(self, root: Floats) -> Factor:
         """R·Π·ΠM of whole numbers, R ≈ 2^bits · root: it lies in the spaces exactly."""
         whole, _ = _projection(self.shape, self.weights, self.spaces)
         bits = min(LARGEST_BITS, ENTRY_BITS - int(np.abs(whole).max()).bit_length())
@@ -114,7 +112,7 @@ def unsplit(
     return Unsplit(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
 
 
-def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Array:
+def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
     """The Gram of all queries on the cells of a set, averaged over the attributes outside of it: (cells, cells)."""
     shape = workload.domain.shape(attributes)
     total = np.zeros(shape * 2)
@@ -124,7 +122,7 @@ def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, 
     return total.reshape(math.prod(shape), -1)
 
 
-def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Array:
+def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
     """The Gram of one set, the axes outside `attributes` averaged, ready to broadcast over two copies of those."""
     profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
@@ -140,7 +138,7 @@ def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights
     return np.asarray(total.reshape(shape * 2))
 
 
-def _mean_of(gram: Array, profile: Array | None) -> Array:
+def _mean_of(gram: Floats, profile: Floats | None) -> Floats:
     return gram if profile is None else np.array([[profile @ gram @ profile]])
 
 

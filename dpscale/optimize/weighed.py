@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Optimum, optimise, roughly
 from dpscale.optimize.demands import EVEN, SEARCHED_BLOCKS, Demand, Demands, Joint, Products, Term, Token, is_product
 from dpscale.optimize.slope import slope
@@ -27,8 +27,7 @@ from dpscale.workload.families import arcs_holding
 from dpscale.workload.residual import kron
 from dpscale.workload.wide import weighted_piece
 
-Array = NDArray[np.float64]
-Profiles = Sequence[Array]  # u by kind
+Profiles = Sequence[Floats]  # u by kind
 SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 
@@ -37,14 +36,14 @@ class Averaged:
     """A token under given weights: s, the Gram of its pieces, once known its L, and once solved its optimum."""
 
     square: float
-    gram: Array
+    gram: Floats
     inside: float = 0.0
     value: float = 0.0
-    rows: Array = field(default_factory=lambda: np.zeros(0))
+    rows: Floats = field(default_factory=lambda: np.zeros(0))
     optimum: Optimum | None = None
 
     @cached_property
-    def slope(self) -> Array:
+    def slope(self) -> Floats:
         """∂L/∂G."""
         assert self.optimum is not None
         own = slope(self.rows, self.gram.shape[:1], self.optimum)
@@ -65,7 +64,7 @@ class Weighed:
     most: int
     tolerance: float
     seconds: float = SECONDS
-    starts: dict[object, Array] = field(default_factory=dict)
+    starts: dict[object, Floats] = field(default_factory=dict)
     known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
 
     def __call__(self, profiles: Profiles) -> Point:
@@ -75,14 +74,14 @@ class Weighed:
             point.add(demand, number)
         return point
 
-    def averaged(self, token: Token, profile: Array) -> Averaged:
+    def averaged(self, token: Token, profile: Floats) -> Averaged:
         """A token under a profile, as it was left where it was had before."""
         key = (token, profile.tobytes())
         if key not in self.known:
             self.known[key] = self._averaged(token, profile)
         return self.known[key]
 
-    def _averaged(self, token: Token, profile: Array) -> Averaged:
+    def _averaged(self, token: Token, profile: Floats) -> Averaged:
         size, axis = self.demands.cells[token[0]], self.demands.axis(token)
         gram, square = weighted_piece(axis.gram, profile)
         if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
@@ -91,7 +90,7 @@ class Weighed:
             return Averaged(square, gram, value=plain_value(token[1], size))
         return Averaged(square, gram, axis.inside)
 
-    def solve(self, key: object, rows: Array, shape: tuple[int, ...]) -> Optimum:
+    def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
         """The optimum of a problem, from where that of the same key was left."""
         solve = optimise if self.tolerance <= FINE else roughly
         optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
@@ -107,7 +106,7 @@ class Point:
         self.tokens: dict[Token, Averaged] = {}
         self.by_square: dict[Token, float] = defaultdict(float)
         self.by_value: dict[Token, float] = defaultdict(float)
-        self._by_gram: dict[Token, Array] = {}
+        self._by_gram: dict[Token, Floats] = {}
         self._direct = [np.zeros_like(profile) for profile in profiles]
         self._later: list[Callable[[], None]] = []  # slopes of sums, which cost as much as their values
 
@@ -125,7 +124,7 @@ class Point:
                 if isinstance(term, Products):
                     self._add_product({term: weight}, number)
 
-    def gradient(self) -> list[Array]:
+    def gradient(self) -> list[Floats]:
         """∂J/∂u by kind."""
         while self._later:
             self._later.pop()()
@@ -162,7 +161,7 @@ class Point:
         averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
         averaged.tell(averaged.optimum.dual * scale)
 
-    def _slope(self, token: Token) -> Array:
+    def _slope(self, token: Token) -> Floats:
         """∂L/∂G of a token whose L is known."""
         if self.tokens[token].optimum is None:
             self._solve(token, self.tokens[token])
@@ -209,7 +208,7 @@ class Point:
         self._later.append(partial(self._move_sum, demand, rows, stacked / math.sqrt(scale), shape, optimum, rate))
 
     def _move_sum(
-        self, demand: Demand, rows: Mapping[Term, Array], unit: Array, shape: tuple[int, ...], optimum: Optimum,
+        self, demand: Demand, rows: Mapping[Term, Floats], unit: Floats, shape: tuple[int, ...], optimum: Optimum,
         rate: float,
     ) -> None:  # fmt: skip
         """What J moves by with the weights in a sum of terms."""
@@ -222,7 +221,7 @@ class Point:
             else:
                 self._by_grams(term, weight, form)
 
-    def _term_rows(self, term: Term) -> Array:
+    def _term_rows(self, term: Term) -> Floats:
         if isinstance(term, Joint):
             pieces, queries = self._reduced(term), self.weighed.demands.queries[term.key]
             left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
@@ -237,13 +236,13 @@ class Point:
         for axis, token in enumerate(term.outside):
             self.by_square[token] += rate * math.prod(squares[:axis] + squares[axis + 1 :])
 
-    def _by_grams(self, term: Products, weight: float, form: Array) -> None:
+    def _by_grams(self, term: Products, weight: float, form: Floats) -> None:
         grams, outside = [self.averaged(token).gram for token in term.kept], self._outside(term)
         self._by_outside(term, weight * float((form * kron(grams)).sum()))
         for axis, token in enumerate(term.kept):
             self._by_gram[token] = self._by_gram.get(token, 0.0) + weight * outside * _others(form, grams, axis)
 
-    def _reduced(self, term: Joint, skipped: int = -1) -> Array:
+    def _reduced(self, term: Joint, skipped: int = -1) -> Floats:
         """The pieces of a joint term, (m, sizes…), averaged axes of size 1; `skipped` is left as it is."""
         queries = self.weighed.demands.queries[term.key]
         for axis, kind in enumerate(term.over):
@@ -252,7 +251,7 @@ class Point:
                 queries = queries - mean if axis in term.kept else mean
         return queries
 
-    def _by_queries(self, term: Joint, change: Array) -> None:
+    def _by_queries(self, term: Joint, change: Floats) -> None:
         """What J moves by with every axis' weights, given what it moves by with the pieces."""
         sizes = self.weighed.demands.queries[term.key].shape
         change = change.reshape(len(change), *[n if i in term.kept else 1 for i, n in enumerate(sizes[1:])])
@@ -271,12 +270,12 @@ def plain_value(family: str, size: int) -> float:
     return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
 
 
-def _rows(gram: Array) -> Array:
+def _rows(gram: Floats) -> Floats:
     """Rows of a Gram that leaves one direction out."""
     return root_of((gram + gram.T) / 2)[-(len(gram) - 1) :]
 
 
-def _others(form: Array, grams: Sequence[Array], axis: int) -> Array:
+def _others(form: Floats, grams: Sequence[Floats], axis: int) -> Floats:
     """∂/∂G_axis of tr(form ⊗G): the other axes' pairs summed against their Grams."""
     form = form.reshape([len(gram) for gram in grams] * 2)
     for other in reversed(range(len(grams))):

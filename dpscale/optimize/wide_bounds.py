@@ -18,13 +18,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.workload import ProductPart, Workload
 from dpscale.workload.residual import profile_of
 from dpscale.workload.wide import WideGram
 
-Array = NDArray[np.float64]
 MODES = 256
 
 
@@ -63,7 +62,7 @@ def _whole_circular(n: int) -> float:
     return math.sqrt(n * (n + 1) * (2 * n + 1) / 6) + circular_trace(np.full(n, 1 / n))
 
 
-def prefix_trace(profile: Array) -> float:
+def prefix_trace(profile: Floats) -> float:
     """tr QᵀF of centred prefix queries."""
     n = len(profile)
     values = 0.5 / np.sin(np.arange(1, n) * np.pi / (2 * n))
@@ -73,7 +72,7 @@ def prefix_trace(profile: Array) -> float:
     return float(np.sqrt(np.maximum(mixed, 0)).sum() + values[MODES:].sum())
 
 
-def range_trace(profile: Array) -> float:
+def range_trace(profile: Floats) -> float:
     """tr QᵀF of centred range queries."""
     n = len(profile)
     values = math.sqrt(n + 1) / (2 * np.sin(np.arange(1, n + 1) * np.pi / (2 * n + 2)))
@@ -83,19 +82,19 @@ def range_trace(profile: Array) -> float:
     return float(np.linalg.svd(few, compute_uv=False).sum() + rest.sum())
 
 
-def circular_trace(profile: Array) -> float:
+def circular_trace(profile: Floats) -> float:
     """tr QᵀF of centred arcs, with Q that of the plain mean: what u takes away is along the constant, where Q is 0."""
     n = len(profile)
     return float((math.sqrt(n / 2) / np.sin(np.arange(1, n) * np.pi / n)).sum())
 
 
-def _sines(values: Array) -> Array:
+def _sines(values: Floats) -> Floats:
     """Σ_i v_i sin(kπ(i + 1)/(n + 1)) for k = 1 … n."""
     n = len(values)
     return np.asarray(-np.fft.rfft(np.concatenate([[0.0], values]), 2 * n + 2)[1 : n + 1].imag)
 
 
-def marginal_trace(profile: Array) -> float:
+def marginal_trace(profile: Floats) -> float:
     """The sum of the singular values of I − u1ᵀ."""
     return len(profile) - 2 + math.sqrt(len(profile)) * float(np.linalg.norm(profile))
 
@@ -106,7 +105,7 @@ _WHOLE: dict[str, Callable[[int], float]] = {
     "circular": _whole_circular,
     "marginal": float,
 }
-_TRACES: dict[str, Callable[[Array], float]] = {
+_TRACES: dict[str, Callable[[Floats], float]] = {
     "prefix": prefix_trace,
     "range": range_trace,
     "circular": circular_trace,

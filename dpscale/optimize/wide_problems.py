@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import Optimum
 from dpscale.optimize.problem import Problem
 from dpscale.optimize.solution import Solve
@@ -27,7 +27,6 @@ from dpscale.workload import root_of
 from dpscale.workload.residual import Weights
 from dpscale.workload.wide import Cut, WideGram, block_gram, cut_of, inner_gram, runs_of
 
-Array = NDArray[np.float64]
 MIXED_BITS = 10  # of the multipliers that bring the levels to their shares: an error there counts squared
 FEWEST_BITS = 12
 
@@ -135,7 +134,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested:
     return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
 
 
-def _level(key: str, gram: Array, weights: Weights | None) -> Problem:
+def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
     size = len(gram)
     weights = (1, 1) if size == 2 and weights is None else weights  # one row, and not the two that centre
     rows = root_of((gram + gram.T) / (2 * float(np.trace(gram))))[-(size - 1) :]

@@ -9,21 +9,20 @@ on 1,024 cells; t matters to the third digit, between half and four times what i
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import roughly
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual import Weights
 from dpscale.workload.residual.weights import whole_weights
 from dpscale.workload.wide import even_cut, is_wide, runs_of
 
-Array = NDArray[np.float64]
 SOLVED, NEAR = 256, 1e-6
 BLOCK_BITS, FEWEST_BITS = 20, 10  # fewer for few cells, where whole rows are moved further to be centred
 LEAST = 1e-3  # of the plain mean
 
 
-def cell_weights(profile: Array, size: int, family: str, bits: int) -> Weights:
+def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
     """Whole weights of an axis of `size` cells, given the weights of its blocks and the family that is asked."""
     if not is_wide(size):
         return whole_weights(refined(profile, size, size), bits)
@@ -37,7 +36,7 @@ def cell_weights(profile: Array, size: int, family: str, bits: int) -> Weights:
     return tuple(block * weight for block, own in zip(blocks, each, strict=True) for weight in own)
 
 
-def refined(profile: Array, size: int, parts: int) -> Array:
+def refined(profile: Floats, size: int, parts: int) -> Floats:
     """Weights of the blocks of an axis for another number of blocks."""
     if len(profile) == parts:
         return profile
@@ -48,7 +47,7 @@ def refined(profile: Array, size: int, parts: int) -> Array:
     return np.asarray(found / found.sum())
 
 
-def inner_profile(family: str, size: int, cells: int) -> Array:
+def inner_profile(family: str, size: int, cells: int) -> Floats:
     """Weights within a block of so many cells of an axis of `size`."""
     if family == "marginal":
         return np.full(cells, 1 / cells)
@@ -60,7 +59,7 @@ def inner_profile(family: str, size: int, cells: int) -> Array:
     return refined(found / found.sum(), cells, cells)
 
 
-def _inner_queries(family: str, size: int, cells: int) -> Array:
+def _inner_queries(family: str, size: int, cells: int) -> Floats:
     """What is asked within a block, with its whole as often as it does best."""
     prefix = FAMILIES["prefix"].gram(cells)
     if family == "prefix":
@@ -69,12 +68,12 @@ def _inner_queries(family: str, size: int, cells: int) -> Array:
     return FAMILIES["range"].gram(cells) + (size - cells) / 2 * both + size**2 / 384
 
 
-def _angles(size: int, parts: int) -> Array:
+def _angles(size: int, parts: int) -> Floats:
     """θ of the ends of the blocks."""
     return np.arcsin(np.sqrt(np.concatenate([[0], np.cumsum(even_cut(size, parts).lengths)]) / size))
 
 
-def _cubic(places: Array, values: Array, wanted: Array) -> Array:
+def _cubic(places: Floats, values: Floats, wanted: Floats) -> Floats:
     """Lagrange's cubic through the four places around each wanted one."""
     first = np.clip(np.searchsorted(places, wanted) - 2, 0, len(places) - 4)
     near = first[:, None] + np.arange(4)

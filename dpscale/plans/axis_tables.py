@@ -11,24 +11,23 @@ from functools import lru_cache, reduce
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
 from dpscale.workload.residual import Profiles, Weights, piece
 from dpscale.workload.residual import profile_of as profile_of_weights
 
-Array = NDArray[np.float64]
 Averaging = Factor | Weights | None
 
 
-def whole_covariance(factor: Factor) -> Array:
+def whole_covariance(factor: Factor) -> Floats:
     """Covariance of the marginal's own estimate along an axis, at unit noise variance."""
     return np.eye(factor.cells) if factor.kind == "identity" else factor.covariance
 
 
-def profile_of(factor: Factor) -> Array:
+def profile_of(factor: Factor) -> Floats:
     """How a total is spread over the cells so that it is independent of what is left: S1 / 1ᵀS1."""
     sums = whole_covariance(factor).sum(axis=1)
     return np.asarray(sums / sums.sum())
@@ -49,7 +48,7 @@ def centred_variance(factor: Factor, profiled: bool) -> float:
 
 
 @lru_cache(maxsize=4096)
-def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Array:
+def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Floats:
     """The sum of the tables of all one-way queries: (2, 2, 1); of an axis that the block lacks the average is left."""
     gram, profile = family.gram(size), averaging_profile(averaging, size)
     if factor is None:
@@ -61,7 +60,7 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
 
 
 @lru_cache(maxsize=4096)
-def query_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Array:
+def query_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Floats:
     """The table of every one-way query: (2, 2, m); of an axis that the block lacks only the average is left."""
     profile = averaging_profile(averaging, size)
     means = family.answers(profile, 0)
@@ -75,11 +74,11 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     return np.array([[means**2 * covariance.sum(), cross], [cross, family.quadratic(form)]])
 
 
-def combined(tables: list[Array], weights: Array) -> Array:
+def combined(tables: list[Floats], weights: Floats) -> Floats:
     """Σ over pairs of residuals of w_τ w_τ' times the axes' tables, multiplied out; an axis of queries for each."""
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
-    total: Array = np.zeros(())
+    total: Floats = np.zeros(())
     for left, right in product(product((0, 1), repeat=len(tables)), repeat=2):
         weight = float(weights[left] * weights[right])
         vectors = [table[s, t] for table, s, t in zip(tables, left, right, strict=True)]
@@ -89,7 +88,7 @@ def combined(tables: list[Array], weights: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def joint_spreads(factor: Factor) -> Array:
+def joint_spreads(factor: Factor) -> Floats:
     """Of a joint factor, the trace of the covariance of every residual: (2, …), per axis summed (0) or centred (1)."""
     form = factor.covariance.reshape(*factor.shape, *factor.shape)
     for axis, size in enumerate(factor.shape):  # as in `quadratic`: the first pair of axes left becomes (0, 1)
@@ -100,12 +99,12 @@ def joint_spreads(factor: Factor) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def averaging_profile(averaging: Averaging, size: int) -> Array:
+def averaging_profile(averaging: Averaging, size: int) -> Floats:
     """u of an axis: of the factor that all blocks share, or of its weights."""
     return profile_of(averaging) if isinstance(averaging, Factor) else profile_of_weights(averaging, size)
 
 
-def with_outside(weights: Array, block: Block, names: Sequence[str]) -> Array:
+def with_outside(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
     """The weights with an axis for each attribute that the block does not have, which can only be averaged."""
     for axis, name in enumerate(names):
         if name not in block.attributes:
@@ -113,7 +112,7 @@ def with_outside(weights: Array, block: Block, names: Sequence[str]) -> Array:
     return weights
 
 
-def mixed(queries: Array, weights: Array, profiles: Profiles) -> Array:
+def mixed(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
     """Σ_τ w_τ P_τ q of queries (m, sizes…)."""
     if (weights == 1).all():
         return queries

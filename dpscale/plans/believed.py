@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 
-Array = NDArray[np.float64]
 SCALE = 256  # distances are whole numbers of 1/SCALE
 
 
@@ -18,7 +15,7 @@ SCALE = 256  # distances are whole numbers of 1/SCALE
 class Tables:
     """Estimates over groups that are at hand."""
 
-    tables: Mapping[AttributeSet, Array]
+    tables: Mapping[AttributeSet, Floats]
 
-    def marginal(self, names: AttributeSet) -> Array:
+    def marginal(self, names: AttributeSet) -> Floats:
         return self.tables[names]

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers, Integers32
 from dpscale.domain import Domain
 from dpscale.plans.sets import Sets
 
-Rows = NDArray[np.int32]
-Indices = NDArray[np.int64]
 DIGITS = 6  # of a logarithm of cells: numbers of cells that are equal differ by less
 
 
@@ -48,7 +47,7 @@ def counted_for(domain: Domain, sets: Sets) -> Counted:
     return Counted(sets.taken(kept), number[source].astype(np.int32))
 
 
-def _order(sets: Sets) -> Indices:
+def _order(sets: Sets) -> Integers:
     """The sets in the domain's order: by their first attribute, then by the second, …, none before any."""
     most = int(sets.degrees.max(initial=0))
     at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
@@ -56,7 +55,7 @@ def _order(sets: Sets) -> Indices:
     return np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
 
 
-def _ranks(domain: Domain, sets: Sets, order: Indices) -> Indices:
+def _ranks(domain: Domain, sets: Sets, order: Integers) -> Integers:
     """How good a source each set is: the fewer cells the better, and of the like the last in order."""
     logs = np.log2(np.array(domain.shape(domain.names), np.float64))
     cells = np.round(sets.sums(logs), DIGITS)
@@ -65,7 +64,7 @@ def _ranks(domain: Domain, sets: Sets, order: Indices) -> Indices:
     return ranks
 
 
-def _handed_down(rows: Rows, givers: Indices, rank: Indices) -> tuple[Rows, Indices]:
+def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[Integers32, Integers]:
     """The subsets of one attribute less, each with the best that was handed to it."""
     degree = rows.shape[1]
     if not degree:
@@ -76,7 +75,7 @@ def _handed_down(rows: Rows, givers: Indices, rank: Indices) -> tuple[Rows, Indi
     return smaller[first], best[first]
 
 
-def _alike(rows: Rows, preferred: Indices) -> tuple[Indices, Indices]:
+def _alike(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:
     """To which group of equal rows each belongs, and the first of every group by what is preferred."""
     order = np.lexsort((preferred, *rows.T))
     new = np.ones(len(order), np.bool_)

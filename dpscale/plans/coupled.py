@@ -20,8 +20,8 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.plans.axis_tables import (
     Averaging,
@@ -43,9 +43,8 @@ from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import kron, piece
 
-Array = NDArray[np.float64]
 BEYOND = 3e4  # times the variance of the best direction; a direction that has only the ridge is at 10^6
-Table = Callable[[Factor | None, Averaging, int, Family], Array]
+Table = Callable[[Factor | None, Averaging, int, Family], Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +73,17 @@ class CoupledResiduals(Accuracy):
         return {**self.weights, **self.shared_factors}
 
     @cached_property
-    def profiles(self) -> Mapping[str, Array]:
+    def profiles(self) -> Mapping[str, Floats]:
         return {name: averaging_profile(one, self.domain[name].size) for name, one in self.averagings.items()}
 
     def variance_of(self, query: SpannedQuery) -> float:
         return float(self._variances(query.attributes, query.values)[0])
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         if not isinstance(part, ProductPart):
             return self._variances(attributes, part.queries(attributes))
         families = dict(zip(attributes, part.families(attributes), strict=True))
-        total: Array = np.zeros(())
+        total: Floats = np.zeros(())
         for index, block, weights in self._tellers(attributes):
             total = total + self.variances[index] * self._product_variances(block, families, weights)
         return np.asarray(total)
@@ -132,13 +131,13 @@ class CoupledResiduals(Accuracy):
                        for i, n in enumerate(sizes)])  # fmt: skip
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
-    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
+    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
         """Every block that estimates pieces must have them in its row space.
 
         A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
         Of residuals that are not measured whole it must not lie where only the ridge gives the strategy its rank.
         """
-        together, partial = dict[int, Array](), dict[int, Array]()
+        together, partial = dict[int, Floats](), dict[int, Floats]()
         for kept, part in pieces:
             if kept not in self.residuals:
                 raise out_of_span(kept)
@@ -162,7 +161,7 @@ class CoupledResiduals(Accuracy):
             if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
                 raise out_of_span(block.attributes)
 
-    def _lifted(self, block: Block, kept: AttributeSet, pieces: Array) -> Array:
+    def _lifted(self, block: Block, kept: AttributeSet, pieces: Floats) -> Floats:
         """Pieces on some attributes of a block with an axis of length 1 for each other attribute; leading axes stay."""
         lead = pieces.shape[: pieces.ndim - len(kept)]
         return pieces.reshape(*lead, *(self.domain[name].size if name in kept else 1 for name in block.attributes))
@@ -188,7 +187,7 @@ class CoupledResiduals(Accuracy):
                 by_name.setdefault(name, []).append(factor)
         return by_name
 
-    def _variances(self, attributes: AttributeSet, queries: Array) -> Array:
+    def _variances(self, attributes: AttributeSet, queries: Floats) -> Floats:
         """Variances of queries (m, sizes…) on `attributes` in domain order."""
         total = np.zeros(len(queries))
         for index, block, weights in self._tellers(attributes):
@@ -197,7 +196,7 @@ class CoupledResiduals(Accuracy):
             total += self.variances[index] * _quadratic(block, mine, turned)
         return total
 
-    def _product_variances(self, block: Block, families: dict[str, Family], weights: Array) -> Array:
+    def _product_variances(self, block: Block, families: dict[str, Family], weights: Floats) -> Floats:
         """What one block adds for every product query, at unit noise variance."""
         names = tuple(families)
         if block.joint:
@@ -205,7 +204,7 @@ class CoupledResiduals(Accuracy):
         tables, scale = self._tables(query_table, block, families), _summed(block, names)
         return scale * combined(tables, with_outside(weights, block, names))
 
-    def _product_error(self, block: Block, families: dict[str, Family], weights: Array) -> float:
+    def _product_error(self, block: Block, families: dict[str, Family], weights: Floats) -> float:
         """What one block adds to the sum over all product queries, at unit noise variance."""
         names = tuple(families)
         if block.joint:
@@ -213,7 +212,7 @@ class CoupledResiduals(Accuracy):
         tables, scale = self._tables(gram_table, block, families), _summed(block, names)
         return scale * float(combined(tables, with_outside(weights, block, names)).sum())
 
-    def _joint_variances(self, block: Block, families: dict[str, Family]) -> Array:
+    def _joint_variances(self, block: Block, families: dict[str, Family]) -> Floats:
         mine = tuple(name for name in families if name in block.attributes)
         covariance, asked = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
         total = joint_quadratic(asked, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
@@ -230,10 +229,10 @@ class CoupledResiduals(Accuracy):
         inside = (kron([grams[name] for name in mine]) * _marginal_covariance(block, mine)).sum()
         return float(np.prod(outside) * inside)
 
-    def _profile(self, name: str) -> Array:
+    def _profile(self, name: str) -> Floats:
         return averaging_profile(self.averagings.get(name), self.domain[name].size)
 
-    def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Array]:
+    def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Floats]:
         """The table of every attribute asked: of the block's factor on it, and the factor that its profile is of."""
         by_name = dict(zip(block.attributes, block.factors, strict=True))
         return [
@@ -241,7 +240,7 @@ class CoupledResiduals(Accuracy):
             for name, family in families.items()
         ]
 
-    def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Array]]:
+    def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
         """The blocks that tell of residuals inside a set, with w_bτ over the attributes that they share."""
         for index, block in enumerate(self.blocks):
             mine = tuple(name for name in attributes if name in block.attributes)
@@ -252,7 +251,7 @@ class CoupledResiduals(Accuracy):
             if weights.any():
                 yield index, block, weights
 
-    def _inside(self, attributes: AttributeSet, block: Block, queries: Array) -> Array:
+    def _inside(self, attributes: AttributeSet, block: Block, queries: Floats) -> Floats:
         """Queries (m, sizes…) averaged over the attributes that the block does not have."""
         profiles = self.axis_profiles(attributes)
         for axis, size in reversed(list(enumerate(queries.shape[1:]))):
@@ -272,7 +271,7 @@ def _summed(block: Block, names: Sequence[str]) -> float:
     return float(np.prod([total_variance(factor) for name, factor in pairs if name not in names]))
 
 
-def _quadratic(block: Block, attributes: AttributeSet, queries: Array) -> Array:
+def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Floats:
     """qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes, the others summed."""
     if block.joint:
         form = _marginal_covariance(block, attributes)
@@ -288,7 +287,7 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Array) -> Array:
     return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
 
 
-def _marginal_covariance(block: Block, attributes: AttributeSet) -> Array:
+def _marginal_covariance(block: Block, attributes: AttributeSet) -> Floats:
     """Covariance of the marginal on some of a joint block's attributes: (cells, cells)."""
     shape = block.factors[0].shape
     form = block.factors[0].covariance.reshape(*shape, *shape)

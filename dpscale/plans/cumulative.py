@@ -13,11 +13,10 @@ from functools import lru_cache
 from math import comb, isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.plans.factor import Factor
 
-Integers = NDArray[np.int64]
 BITS = 12
 FEWEST, MOST = (
     3,

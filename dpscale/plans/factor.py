@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.plans.allocation import LAPLACE
 from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 KINDS = ("center", "identity", "matrix", "full", "nested")
 LIMB = 21
@@ -125,7 +123,7 @@ class Factor:
         return 1 if self.kind == "identity" else 2 * (self.cells - 1)
 
     @cached_property
-    def inverse(self) -> Array:
+    def inverse(self) -> Floats:
         """K⁺, (cells, rows): measurement to residual, or to marginal where K is full.
 
         Where axes have weights it is ⊗(I − u1ᵀ) K⁺: what is left of a table when its totals are spread by u sums to
@@ -140,12 +138,12 @@ class Factor:
         return sum((self._spread(inverse, kept) for kept in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
 
     @staticmethod
-    def _centred_inverse(matrix: Integers) -> Array:
+    def _centred_inverse(matrix: Integers) -> Floats:
         """Of a long axis: what is told sums to zero, which is one more row of a square matrix."""
         square = np.vstack([matrix.astype(np.float64), np.full(matrix.shape[1], float(np.abs(matrix).max()))])
         return np.asarray(np.linalg.inv(square)[:, :-1])
 
-    def _pseudo_inverse(self) -> Array:
+    def _pseudo_inverse(self) -> Floats:
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
@@ -156,7 +154,7 @@ class Factor:
         return np.asarray(np.linalg.solve(triangle, orthogonal.T).T)
 
     @cached_property
-    def covariance(self) -> Array:
+    def covariance(self) -> Floats:
         """(KᵀK)⁺, (cells, cells): covariance of the estimated residual (marginal, if full) at unit noise variance."""
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
@@ -166,19 +164,19 @@ class Factor:
         """K along the leading axis."""
         return np.tensordot(self.explicit(), values, axes=(1, 0))
 
-    def estimated(self, values: Array, axis: int = 0) -> Array:
+    def estimated(self, values: Floats, axis: int = 0) -> Floats:
         """K⁺ along an axis, which goes to the end."""
         if self.kind == "center":
             return np.moveaxis(center(values, (axis,)) / self.cells, axis, -1)
         return np.tensordot(values, self.inverse, axes=(axis, 1))
 
-    def varied(self, values: Array) -> Array:
+    def varied(self, values: Floats) -> Floats:
         """The covariance along the axis after the leading one, which goes to the end."""
         if self._flat is None:
             return np.tensordot(values, self.covariance, axes=(1, 0))
         return self._flat * np.moveaxis(values - values.mean(axis=1, keepdims=True), 1, -1)
 
-    def quadratics(self, family: Family) -> Array:
+    def quadratics(self, family: Family) -> Floats:
         """qᵀ (KᵀK)⁺ q of every query of a one-way family."""
         if self._flat is None:
             return family.quadratic(self.covariance)
@@ -201,7 +199,7 @@ class Factor:
         """Whether its covariance is not to be made as a matrix of cells × cells."""
         return self._flat is not None
 
-    def sums_covariance(self, ends: Integers) -> Array:
+    def sums_covariance(self, ends: Integers) -> Floats:
         """The covariance of sums between neighbouring ends, of a long axis."""
         widths = np.diff(ends)
         return (self._flat or 0.0) * (np.diag(widths) - np.outer(widths, widths) / self.cells)
@@ -217,7 +215,7 @@ class Factor:
     def _weighted_sizes(self) -> list[int]:
         return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
 
-    def _spread(self, values: Array, kept: tuple[int, ...]) -> Array:
+    def _spread(self, values: Floats, kept: tuple[int, ...]) -> Floats:
         """⊗(I − u1ᵀ) over the axes kept, ⊗ u1ᵀ over the others, of arrays of (cells, …)."""
         cells = values.reshape(*self.shape, -1)
         for axis, (own, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
@@ -226,7 +224,7 @@ class Factor:
             cells = cells - total if axis in kept else total
         return np.asarray(cells.reshape(values.shape))
 
-    def spans(self, pieces: Array, tolerance: float = SPAN_TOLERANCE) -> bool:
+    def spans(self, pieces: Floats, tolerance: float = SPAN_TOLERANCE) -> bool:
         """Whether pieces of queries, (m, cells), lie in the span of the rows.
 
         Of a joint strategy of several spaces: sums of pieces on its spaces, each constant along the axes outside.
@@ -236,7 +234,7 @@ class Factor:
         back = self.projected(pieces)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
 
-    def projected(self, pieces: Array) -> Array:
+    def projected(self, pieces: Floats) -> Floats:
         """What of pieces, centred along the axes, lies in the span of the rows: (…, cells)."""
         if self.spans_all or self.matrix is None:
             return pieces

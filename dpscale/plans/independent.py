@@ -14,8 +14,8 @@ from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
@@ -26,7 +26,6 @@ from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart,
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
-Array = NDArray[np.float64]
 Kept = dict[tuple[Hashable, ...], Any]
 
 
@@ -39,7 +38,7 @@ class IndependentResiduals(Accuracy):
     def variance_of(self, query: SpannedQuery) -> float:
         return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         if not isinstance(part, ProductPart):
             return self._array_variances(part, attributes)
         families = dict(zip(attributes, part.families(attributes), strict=True))
@@ -67,7 +66,7 @@ class IndependentResiduals(Accuracy):
         """The residuals of a set that were measured; one that no query needs counts as known."""
         return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
 
-    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
+    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
         total = np.zeros(part.count(attributes))
         for estimator in self._inside(attributes):
             total += estimator.scale * self._array_quadratics(part, attributes, estimator)
@@ -75,7 +74,7 @@ class IndependentResiduals(Accuracy):
 
     def _array_quadratics(
         self, part: JointPart | ExplicitPart, attributes: AttributeSet, estimator: ResidualEstimator
-    ) -> Array:
+    ) -> Floats:
         """What one residual adds at a scale of 1; of a joint family kept for the next set of the same sizes."""
         axes = [attributes.index(name) for name in estimator.attributes]
         if isinstance(part, ExplicitPart):
@@ -87,11 +86,11 @@ class IndependentResiduals(Accuracy):
 
     def _of_pieces(
         self, part: JointPart | ExplicitPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
-    ) -> Array:
+    ) -> Floats:
         pieces = piece(part.queries(attributes), axes, lead=1, profiles=self.axis_profiles(attributes))
         return replace(estimator, scale=1.0).variances(pieces)
 
-    def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Array:
+    def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Floats:
         """What one residual adds for every product query: an outer product unless the strategy is joint."""
         means = {name: self._means(name, family) ** 2 for name, family in families.items()}
         if estimator.joint:
@@ -100,13 +99,13 @@ class IndependentResiduals(Accuracy):
         vectors = means | {name: factor.quadratics(families[name]) for name, factor in pairs}
         return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
 
-    def _means(self, name: str, family: Family) -> Array:
+    def _means(self, name: str, family: Family) -> Floats:
         """What is left of every query where an attribute is averaged away."""
         return _means(family, self.domain[name].size, self.weights.get(name))
 
     def _joint_variances(
-        self, families: dict[str, Family], means: dict[str, Array], estimator: ResidualEstimator
-    ) -> Array:
+        self, families: dict[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
+    ) -> Floats:
         kept = estimator.attributes
         total = estimator.scale * self._quadratic(tuple(families[name] for name in kept), estimator.factors[0])
         for axis, name in enumerate(families):
@@ -114,7 +113,7 @@ class IndependentResiduals(Accuracy):
                 total = np.expand_dims(total, axis) * means[name].reshape([-1, *[1] * (total.ndim - axis)])
         return total
 
-    def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Array:
+    def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
         """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
         key = ("quadratic", *(family.name for family in families), factor)
         if key not in self._kept:
@@ -146,7 +145,7 @@ def _axis_trace(family: Family, factor: Factor) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _means(family: Family, size: int, weights: Weights | None) -> Array:
+def _means(family: Family, size: int, weights: Weights | None) -> Floats:
     """W1/n, or Wu: what is left of a family's queries where the axis is averaged away."""
     return family.means(size) if weights is None else family.answers(profile_of(weights, size), 0)
 

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
 from dpscale.workload.wide import Cut, Run, block_gram, block_sums, cut_of, inner_gram, runs_of
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +103,16 @@ class NestedFactor(Factor):
         return np.concatenate(told)
 
     @cached_property
-    def inverse(self) -> Array:
+    def inverse(self) -> Floats:
         """K⁺ as a matrix: of few cells, for what must have one."""
         return self.estimated(np.eye(self.rows)).T
 
     @cached_property
-    def covariance(self) -> Array:
+    def covariance(self) -> Floats:
         """Z C₁ Zᵀ + ⊕C₂ as a matrix: of few cells."""
         return np.asarray(self.inverse @ self.inverse.T)
 
-    def estimated(self, values: Array, axis: int = 0) -> Array:
+    def estimated(self, values: Floats, axis: int = 0) -> Floats:
         """What is told of the cells, along an axis, which goes to the end."""
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
@@ -126,7 +124,7 @@ class NestedFactor(Factor):
             start += run.count * factor.rows
         return np.moveaxis(cells, 0, -1)
 
-    def varied(self, values: Array) -> Array:
+    def varied(self, values: Floats) -> Floats:
         """The covariance along the axis after the leading one, which goes to the end."""
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)
@@ -139,7 +137,7 @@ class NestedFactor(Factor):
             )
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
-    def quadratics(self, family: Family) -> Array:
+    def quadratics(self, family: Family) -> Floats:
         low, high = family.intervals(self.cells)
         return self._covariances(high, high) + self._covariances(low, low) - 2 * self._covariances(low, high)
 
@@ -159,7 +157,7 @@ class NestedFactor(Factor):
     def is_long(self) -> bool:
         return True
 
-    def sums_covariance(self, ends: Integers) -> Array:
+    def sums_covariance(self, ends: Integers) -> Floats:
         left, right = np.broadcast_arrays(ends[:, None], ends)
         return np.diff(np.diff(self._covariances(left, right), axis=0), axis=1)
 
@@ -173,11 +171,11 @@ class NestedFactor(Factor):
         return [0, *(run.count * run.size for run in self.runs[:-1])]
 
     @cached_property
-    def _within(self) -> Array:
+    def _within(self) -> Floats:
         """u² on every cell."""
         return self.cut.spread(np.ones(self.parts[0].cells))
 
-    def _spread_blocks(self, blocks: Array) -> Array:
+    def _spread_blocks(self, blocks: Floats) -> Floats:
         """Z: the totals of blocks on their cells."""
         spread = np.repeat(blocks, self.cut.lengths, axis=0)
         return np.asarray(spread * self._within.reshape(-1, *[1] * (blocks.ndim - 1)))
@@ -191,12 +189,12 @@ class NestedFactor(Factor):
             start += run.count
 
     @cached_property
-    def _tables(self) -> tuple[Array, list[Array]]:
+    def _tables(self) -> tuple[Floats, list[Floats]]:
         """Covariances of sums of the first blocks, and within a block of every run of sums of its first cells."""
         return _running(self.parts[0].covariance), [_running(factor.covariance) for factor in self.inner]
 
     @cached_property
-    def _places(self) -> tuple[Integers, Integers, Array]:
+    def _places(self) -> tuple[Integers, Integers, Floats]:
         """Of every i = 0 … n: the block that P(i) ends in, how many of its cells it has, and their part of u²."""
         lengths = self.cut.lengths
         starts = np.cumsum(lengths) - lengths
@@ -205,7 +203,7 @@ class NestedFactor(Factor):
         before = np.concatenate([[0.0], np.cumsum(self._within)])
         return block, within, before - before[starts][block]
 
-    def _covariances(self, left: Integers, right: Integers) -> Array:
+    def _covariances(self, left: Integers, right: Integers) -> Floats:
         """The covariance of P(left) and P(right)."""
         block, within, part = self._places
         blocks, inner = self._tables
@@ -219,6 +217,6 @@ class NestedFactor(Factor):
         return np.asarray(total)
 
 
-def _running(covariance: Array) -> Array:
+def _running(covariance: Floats) -> Floats:
     """Two-sided running sums with a first row and column of zeros."""
     return np.pad(np.cumsum(np.cumsum(covariance, axis=0), axis=1), ((1, 0), (1, 0)))

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
@@ -26,8 +26,6 @@ from dpscale.plans.schedule import Draws
 from dpscale.privacy.draws import Draw
 from dpscale.privacy.streams import canonical
 
-Array = NDArray[np.float64]
-Places = NDArray[np.int64]
 RECORD_VERSION = 1
 NAMELESS = '"attributes":[]'
 
@@ -37,12 +35,12 @@ class Orders(Sequence[Order]):
 
     @property
     @abstractmethod
-    def sizes(self) -> Places:
+    def sizes(self) -> Integers:
         """How many numbers each gives."""
 
     @property
     @abstractmethod
-    def source(self) -> Places:
+    def source(self) -> Integers:
         """Which of `sources` each is measured from; those of one lie together in files."""
 
     @property
@@ -51,7 +49,7 @@ class Orders(Sequence[Order]):
         """The sets that they are measured from."""
 
     @abstractmethod
-    def taken(self, wanted: Places) -> Orders:
+    def taken(self, wanted: Integers) -> Orders:
         """Some of them."""
 
     @abstractmethod
@@ -77,7 +75,7 @@ class BlockOrder:
         return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
                 "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
 
-    def estimate(self, measured: Array) -> Array:
+    def estimate(self, measured: Floats) -> Floats:
         """In units of K · marginal."""
         return measured / self.draw.multiplier
 
@@ -102,18 +100,18 @@ class BlockOrders(Orders):
         return BlockOrder(source, self.blocks[index], self.draws[index])
 
     @property
-    def sizes(self) -> Places:
+    def sizes(self) -> Integers:
         return self.blocks.rows
 
     @property
-    def source(self) -> Places:
+    def source(self) -> Integers:
         return self.counted.source.astype(np.int64)
 
     @property
     def sources(self) -> tuple[AttributeSet, ...]:
         return tuple(self.counted.sets)
 
-    def taken(self, wanted: Places) -> BlockOrders:
+    def taken(self, wanted: Integers) -> BlockOrders:
         used, source = np.unique(self.counted.source[wanted], return_inverse=True)
         counted = Counted(self.counted.sets.taken(used.astype(np.int64)), source.astype(np.int32))
         return BlockOrders(self.blocks.taken(wanted), self.draws.taken(wanted), counted)
@@ -151,11 +149,11 @@ class Listed(Orders):
         return self._orders[index]
 
     @cached_property
-    def sizes(self) -> Places:
+    def sizes(self) -> Integers:
         return np.array([math.prod(order.block.rows) for order in self._orders], np.int64)
 
     @cached_property
-    def source(self) -> Places:
+    def source(self) -> Integers:
         place = {names: number for number, names in enumerate(self.sources)}
         return np.array([place[order.source] for order in self._orders], np.int64)
 
@@ -164,7 +162,7 @@ class Listed(Orders):
         """In the order in which they come up."""
         return tuple(dict.fromkeys(order.source for order in self._orders))
 
-    def taken(self, wanted: Places) -> Listed:
+    def taken(self, wanted: Integers) -> Listed:
         return Listed([self._orders[i] for i in wanted.tolist()])
 
     def text(self, index: int) -> str:

@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.glance import glance
 from dpscale.base.names import AttributeSet, shown
@@ -29,7 +29,6 @@ from dpscale.plans.counted import Counted, counted_for
 from dpscale.workload import Workload
 from dpscale.workload.residual import kron
 
-Array = NDArray[np.float64]
 SHOWN_CELLS = 4096
 
 
@@ -106,7 +105,7 @@ class Plan:
         """Variance at privacy cost 1 of one linear query, given as an array over the attributes' cells."""
         return self.accuracy.variance(attributes, query)
 
-    def strategy(self, attributes: Sequence[str]) -> Array:
+    def strategy(self, attributes: Sequence[str]) -> Floats:
         """The strategy on an attribute set as a matrix whose largest column norm is 1."""
         ordered = self.domain.ordered(attributes)
         matching = [self.blocks[index] for index in self.blocks.sets.find(ordered)]

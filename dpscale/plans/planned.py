@@ -13,9 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
 from dpscale.plans.block import Block
@@ -24,8 +22,6 @@ from dpscale.privacy.budget import Budget
 from dpscale.privacy.draws import Draw
 from dpscale.workload import Workload
 from dpscale.workload.residual.groups import Groups
-
-Array = NDArray[np.float64]
 
 
 class Order(Protocol):
@@ -42,7 +38,7 @@ class Order(Protocol):
     def draw(self) -> Draw: ...
     @property
     def label(self) -> Mapping[str, Any]: ...
-    def estimate(self, measured: Array) -> Array:
+    def estimate(self, measured: Floats) -> Floats:
         """The measured numbers, of the shape `block.rows`, in the units that states and estimates take."""
 
 
@@ -65,7 +61,7 @@ class Decision(Protocol):
 class Believed(Protocol):
     """What is believed of candidates: released values only, over groups."""
 
-    def marginal(self, names: AttributeSet, /) -> Array: ...
+    def marginal(self, names: AttributeSet, /) -> Floats: ...
 
 
 class Selection(Protocol):
@@ -137,7 +133,7 @@ class Planned(Protocol):
         """The part of the budget that each measured set takes, where that is known beforehand."""
 
     @property
-    def profiles(self) -> Mapping[str, Array]:
+    def profiles(self) -> Mapping[str, Floats]:
         """The weights u by which attributes are averaged, of those that are not averaged evenly."""
 
     @property
@@ -174,19 +170,19 @@ class Planned(Protocol):
     def decision(self, written: Mapping[str, Any]) -> Decision:
         """A later decision as it was written; ValueError unless it is one of such a run and costs what it says."""
 
-    def begun(self, first: Any, values: Sequence[Array], second: Any = None) -> Any:
+    def begun(self, first: Any, values: Sequence[Floats], second: Any = None) -> Any:
         """The state after the first decision; `second`: the next one, where it was taken already."""
 
     def selection(self, state: Any) -> Selection | None:
         """What the next round selects among; None where nothing is left to select."""
 
     def decided(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
-    def advanced(self, state: Any, decision: Any, values: Sequence[Array]) -> Any: ...
+    def advanced(self, state: Any, decision: Any, values: Sequence[Floats]) -> Any: ...
     def touched(self, before: Any, after: Any) -> Iterable[AttributeSet]:
         """The candidates of which another is believed than before."""
 
     def trace(self, state: Any) -> list[dict[str, Any]] | None:
         """What was chosen when, for people; None where nothing ever is."""
 
-    def evidence(self, taken: Sequence[tuple[Any, Sequence[Array]]]) -> Any:
+    def evidence(self, taken: Sequence[tuple[Any, Sequence[Floats]]]) -> Any:
         """All decisions with their values, as reconstructions take them."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.workload import Family
 
-Array = NDArray[np.float64]
 
-
-def joint_quadratic(families: tuple[Family, ...], covariance: Array, shape: tuple[int, ...]) -> Array:
+def joint_quadratic(families: tuple[Family, ...], covariance: Floats, shape: tuple[int, ...]) -> Floats:
     """W S Wᵀ's diagonal for a product W and a covariance S on all cells of `shape`, axis pair by axis pair."""
     form = covariance.reshape(*shape, *shape)
     for axis, (family, size) in enumerate(zip(families, shape, strict=True)):

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.factor import Factor
 
-Array = NDArray[np.float64]
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 WholeIn = Callable[[Block, AttributeSet], bool]
@@ -50,11 +49,11 @@ class ResidualEstimator:
     def joint(self) -> bool:
         return len(self.factors) < len(self.attributes)
 
-    def variance(self, query_piece: Array) -> float:
+    def variance(self, query_piece: Floats) -> float:
         """Variance of a query's piece on this residual."""
         return float(self.variances(query_piece[None])[0])
 
-    def variances(self, pieces: Array) -> Array:
+    def variances(self, pieces: Floats) -> Floats:
         """The same for a batch of pieces, shape (m, sizes…)."""
         if self.joint:
             turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
@@ -65,12 +64,12 @@ class ResidualEstimator:
         flat = pieces.reshape(len(pieces), -1)
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
-    def spans(self, query_piece: Array) -> bool:
+    def spans(self, query_piece: Floats) -> bool:
         """Whether a query's piece lies in the row space of the sources."""
         return spans(self.factors, query_piece)
 
 
-def spans(factors: Sequence[Factor], query_piece: Array) -> bool:
+def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:
     """Whether a query's piece lies in the row space of a strategy: of a Kronecker product, or of one joint factor.
 
     Parameters

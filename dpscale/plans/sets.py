@@ -14,16 +14,16 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers32
 from dpscale.base.names import AttributeSet
 
-Places = NDArray[np.int32]
 SEED = 19
 
 
 class Sets(Sequence[AttributeSet]):
     """Attribute sets over `names`, a domain's attributes in their order."""
 
-    def __init__(self, names: tuple[str, ...], members: Places, ends: Places) -> None:
+    def __init__(self, names: tuple[str, ...], members: Integers32, ends: Integers32) -> None:
         """`members`: the attributes of all sets, one set after the other; `ends`: where each set ends."""
         self.names, self.members, self.ends = names, members, ends
 
@@ -55,12 +55,12 @@ class Sets(Sequence[AttributeSet]):
             start = end
 
     @property
-    def starts(self) -> Places:
+    def starts(self) -> Integers32:
         """Where each set begins."""
         return np.concatenate([np.zeros(1, np.int32), self.ends])[:-1]
 
     @property
-    def degrees(self) -> Places:
+    def degrees(self) -> Integers32:
         """How many attributes each has."""
         return np.diff(self.ends, prepend=np.int32(0))
 
@@ -90,11 +90,11 @@ class Sets(Sequence[AttributeSet]):
         keys = self._keys[1]
         return not (keys[1:] == keys[:-1]).any()
 
-    def placed(self, sets: Sequence[AttributeSet]) -> Places:
+    def placed(self, sets: Sequence[AttributeSet]) -> Integers32:
         """The places of the attributes of sets of one degree, (sets, degree)."""
         return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
 
-    def locate(self, members: Places) -> NDArray[np.int64]:
+    def locate(self, members: Integers32) -> NDArray[np.int64]:
         """Where sets of one degree, as `placed` gives them, stand among these, which are distinct; −1 for nowhere."""
         ordered, keys = self._keys
         wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
@@ -26,7 +26,6 @@ from dpscale.plans.residual_estimator import ResidualEstimator, estimators
 from dpscale.workload import Part, Workload
 from dpscale.workload.residual import Weights, piece, profile_of, subsets
 
-Array = NDArray[np.float64]
 NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
 
 
@@ -35,8 +34,8 @@ class SpannedQuery:
     """A query in the span: `values` a batch of one, an axis for every attribute in domain order; no piece is zero."""
 
     attributes: AttributeSet
-    values: Array
-    pieces: tuple[tuple[AttributeSet, Array], ...]
+    values: Floats
+    pieces: tuple[tuple[AttributeSet, Floats], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +60,11 @@ class Accuracy(ABC):
         return dict(self.blocks.weights())
 
     @cached_property
-    def profiles(self) -> Mapping[str, Array]:
+    def profiles(self) -> Mapping[str, Floats]:
         """How the total of an attribute is spread over its cells, where it is not evenly."""
         return {name: profile_of(own, len(own)) for name, own in self.weights.items()}
 
-    def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Array]:
+    def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Floats]:
         """The profiles of the axes of an array over some attributes."""
         return {axis: self.profiles[name] for axis, name in enumerate(attributes) if name in self.profiles}
 
@@ -99,7 +98,7 @@ class Accuracy(ABC):
         """Variance of a query whose pieces are known."""
 
     @abstractmethod
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         """Variances of all queries of a part over one set: an axis per attribute for products, else one axis."""
 
     @abstractmethod
@@ -118,7 +117,7 @@ class Accuracy(ABC):
         """Whether a block tells of all of a residual."""
         return all(factor.spans_all for factor in self._factors(block, kept))
 
-    def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Array]:
+    def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Floats]:
         """The attributes in domain order and the query with its axes in that order, as a batch of one."""
         values = as_query(query)
         if values.shape != self.domain.shape(attributes):
@@ -127,13 +126,13 @@ class Accuracy(ABC):
         ordered = self.domain.ordered(attributes)
         return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
 
-    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Array]]) -> None:
+    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
         for kept, part in pieces:
             if kept not in self.residuals or not self.residuals[kept].spans(part):
                 raise out_of_span(kept)
 
 
-def as_query(query: Any) -> Array:
+def as_query(query: Any) -> Floats:
     """A query's numbers; PlanError for what has none, or none that are finite."""
     try:
         values = np.asarray(query, dtype=np.float64)

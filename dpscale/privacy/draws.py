@@ -26,6 +26,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.errors import PlanError
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.noise import (
@@ -44,7 +45,6 @@ SMOOTHING = 8
 FINE = 1 << 24
 COST_UNIT = 1 << 160
 
-Integers = NDArray[np.int64]
 Halves = tuple[NDArray[np.int64], NDArray[np.uint64]]
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 
-Array = NDArray[np.float64]
 ROUNDS, TOLERANCE, LEAST = 200, 1e-6, 1e-12
 PAIRS = 1000
 
@@ -36,7 +35,7 @@ class Disagreement:
 
 
 def disagreement(
-    marginal_of: Callable[[AttributeSet], Array], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
+    marginal_of: Callable[[AttributeSet], Floats], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
 ) -> Disagreement:
     """Over all pairs of targets with attributes in common, or over `most` of them drawn at random."""
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
@@ -51,11 +50,11 @@ def disagreement(
 
 
 def agreeing(
-    targets: Mapping[AttributeSet, Array],
+    targets: Mapping[AttributeSet, Floats],
     weights: Mapping[AttributeSet, float] | None = None,
     rounds: int = ROUNDS,
     tolerance: float = TOLERANCE,
-) -> dict[AttributeSet, Array]:
+) -> dict[AttributeSet, Floats]:
     """Non-negative tables of equal total that agree on every common margin to `tolerance` of the total (in L1).
 
     `targets[γ]`: a table, over cells or over groups alike, an axis per attribute; what is below 0 counts as 0. The
@@ -72,14 +71,14 @@ def agreeing(
     return tables
 
 
-def margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
+def margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
     """Sums over what is not kept, axes in the order of `kept`."""
     summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept))
     left = [name for name in names if name in kept]
     return np.asarray(summed.transpose([left.index(name) for name in kept]))
 
 
-def _positive(table: Array, total: float) -> Array:
+def _positive(table: Floats, total: float) -> Floats:
     """A copy with the total asked; nothing is quite zero, lest two tables have no cell in common."""
     table = np.maximum(table, LEAST * total / table.size)
     return np.asarray(table * (total / table.sum()))
@@ -98,7 +97,7 @@ def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[Attribut
 
 
 def _projected(
-    tables: dict[AttributeSet, Array],
+    tables: dict[AttributeSet, Floats],
     kept: AttributeSet,
     holders: Sequence[AttributeSet],
     weights: Mapping[AttributeSet, float],
@@ -114,7 +113,7 @@ def _projected(
     return max(float(np.abs(marginal - mean).sum()) for marginal in margins)
 
 
-def _along(ratio: Array, names: AttributeSet, kept: AttributeSet) -> Array:
+def _along(ratio: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
     """An array over `kept` that broadcasts over `names`."""
     order = [kept.index(name) for name in names if name in kept]
     sizes = iter(ratio.transpose(order).shape)

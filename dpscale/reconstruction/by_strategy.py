@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.blas import one_thread
 from dpscale.plans.factor import Factor
 from dpscale.reconstruction.one_way import LEAST_CELL, NoisyCounts
 from dpscale.workload.residual import center
 from dpscale.workload.residual.groups import Groups, coarsened, expanded
 
-Array = NDArray[np.float64]
 STEPS, TOLERANCE = 400, 1e-7
 PAST, LEAST_SPREAD, MOST_SPREAD, SPREADS = 2.0, 1e-4, 1e8, 97  # variances: shares of that of a cell's noise
 
 
-def least_squares(strategy: Factor, measured: Array) -> Array:
+def least_squares(strategy: Factor, measured: Floats) -> Floats:
     """Counts over the cells, (n,), from measured rows K·counts. Not by BLAS, whose last bits depend on its threads."""
     return np.asarray((_solved(strategy)[0] * measured).sum(axis=1))
 
@@ -51,26 +50,26 @@ class StrategyCounts(NoisyCounts):
         own = center(coarsened(_solved(self.strategy)[1], [groups, groups]), (0, 1))
         return self.unit * float(np.trace(own)) / (groups.count - 1)
 
-    def noise(self, random: np.random.Generator) -> Array:
+    def noise(self, random: np.random.Generator) -> Floats:
         """Post-processing, as of `NoisyCounts`."""
         return least_squares(self.strategy, random.normal(0, self.unit**0.5, self.strategy.rows))
 
-    def told(self) -> tuple[Array, Array, float]:
+    def told(self) -> tuple[Floats, Floats, float]:
         """K with columns of norm 1 at most, what it says of the counts, and the variance of that."""
         scale = self.strategy.squared_l2_sensitivity**0.5
         rows = self.strategy.explicit() / scale
         return rows, (rows * self.values).sum(axis=1), self.unit / scale**2
 
-    def non_negative(self, total: float) -> Array:
+    def non_negative(self, total: float) -> Floats:
         return self._counts(np.zeros(()), np.zeros(()), total)
 
-    def refined(self, groups: Groups, residual: Array, precision: float, total: float) -> Array:
+    def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
         """Of both measurements at once: the groups' is one more of the same counts."""
         other = precision * self.unit
         same = expanded(center(np.eye(groups.count), (0,)), [groups, groups])
         return self._counts(other * same, other * expanded(residual, [groups]), total)
 
-    def _counts(self, weights: Array, pull: Array, total: float) -> Array:
+    def _counts(self, weights: Floats, pull: Floats, total: float) -> Floats:
         """Nearest to what was measured, to what is added to it, and to one another as far as they are alike."""
         own, alike = _solved(self.strategy)[2], self.unit / self.spread
         pull = pull + (own * self.values).sum(axis=1)
@@ -87,7 +86,7 @@ class StrategyCounts(NoisyCounts):
         return float(tried[np.argmin((np.log(of_all) + squares / of_all).sum(axis=1))])
 
 
-def _nearest(weights: Array, pull: Array, start: Array, total: float) -> Array:
+def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floats:
     """argmin ½ xᵀWx − pullᵀx over counts of that sum, each at least a small number."""
     from dpscale.reconstruction import simplex_loops
 
@@ -97,7 +96,7 @@ def _nearest(weights: Array, pull: Array, start: Array, total: float) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _solved(strategy: Factor) -> tuple[Array, Array, Array]:
+def _solved(strategy: Factor) -> tuple[Floats, Floats, Floats]:
     """K⁺, (KᵀK)⁻¹ and KᵀK. Strategies are few, and made once each."""
     with one_thread():
         rows = strategy.explicit().astype(np.float64)
@@ -105,7 +104,7 @@ def _solved(strategy: Factor) -> tuple[Array, Array, Array]:
 
 
 @lru_cache(maxsize=256)
-def _directions(strategy: Factor) -> tuple[Array, Array]:
+def _directions(strategy: Factor) -> tuple[Floats, Floats]:
     """Directions that sum to zero in which the noise of least squares is independent, and its variance there."""
     with one_thread():
         noise, directions = np.linalg.eigh(center(_solved(strategy)[1], (0, 1)))

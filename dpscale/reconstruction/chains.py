@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
-from dpscale.reconstruction.paired import Indices, Paired
-
-Array = NDArray[np.float64]
+from dpscale.reconstruction.paired import Paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +21,13 @@ class Links:
     depend on its threads.
     """
 
-    place: Indices
-    strength: Array
-    turned: Array
-    shares: Array
+    place: Integers
+    strength: Floats
+    turned: Floats
+    shares: Floats
 
     @classmethod
-    def of(cls, paired: Paired, tables: Array) -> Links:
+    def of(cls, paired: Paired, tables: Floats) -> Links:
         """Of flat tables that have the 1-ways as margins."""
         from dpscale.reconstruction import pair_loops
 
@@ -38,17 +37,17 @@ class Links:
         pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
         return links
 
-    def nearest(self, paired: Paired, noisy: Array) -> Array:
+    def nearest(self, paired: Paired, noisy: Floats) -> Floats:
         """Of the product and all chains, the one nearest to each noisy table in L2."""
         return self._followed(paired, noisy, True)[0]
 
-    def strongest(self, paired: Paired) -> dict[AttributeSet, Array]:
+    def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
         """Of every pair the chain farthest from independence in L1; of those that have one."""
         tables, found = self._followed(paired, paired.independent(), False)
         each = paired.apart(tables).items()
         return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
 
-    def _followed(self, paired: Paired, others: Array, nearest: bool) -> tuple[Array, NDArray[np.bool_]]:
+    def _followed(self, paired: Paired, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
         from dpscale.reconstruction import pair_loops
 
         out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.each import Each
 from dpscale.base.faults import Settings, setting
 from dpscale.base.names import AttributeSet
@@ -21,8 +19,6 @@ from dpscale.plans.planned import Planned
 from dpscale.reconstruction.evidence import Evidence
 from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.workload import Part, Workload
-
-Array = NDArray[np.float64]
 
 
 class Estimates(Protocol):
@@ -35,16 +31,16 @@ class Estimates(Protocol):
     def extrapolates(self, attributes: Sequence[str], /) -> bool | None:
         """Whether some cell of the marginal lies outside the row space of the measurements; None: such are refused."""
 
-    def marginal(self, attributes: Sequence[str], /) -> Array:
+    def marginal(self, attributes: Sequence[str], /) -> Floats:
         """Estimated counts over the attributes, an axis each in the order asked."""
 
     def answer(self, attributes: Sequence[str], query: Any, /) -> tuple[float, float]:
         """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
 
-    def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Floats, Floats]:
         """The same of all queries of a part over one set, an axis per attribute or one axis."""
 
-    def several(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Array, Array]]:
+    def several(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
         """The same of several sets, one after the other."""
 
 

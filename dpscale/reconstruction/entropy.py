@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import Excludes, Follows, speaking
 from dpscale.reconstruction.fit import PAIRS, Margin, fit_in_place, proportional_fit
@@ -28,7 +28,6 @@ from dpscale.reconstruction.threes import Threes
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.groups import Groups, coarsened
 
-Array = NDArray[np.float64]
 ROUNDS, TOLERANCE = 12, 1e-4
 HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6
 
@@ -42,19 +41,19 @@ class LowOrder:
     of `ones`. `measured`: those that measurements told of, or the domain's `rules`; other tables are implied by them.
     """
 
-    ones: Mapping[str, Array]
+    ones: Mapping[str, Floats]
     groups: Mapping[str, Groups]
-    tables: Mapping[AttributeSet, Array]
+    tables: Mapping[AttributeSet, Floats]
     total: float
     measured: frozenset[AttributeSet] = frozenset()
     rules: tuple[Excludes, ...] = ()
 
     @cached_property
-    def coarse(self) -> dict[str, Array]:
+    def coarse(self) -> dict[str, Floats]:
         """1-way counts over groups."""
         return {name: coarsened(counts, [self.groups[name]]) for name, counts in self.ones.items()}
 
-    def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Array:
+    def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Floats:
         """The fitted marginal over groups. `names` in the order of `ones`."""
         if names in self.tables:
             return self.tables[names]
@@ -64,21 +63,23 @@ class LowOrder:
         fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
         return table
 
-    def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
+    def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
         """Those of many sets; of three attributes, which nearly all are, in one go."""
         few = len(self.tables) > 8 and not self._wide  # then a set's pairs are met in its own order
         threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
         known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
         return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
 
-    def fitted(self, tables: Mapping[AttributeSet, Array], rounds: int, tolerance: float) -> dict[AttributeSet, Array]:
+    def fitted(
+        self, tables: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
+    ) -> dict[AttributeSet, Floats]:
         """Copies of tables, scaled to the 1-ways and to the tables inside each."""
         if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
             return self._threes.fitted(tables, rounds, tolerance)
         return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
                 for names, table in tables.items()}  # fmt: skip
 
-    def kept(self, names: AttributeSet, table: Array) -> Array:
+    def kept(self, names: AttributeSet, table: Floats) -> Floats:
         """A table over groups without what cannot be, fitted to the 1-ways."""
         if not speaking(self.rules, names):
             return table
@@ -98,7 +99,7 @@ class LowOrder:
     def _threes(self) -> Threes:
         return Threes.of(Ones.of(self.coarse, self.total), self.tables)
 
-    def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Array:
+    def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Floats:
         """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
 
         At no time held: more than this and one like it, or two of `held.MOST_CELLS`.
@@ -126,7 +127,7 @@ class LowOrder:
             [rule], rule.names, self.groups
         )
 
-    def _over_cells(self, ordered: AttributeSet, rounds: int) -> Array:
+    def _over_cells(self, ordered: AttributeSet, rounds: int) -> Floats:
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
         for axis, name in enumerate(ordered):
             grouping = self.groups[name]
@@ -141,7 +142,7 @@ class LowOrder:
         """The cells of a set's marginal over groups."""
         return math.prod(self.groups[name].count for name in names)
 
-    def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Array]]:
+    def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Floats]]:
         """The largest tables inside a set, each with the axes of the set that it is over."""
         few = 2 ** len(names) < len(self.tables)
         if few and len(names) == 3:  # what nearly all targets are
@@ -165,16 +166,16 @@ class LowOrder:
         return tuple(name for name in self.ones if name in names)
 
 
-def _margin(values: Array, names: AttributeSet, kept: AttributeSet) -> Array:
+def _margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
     return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept)))
 
 
-def along(values: Array, axis: int, dimensions: int) -> Array:
+def along(values: Floats, axis: int, dimensions: int) -> Floats:
     """A vector as an array that broadcasts along one axis of `dimensions`."""
     return values.reshape([-1 if i == axis else 1 for i in range(dimensions)])
 
 
-def product_of(ones: Sequence[Array], total: float) -> Array:
+def product_of(ones: Sequence[Floats], total: float) -> Floats:
     """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
     scaled = [ones[0], *(one_way / total for one_way in ones[1:])]
     return np.asarray(reduce(np.multiply.outer, scaled))

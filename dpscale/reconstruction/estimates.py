@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.plans.accuracy import Accuracy, accuracy_of
@@ -20,18 +20,17 @@ from dpscale.reconstruction.together import Together, apart
 from dpscale.workload import ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.residual import residual_of, smear, subsets
 
-Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 28
 
 
 class LeastSquaresEstimates:
     """What the measurements say. `read(i)` gives the values of block i, `variances[i]` their noise variance."""
 
-    def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Array]) -> None:
+    def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Floats]) -> None:
         self.plan, self.variances, self._read = plan, variances, read
-        self._residuals: OrderedDict[AttributeSet, Array] = OrderedDict()
+        self._residuals: OrderedDict[AttributeSet, Floats] = OrderedDict()
         self._held = 0
-        self._marginal: tuple[int, Array] | None = None
+        self._marginal: tuple[int, Floats] | None = None
 
     @cached_property
     def accuracy(self) -> Accuracy:
@@ -49,7 +48,7 @@ class LeastSquaresEstimates:
     def extrapolates(self, attributes: Sequence[str]) -> None:
         """Least squares refuses what lies outside the row space of the measurements."""
 
-    def marginal(self, attributes: Sequence[str]) -> Array:
+    def marginal(self, attributes: Sequence[str]) -> Floats:
         """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""
         ordered = self.plan.domain.ordered(attributes)
         shape = self.plan.domain.shape(ordered)
@@ -71,14 +70,14 @@ class LeastSquaresEstimates:
         estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
-    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
         """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
         answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
         if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
 
-    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Array, Array]]:
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """The same of several sets, many at once where the plan is such."""
         together = self._together if isinstance(part, ProductPart) else None
         found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
@@ -92,11 +91,11 @@ class LeastSquaresEstimates:
         variances = np.asarray(self.variances, dtype=np.float64)
         return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Array:
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         """Variances of all queries of a part over one set, in closed form by family."""
         return self.accuracy.part_variances(part, attributes)
 
-    def residual(self, kept: AttributeSet) -> Array:
+    def residual(self, kept: AttributeSet) -> Floats:
         """The estimated residual on exactly these attributes: centred along every axis."""
         if kept in self._residuals:
             self._residuals.move_to_end(kept)
@@ -106,12 +105,12 @@ class LeastSquaresEstimates:
         self._hold(kept, np.asarray(value))
         return np.asarray(value)
 
-    def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Array:
+    def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Floats:
         """A residual spread over the cells of a set that holds its attributes."""
         axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
         return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
 
-    def _told(self, index: int, kept: AttributeSet) -> Array:
+    def _told(self, index: int, kept: AttributeSet) -> Floats:
         """What one block says of a residual."""
         block = self.plan.blocks[index]
         if block.whole or block.tells != [kept]:
@@ -124,14 +123,14 @@ class LeastSquaresEstimates:
             values = factor.estimated(values)
         return values
 
-    def _whole(self, index: int, block: Block) -> Array:
+    def _whole(self, index: int, block: Block) -> Floats:
         """The marginal as a whole block tells it, kept while its residuals are taken one after the other."""
         held = self._marginal
         if held is None or held[0] != index:
             held = self._marginal = (index, self._whole_of(block, self._read(index)))
         return held[1]
 
-    def _whole_of(self, block: Block, values: Array) -> Array:
+    def _whole_of(self, block: Block, values: Floats) -> Floats:
         if block.joint:
             return np.asarray((block.factors[0].inverse @ values.reshape(-1)).reshape(block.factors[0].shape))
         for axis, factor in enumerate(block.factors):
@@ -139,7 +138,7 @@ class LeastSquaresEstimates:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
-    def span_answers(self, part: Part, attributes: AttributeSet) -> Array:
+    def span_answers(self, part: Part, attributes: AttributeSet) -> Floats:
         """Answers from the residuals that were measured; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)
@@ -148,7 +147,7 @@ class LeastSquaresEstimates:
                 total += self._smeared(kept, attributes)
         return part.answers(attributes, total)
 
-    def _hold(self, kept: AttributeSet, value: Array) -> None:
+    def _hold(self, kept: AttributeSet, value: Floats) -> None:
         self._residuals[kept] = value
         self._held += value.nbytes
         while self._held > CACHE_BYTES and len(self._residuals) > 1:

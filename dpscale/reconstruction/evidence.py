@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.each import Each, plainly
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
@@ -24,8 +24,6 @@ from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import every_cell
-
-Array = NDArray[np.float64]
 
 
 class Evidence(Protocol):
@@ -60,7 +58,7 @@ class Linear:
 
     plan: Plan
     variances: Sequence[float]
-    read: Callable[[int], Array]
+    read: Callable[[int], Floats]
 
     @property
     def workload(self) -> Workload:
@@ -96,7 +94,7 @@ class Linear:
         raise NotImplementedError("a plan's noise is not redrawn")
 
 
-def _observed(block: Block, variance: float, values: Array) -> Observed:
+def _observed(block: Block, variance: float, values: Floats) -> Observed:
     """Every operator is divided by its largest entry, and the values with it: strategies have up to 2^60."""
     shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
     scale = math.prod(factor.largest for factor in block.factors)

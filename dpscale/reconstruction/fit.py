@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Margin = tuple[tuple[int, ...], Array]
+from dpscale.base.arrays import Floats
+
+Margin = tuple[tuple[int, ...], Floats]
 LEAST = 1e-9
 PAIRS = ((0, 1), (0, 2), (1, 2))  # of three axes
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
-def proportional_fit(table: Array, margins: Sequence[Margin], rounds: int, tolerance: float) -> Array:
+def proportional_fit(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> Floats:
     """A copy of `table` scaled to each margin in turn, up to `rounds` times or until the L1 change is ≤ `tolerance`.
 
     margins: (axes, counts over these axes), axes rising. One margin alone is met in one step.
@@ -28,7 +28,7 @@ def proportional_fit(table: Array, margins: Sequence[Margin], rounds: int, toler
     return table
 
 
-def fit_in_place(table: Array, margins: Sequence[Margin], rounds: int, tolerance: float) -> None:
+def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> None:
     """`proportional_fit` of a contiguous table itself."""
     margins = [(axes, np.ascontiguousarray(wanted)) for axes, wanted in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
@@ -47,7 +47,7 @@ def fit_in_place(table: Array, margins: Sequence[Margin], rounds: int, tolerance
 
 
 def _fit_triple(
-    table: Array, singles: Sequence[Margin], pairs: Mapping[tuple[int, ...], Array], rounds: int, tolerance: float
+    table: Floats, singles: Sequence[Margin], pairs: Mapping[tuple[int, ...], Floats], rounds: int, tolerance: float
 ) -> None:
     """Of three attributes to 1-ways and then to pairs."""
     from dpscale.reconstruction import fitting_loops
@@ -60,7 +60,7 @@ def _fit_triple(
     fitting_loops.fit_triple(table, told, *ones, order, *wanted, rounds, tolerance)
 
 
-def _scaled(table: Array, axes: tuple[int, ...], wanted: Array) -> float:
+def _scaled(table: Floats, axes: tuple[int, ...], wanted: Floats) -> float:
     """Scale to one margin; returns how far it was, in L1."""
     has = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
     moved = float(np.abs(has - wanted).sum())

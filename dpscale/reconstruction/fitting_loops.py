@@ -11,14 +11,16 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
 
-Array = NDArray[np.float64]
 FARTHEST, LEAST = -60.0, 1e-9
 
 
 @compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[::1], float64, float64[::1], float64[::1])")
-def likelihoods(values: Array, reference: Array, deviation: float, ratios: Array, widths: Array) -> tuple[Array, Array]:
+def likelihoods(
+    values: Floats, reference: Floats, deviation: float, ratios: Floats, widths: Floats
+) -> tuple[Floats, Floats]:
     """Normal densities of every value under its components, (cells, components), over exp of the second result.
 
     A component's center and width are `ratios` and `widths` times the cell's reference; noise of `deviation` is added.
@@ -40,7 +42,7 @@ def likelihoods(values: Array, reference: Array, deviation: float, ratios: Array
 
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
-def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
+def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
     """EM for a mixture's weights, from `start`, which counts as `strength` cells. Four cells at a time, for speed."""
     cells, parts = likelihood.shape
     weights = start.copy()
@@ -78,8 +80,14 @@ def mixture_weights(likelihood: Array, start: Array, strength: float, rounds: in
     "float64[::1](float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1])"
 )
 def posterior_means(
-    values: Array, reference: Array, deviation: float, ratios: Array, widths: Array, likelihood: Array, weights: Array
-) -> Array:
+    values: Floats,
+    reference: Floats,
+    deviation: float,
+    ratios: Floats,
+    widths: Floats,
+    likelihood: Floats,
+    weights: Floats,
+) -> Floats:
     """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
     cells, parts = likelihood.shape
     means = np.empty(cells)
@@ -97,7 +105,7 @@ def posterior_means(
 
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
-def chained(left: Array, right: Array, other: Array) -> tuple[Array, float, float]:
+def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
     """left · right, and how far it is from a table of its shape: squared in L2, and in L1."""
     rows, columns = other.shape
     table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
@@ -114,7 +122,7 @@ def chained(left: Array, right: Array, other: Array) -> tuple[Array, float, floa
 
 
 @compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
-def fit_pair(table: Array, rows: Array, columns: Array, rounds: int, tolerance: float) -> None:
+def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, tolerance: float) -> None:
     """Proportional fitting of a pair to its two 1-ways, in place."""
     height, width = table.shape
     for _ in range(rounds):
@@ -139,7 +147,7 @@ def fit_pair(table: Array, rows: Array, columns: Array, rounds: int, tolerance: 
 
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
-def scale_front(table: Array, wanted: Array) -> float:
+def scale_front(table: Floats, wanted: Floats) -> float:
     """Scale a table (i, j, k) to a margin (i, j); returns how far it was, in L1."""
     moved = 0.0
     for i in range(table.shape[0]):
@@ -155,7 +163,7 @@ def scale_front(table: Array, wanted: Array) -> float:
 
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
-def scale_sides(table: Array, wanted: Array) -> float:
+def scale_sides(table: Floats, wanted: Floats) -> float:
     """Scale a table (i, j, k) to a margin (i, k)."""
     moved = 0.0
     depth = table.shape[2]
@@ -175,7 +183,7 @@ def scale_sides(table: Array, wanted: Array) -> float:
 
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
-def scale_back(table: Array, wanted: Array) -> float:
+def scale_back(table: Floats, wanted: Floats) -> float:
     """Scale a table (i, j, k) to a margin (j, k)."""
     moved = 0.0
     height, depth = table.shape[1:]
@@ -196,7 +204,7 @@ def scale_back(table: Array, wanted: Array) -> float:
 
 
 @compiled("float64(float64[:, :, ::1], int64, float64[::1])")
-def scale_axis(table: Array, axis: int, wanted: Array) -> float:
+def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
     """Scale a table (i, j, k) to a margin along one axis."""
     has, moved = np.zeros(table.shape[axis]), 0.0
     for i in range(table.shape[0]):
@@ -218,8 +226,8 @@ def scale_axis(table: Array, axis: int, wanted: Array) -> float:
     " float64[:, ::1], float64[:, ::1], int64, float64)"
 )
 def fit_triple(
-    table: Array, told: NDArray[np.bool_], first: Array, second: Array, third: Array, order: NDArray[np.int64],
-    front: Array, sides: Array, back: Array, rounds: int, tolerance: float,
+    table: Floats, told: NDArray[np.bool_], first: Floats, second: Floats, third: Floats, order: NDArray[np.int64],
+    front: Floats, sides: Floats, back: Floats, rounds: int, tolerance: float,
 ) -> float:  # fmt: skip
     """Proportional fitting of a triple to 1-ways and pairs inside it, in place; how far the last round was at the most.
 
@@ -246,7 +254,7 @@ def fit_triple(
 
 
 @compiled("float64[:, ::1](float64[:, ::1], int64)")
-def windows(values: Array, reach: int) -> Array:
+def windows(values: Floats, reach: int) -> Floats:
     """Of every cell of a table the sum of those up to `reach` away along both axes, itself left out."""
     rows, columns = values.shape
     down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)

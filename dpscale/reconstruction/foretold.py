@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.chains import Links
 from dpscale.reconstruction.entropy import LowOrder
@@ -23,7 +23,6 @@ from dpscale.reconstruction.paired import Ones, Paired
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 
-Array = NDArray[np.float64]
 FEW, LEAST = 8, 1e-9  # guesses that tell something
 
 
@@ -52,7 +51,7 @@ def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator
         yield off / chance(expected, names, inside)
 
 
-def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Array]:
+def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
     """The strongest chain of measured pairs that implies each pair."""
     ones = Ones.of(of_pairs.coarse, of_pairs.total)
     known = Paired(ones, [names for names in of_pairs.tables if names in of_pairs.measured])
@@ -60,7 +59,7 @@ def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeS
     return Links.of(known, np.concatenate(tables)).strongest(Paired(ones, sets))
 
 
-def chance(expected: Array, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
+def chance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
     """Σ μ̂ Π (1 − μ̂/margin) over the margins that hold a cell, 1-ways and those `inside`, as of
     `unmeasured.cell_variances`."""
     left = expected.copy()

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.plans.factor import Factor
@@ -27,7 +27,6 @@ from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts, tot
 from dpscale.workload.residual import center, profile_of, subsets
 from dpscale.workload.residual.groups import Groups, by_mass, coarsened, every_cell
 
-Array = NDArray[np.float64]
 GRAIN, DEGREE, CHAINS = 0.3, 2, 1
 
 
@@ -71,7 +70,7 @@ def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
 
 
 def _groups(
-    estimates: LeastSquaresEstimates, ones: dict[str, Array], sets: Sequence[AttributeSet], grain: float, total: float
+    estimates: LeastSquaresEstimates, ones: dict[str, Floats], sets: Sequence[AttributeSet], grain: float, total: float
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
         return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
@@ -99,7 +98,7 @@ def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups
     return total
 
 
-def _uneven(profile: Array, groups: Groups | None) -> float:
+def _uneven(profile: Floats, groups: Groups | None) -> float:
     """The mean square of what is left of u by the plain mean, over groups where such are given."""
     values = profile if groups is None else coarsened(profile, [groups])
     return float((center(values, (0,)) ** 2).mean())

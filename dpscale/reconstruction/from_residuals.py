@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import Excludes
 from dpscale.reconstruction.entropy import LowOrder
@@ -19,8 +19,6 @@ from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import Groups
-
-Array = NDArray[np.float64]
 
 
 def model_of(
@@ -43,7 +41,7 @@ def model_of(
     return low_order(ones, groups, measured, wanted, chains, rules)
 
 
-def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Array:
+def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Floats:
     residual = np.asarray(residuals.values.get((name,), np.zeros(groups.count)))
     precision = residuals.precision((name,))
     return noisy.refined(groups, residual, precision, total)

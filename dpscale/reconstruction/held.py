@@ -20,11 +20,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import Excludes, Follows, possible, speaking
 from dpscale.workload.residual.groups import Groups, coarsened, expanded
 
-Array = NDArray[np.float64]
 Rules = Sequence[Excludes]
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
@@ -55,8 +55,8 @@ def settled(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> 
 
 
 def known_pair(
-    rules: Rules, names: AttributeSet, ones: Mapping[str, Array], groups: Mapping[str, Groups]
-) -> Array | None:
+    rules: Rules, names: AttributeSet, ones: Mapping[str, Floats], groups: Mapping[str, Groups]
+) -> Floats | None:
     """The table over groups of two attributes where either, or a third, decides both: its 1-way has all of it."""
     found = following(rules, ones)
     for decides in [*names, *(rule.by for rule in found)] if found else []:
@@ -100,8 +100,8 @@ def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) ->
 
 
 def kept_cells(
-    rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Array], cells: Array
-) -> Array:
+    rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Floats], cells: Floats
+) -> Floats:
     """A table over cells, in place, without what cannot be: every group of cells has what it had, the whole its sum.
 
     In a group cells share by their 1-ways, but for what follows from another attribute, whose share is all or nothing.
@@ -117,7 +117,7 @@ def kept_cells(
     return cells
 
 
-def agreed(ones: Mapping[str, Array], variances: Mapping[str, float], rules: Rules) -> dict[str, Array]:
+def agreed(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Rules) -> dict[str, Floats]:
     """1-ways over cells, > 0 and of equal sums, by the rules (`closed`); `variances`: of the noise of each one's cells.
 
     First what follows is what all say of it; then what its finest decider says, to which the others are scaled.
@@ -137,7 +137,7 @@ def agreed(ones: Mapping[str, Array], variances: Mapping[str, float], rules: Rul
     return found
 
 
-def _alone(rules: Rules, name: str, counts: Array) -> Array:
+def _alone(rules: Rules, name: str, counts: Floats) -> Floats:
     """Without the values that are impossible by themselves."""
     if not speaking(rules, [name]):
         return counts
@@ -145,7 +145,7 @@ def _alone(rules: Rules, name: str, counts: Array) -> Array:
     return np.asarray(kept * (counts.sum() / kept.sum()))
 
 
-def _joint(own: Array, by: Sequence[Follows], ones: Mapping[str, Array], variances: Mapping[str, float]) -> Array:
+def _joint(own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], variances: Mapping[str, float]) -> Floats:
     """What follows, as its own counts and those of all that decide it have it, by inverse variance."""
     weight = np.full(len(own), 1 / variances[by[0].what])
     joint, some = own * weight, np.ones(len(own), np.bool_)
@@ -157,14 +157,14 @@ def _joint(own: Array, by: Sequence[Follows], ones: Mapping[str, Array], varianc
     return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
 
 
-def _scaled(rule: Follows, ones: Mapping[str, Array], wanted: Array) -> Array:
+def _scaled(rule: Follows, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
     """The counts of what decides, scaled to what is wanted of what follows."""
     ratio = wanted / np.maximum(_sums(rule, ones), LEAST)
     scaled = np.maximum(ones[rule.by] * ratio[np.array(rule.of)], LEAST)
     return np.asarray(scaled * (ones[rule.by].sum() / scaled.sum()))
 
 
-def _sums(rule: Follows, ones: Mapping[str, Array]) -> Array:
+def _sums(rule: Follows, ones: Mapping[str, Floats]) -> Floats:
     """What follows, as the counts of what decides have it."""
     return np.asarray(np.bincount(rule.of, ones[rule.by], len(ones[rule.what])), np.float64)
 

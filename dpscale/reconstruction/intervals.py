@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.contract import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint import joint_width
 from dpscale.reconstruction.modelled import Modelled
 from dpscale.workload import Part
-
-Array = NDArray[np.float64]
 
 
 def tells_at_once(estimates: Estimates) -> bool:
@@ -22,7 +18,7 @@ def tells_at_once(estimates: Estimates) -> bool:
     )
 
 
-def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Array, level: float, seed: str) -> Array:
+def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str) -> Floats:
     """Half widths for all queries of a part over one set, that hold at once with probability `level`.
 
     `errors`: their standard errors, products in any order; `seed`: any public text.

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.privacy.budget import LAPLACE
@@ -25,7 +25,6 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import Part, ProductPart
 from dpscale.workload.residual import residual_of, smear, subsets
 
-Array = NDArray[np.float64]
 DRAWS = 2000  # the width's own standard error is then about a hundredth of it
 MOST_JOINT = 100_000  # queries of a set: of more it would take minutes
 BATCH = 1 << 22  # numbers of a batch of draws: 32 MB
@@ -52,7 +51,7 @@ def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSe
     return float(np.quantile(np.concatenate(most), level, method="higher"))
 
 
-def drawn(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Array]:
+def drawn(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Floats]:
     """Errors of a part's answers over one set as other noise would have left them, batches of shape (draws, queries).
 
     How large a batch is follows from the set alone: another one would draw other noise.
@@ -70,9 +69,9 @@ class _Noise:
     def __init__(self, estimates: LeastSquaresEstimates, rng: np.random.Generator, draws: int) -> None:
         self.estimates, self.rng, self.draws = estimates, rng, draws
         self.plan, self.accuracy = estimates.plan, estimates.accuracy
-        self._known: dict[int, Array] = {}
+        self._known: dict[int, Floats] = {}
 
-    def answers(self, part: Part, names: AttributeSet) -> Array:
+    def answers(self, part: Part, names: AttributeSet) -> Floats:
         shape = self.plan.domain.shape(names)
         total = np.zeros((self.draws, *shape))
         profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
@@ -82,11 +81,11 @@ class _Noise:
                 total += smear(self._residual(kept), axes, total.shape, profiles)
         return _answered(part, names, total).reshape(self.draws, -1)
 
-    def _residual(self, kept: AttributeSet) -> Array:
+    def _residual(self, kept: AttributeSet) -> Floats:
         sources = self.accuracy.residuals[kept].sources
         return np.asarray(sum(source.weight * self._told(source.block, kept) for source in sources))
 
-    def _told(self, index: int, kept: AttributeSet) -> Array:
+    def _told(self, index: int, kept: AttributeSet) -> Floats:
         """What one block's noise makes of a residual."""
         block, values = self.plan.blocks[index], self._read(index)
         if block.whole or block.tells != [kept]:
@@ -99,10 +98,10 @@ class _Noise:
             values = factor.estimated(values)
         return values
 
-    def _joint(self, block: Block, values: Array, shape: Sequence[int]) -> Array:
+    def _joint(self, block: Block, values: Floats, shape: Sequence[int]) -> Floats:
         return (block.factors[0].inverse @ values.reshape(-1, self.draws)).T.reshape(self.draws, *shape)
 
-    def _marginal(self, block: Block, values: Array) -> Array:
+    def _marginal(self, block: Block, values: Floats) -> Floats:
         """The marginal as a whole block tells it."""
         if block.joint:
             return self._joint(block, values, block.factors[0].shape)
@@ -111,7 +110,7 @@ class _Noise:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return np.moveaxis(values, -1, 0)
 
-    def _read(self, index: int) -> Array:
+    def _read(self, index: int) -> Floats:
         """A block's noise, draws last: drawn once, for several residuals are told by it."""
         if index not in self._known:
             spread, shape = math.sqrt(self.estimates.variances[index]), (*self.plan.blocks[index].rows, self.draws)
@@ -122,7 +121,7 @@ class _Noise:
         return self._known[index]
 
 
-def _answered(part: Part, names: AttributeSet, marginals: Array) -> Array:
+def _answered(part: Part, names: AttributeSet, marginals: Floats) -> Floats:
     """A part's answers from a batch of marginals."""
     if not isinstance(part, ProductPart):
         return np.stack([part.answers(names, one) for one in marginals])

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import Excludes, speaking
 from dpscale.reconstruction.chains import Links
@@ -29,8 +29,7 @@ from dpscale.reconstruction.shrink import NoisyTable, NoisyTables, best_posterio
 from dpscale.workload.residual import center
 from dpscale.workload.residual.groups import Groups
 
-Array = NDArray[np.float64]
-Tables = dict[AttributeSet, Array]
+Tables = dict[AttributeSet, Floats]
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 
 
@@ -38,12 +37,12 @@ FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 class NoisyResidual:
     """What was measured of one residual: centred `values` over groups, each with noise of standard `deviation`."""
 
-    values: Array
+    values: Floats
     deviation: float
 
 
 def low_order(
-    ones: Mapping[str, Array],
+    ones: Mapping[str, Floats],
     groups: Mapping[str, Groups],
     measured: Mapping[AttributeSet, NoisyResidual],
     wanted: Sequence[AttributeSet] = (),
@@ -73,7 +72,7 @@ def _held(model: LowOrder) -> Tables:
     return {names: _told(model, names) for names in pairs_held(model.rules, list(model.ones))}
 
 
-def _told(model: LowOrder, names: AttributeSet) -> Array:
+def _told(model: LowOrder, names: AttributeSet) -> Floats:
     known = known_pair(model.rules, names, model.ones, model.groups)
     return (
         known
@@ -107,8 +106,8 @@ class _Shrunk:
 
     model: LowOrder
     paired: Paired
-    residuals: Array
-    deviations: Array
+    residuals: Floats
+    deviations: Floats
     held: Tables
 
     @classmethod
@@ -117,27 +116,27 @@ class _Shrunk:
         own = {names: table for names, table in held.items() if names in set(paired.names)}
         return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
 
-    def alone(self) -> Array:
+    def alone(self) -> Floats:
         """Towards independence, or what neighbours expect where nothing better is known."""
         table = self._expected(self._put(self.paired.independent(), self.held))
         return self._fitted([table, *(near(self.paired, table, reach) for reach in REACHES)])
 
-    def chained(self, links: Links) -> Array:
+    def chained(self, links: Links) -> Floats:
         """Towards the chains that are nearest."""
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
         return self._fitted([self._expected(self._put(links.nearest(self.paired, noisy), self.held))])
 
-    def _expected(self, expectation: Array) -> NoisyTables:
+    def _expected(self, expectation: Floats) -> NoisyTables:
         reference = np.maximum(expectation, LEAST)
         values = self.paired.noisy(self.residuals, reference)
         return NoisyTables(values, reference, self.deviations, self.paired.starts)
 
-    def _fitted(self, ways: Sequence[NoisyTables]) -> Array:
+    def _fitted(self, ways: Sequence[NoisyTables]) -> Floats:
         tables = self.paired.fit(best_posterior(ways), FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
         apart = self.paired.apart(tables)
         return self._put(tables, {names: self.model.kept(names, apart[names]) for names in self.held})
 
-    def _put(self, tables: Array, own: Tables) -> Array:
+    def _put(self, tables: Floats, own: Tables) -> Floats:
         """Some tables in their places."""
         apart = self.paired.apart(tables) if own else {}
         for names, table in own.items():
@@ -155,7 +154,7 @@ def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> 
     return model.fitted(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
 
 
-def _noisy(residual: NoisyResidual, reference: Array) -> NoisyTable:
+def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
     """The noisy table: its own residual on the margins of what is expected."""
     values = residual.values + reference - center(reference, range(reference.ndim))
     return NoisyTable(np.asarray(values), reference, residual.deviation)

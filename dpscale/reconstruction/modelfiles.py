@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import restored
 from dpscale.reconstruction.entropy import LowOrder
@@ -20,7 +20,6 @@ from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import Groups
 
-Array = NDArray[np.float64]
 MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
 
 
@@ -53,11 +52,11 @@ def read_model(path: Path) -> LowOrder:
     return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured), rules)
 
 
-def _flat(tables: Iterable[Array]) -> Array:
+def _flat(tables: Iterable[Floats]) -> Floats:
     return np.concatenate([np.zeros(0), *(np.asarray(table).reshape(-1) for table in tables)])
 
 
-def _apart(cells: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+def _apart(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
     """The tables of a flat array, as views."""
     ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
     return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
@@ -81,14 +80,14 @@ def read_errors(folder: Path, model: LowOrder) -> Simulated:
     return Simulated(model, replicas, known, content["widening"], content["dispersion"])
 
 
-def write_agreed(path: Path, tables: Mapping[AttributeSet, Array]) -> None:
+def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
     """Targets that agree on what they have in common."""
     _write(
         path, {"sets": [list(names) for names in tables]}, {f"t{i}": table for i, table in enumerate(tables.values())}
     )
 
 
-def read_agreed(path: Path) -> dict[AttributeSet, Array]:
+def read_agreed(path: Path) -> dict[AttributeSet, Floats]:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}
 
@@ -106,7 +105,7 @@ def read_residuals(path: Path) -> Residuals:
     return Residuals(index["sizes"], values)
 
 
-def _write(path: Path, index: dict[str, Any], arrays: dict[str, Array]) -> None:
+def _write(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None:
     """Whole or not at all; not flushed, since it can be made again for free."""
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.agreement import margin
@@ -22,7 +22,6 @@ from dpscale.reconstruction.evidence import Evidence
 from dpscale.reconstruction.simulated import CONTAINS, Simulated
 from dpscale.workload import Part
 
-Array = NDArray[np.float64]
 NO_ERRORS = (
     "No standard errors are told: what was not measured is guessed from the rest, and noise does not tell how well."
 )
@@ -32,7 +31,7 @@ SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
 class Model(Protocol):
     """What has estimated marginals."""
 
-    def marginal(self, names: AttributeSet, /) -> Array:
+    def marginal(self, names: AttributeSet, /) -> Floats:
         """Estimated counts over the cells, an axis each in the domain's order."""
 
 
@@ -41,9 +40,9 @@ class Agreed:
     """A model some of whose marginals were made to agree: they, and the margins of the first that holds a set."""
 
     model: LowOrder
-    tables: Mapping[AttributeSet, Array]
+    tables: Mapping[AttributeSet, Floats]
 
-    def marginal(self, names: AttributeSet) -> Array:
+    def marginal(self, names: AttributeSet) -> Floats:
         holder = next((target for target in self.tables if set(names) <= set(target)), None)
         return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
 
@@ -67,7 +66,7 @@ class Modelled:
         """Whether the model completes what the measurements of these attributes leave open."""
         return not self._spans(self.workload.domain.ordered(attributes))
 
-    def marginal(self, attributes: Sequence[str]) -> Array:
+    def marginal(self, attributes: Sequence[str]) -> Floats:
         """Estimated counts over the attributes, an axis each in the order asked."""
         for name in attributes:
             if name not in self._known:
@@ -86,11 +85,11 @@ class Modelled:
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
 
-    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Array, Array]]:
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """The same of several sets."""
         return (self.part_answers(part, names) for names in sets)
 
-    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Array, Array]:
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
         """Estimates of all queries of a part over one set, and their standard errors (nan: none is told)."""
         answers = part.answers(attributes, self.marginal(attributes))
         if self.errors is None or not attributes:

@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.shrink import shrunk_counts
 from dpscale.workload.residual.groups import Groups, coarsened, expanded
 
-Array = NDArray[np.float64]
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3
 FEW = 4  # group sums that do not tell whether shrunk cells fit them
 
@@ -22,7 +21,7 @@ FEW = 4  # group sums that do not tell whether shrunk cells fit them
 class NoisyCounts:
     """Noisy 1-way counts over cells, (n,), and the variance of the noise of each."""
 
-    values: Array
+    values: Floats
     variance: float
 
     @property
@@ -34,23 +33,23 @@ class NoisyCounts:
         """Of a group's noise, about: groups differ in width."""
         return self.variance * (groups.size / groups.count)
 
-    def at(self, values: Array) -> Self:
+    def at(self, values: Floats) -> Self:
         """Other counts with such noise."""
         return replace(self, values=values)
 
-    def noise(self, random: np.random.Generator) -> Array:
+    def noise(self, random: np.random.Generator) -> Floats:
         """Such noise drawn anew, for `simulated` alone: no release's noise comes from here."""
         return random.normal(0, self.variance**0.5, self.values.shape)
 
-    def told(self) -> tuple[Array | None, Array, float]:
+    def told(self) -> tuple[Floats | None, Floats, float]:
         """Rows applied to the counts (None: each cell by itself), what they say, and the variance of that."""
         return None, self.values, self.variance
 
-    def non_negative(self, total: float) -> Array:
+    def non_negative(self, total: float) -> Floats:
         """Counts over cells, each above 0, with sum `total`."""
         return non_negative_counts(self, total)
 
-    def refined(self, groups: Groups, residual: Array, precision: float, total: float) -> Array:
+    def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
         """The same by a measurement of the grouped 1-way too, as of `with_groups`."""
         return with_groups(non_negative_counts(self, total), self, groups, residual, precision, total)
 
@@ -61,7 +60,7 @@ class NoisyCounts:
         return replace(self, values=values, variance=1 / (mine + theirs))
 
     @cached_property
-    def shrunk(self) -> Array:
+    def shrunk(self) -> Floats:
         """Posterior means, made once."""
         return shrunk_counts(self.values, float(np.sqrt(self.variance)))
 
@@ -76,15 +75,15 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
     return max(sum(said) / sum(weights), 1.0)
 
 
-def non_negative_counts(noisy: NoisyCounts, total: float) -> Array:
+def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
     """Counts over cells, each at least a small number, with sum `total`."""
     counts = np.maximum(noisy.shrunk, LEAST_CELL)
     return np.asarray(counts * (total / counts.sum()))
 
 
 def with_groups(
-    counts: Array, noisy: NoisyCounts, groups: Groups, residual: Array, precision: float, total: float
-) -> Array:
+    counts: Floats, noisy: NoisyCounts, groups: Groups, residual: Floats, precision: float, total: float
+) -> Floats:
     """The counts over cells, rescaled within each group to what all measurements say of the group.
 
     `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none). The sum of a
@@ -107,7 +106,7 @@ def with_groups(
     return np.asarray(counts * expanded(ratio, [groups]))
 
 
-def drawn(sums: Array, target: Array, variance: Array) -> Array:
+def drawn(sums: Floats, target: Floats, variance: Floats) -> Floats:
     """Noisy sums, (n,), towards a target as far as noise alone explains their distance: the positive-part estimator of
     James and Stein, each sum in units of its noise."""
     distance = float(((sums - target) ** 2 / variance).sum())

@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.fitting_loops import chained, fit_pair, windows
 
-Array = NDArray[np.float64]
 MOST_MIDDLES = 12
 LEAST_RATIO, LEAST = 0.02, 1e-9
 PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones, at, total, pairs, starts
 
 
 @compiled(f"float64[::1]({PLACES})")
-def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Array:
+def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Floats:
     """The tables of independent attributes."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -34,7 +33,7 @@ def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Array
 
 
 @compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])")
-def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> Array:
+def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> Floats:
     """Centred residuals on the margins of what is expected."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -55,7 +54,7 @@ def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> A
 
 
 @compiled("float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)")
-def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any, starts: Any, reach: int) -> Array:
+def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any, starts: Any, reach: int) -> Floats:
     """What neighbours up to `reach` away along both axes expect of every cell (`near`)."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):

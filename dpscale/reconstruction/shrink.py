@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
 
 GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
 GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
@@ -39,12 +39,12 @@ SLOWNESS, LEAST_SHARE = 2.0, 1e-3
 class NoisyTable:
     """Cells `values`, each with noise of standard deviation `deviation`; what is expected of them, `reference` > 0."""
 
-    values: Array
-    reference: Array
+    values: Floats
+    reference: Floats
     deviation: float
 
     @property
-    def sample(self) -> tuple[Array, Array]:
+    def sample(self) -> tuple[Floats, Floats]:
         """Values and references of evenly spread cells, MOST_CELLS at most: enough to learn a law from."""
         step = -(-self.values.size // MOST_CELLS)
         return self.values.reshape(-1)[::step], self.reference.reshape(-1)[::step]
@@ -54,16 +54,16 @@ class NoisyTable:
 class Components:
     """Narrow Gaussians that a cell's count may come from: `ratios` and `widths` times what is expected of the cell."""
 
-    ratios: Array
-    widths: Array
+    ratios: Floats
+    widths: Floats
 
-    def likelihoods(self, values: Array, reference: Array, deviation: float) -> tuple[Array, Array]:
+    def likelihoods(self, values: Floats, reference: Floats, deviation: float) -> tuple[Floats, Floats]:
         """Of noisy values, (cells, components), up to a factor a cell, whose log is the second result."""
         from dpscale.reconstruction import fitting_loops
 
         return fitting_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
-    def means(self, values: Array, reference: Array, deviation: float, likelihood: Array, weights: Array) -> Array:
+    def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
         """Posterior means of the counts."""
         from dpscale.reconstruction import fitting_loops
 
@@ -73,7 +73,7 @@ class Components:
         )
 
 
-def _cells(values: Array, reference: Array) -> tuple[Array, Array]:
+def _cells(values: Floats, reference: Floats) -> tuple[Floats, Floats]:
     return np.ascontiguousarray(values), np.ascontiguousarray(np.maximum(reference, 1e-6))
 
 
@@ -85,9 +85,9 @@ class NoisyTables:
     """Many tables one after another, table t from starts[t] to starts[t + 1]: cells `values`, what is expected of them,
     `reference` > 0, and of each table its noise, `deviations`."""
 
-    values: Array
-    reference: Array
-    deviations: Array
+    values: Floats
+    reference: Floats
+    deviations: Floats
     starts: NDArray[np.int64]
 
     @classmethod
@@ -103,7 +103,7 @@ class NoisyTables:
         return np.maximum(-(-np.diff(self.starts) // MOST_CELLS), 1)
 
     @cached_property
-    def sample(self) -> tuple[Array, Array, NDArray[np.int64]]:
+    def sample(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """Likelihoods of the first cells of every sample, their tops, and where those of each table begin; of so many
         tables no more than a law needs."""
         from dpscale.reconstruction import shrinking_loops
@@ -116,12 +116,12 @@ class NoisyTables:
         return densities, tops, taken
 
 
-def learn(tables: NoisyTables) -> Array:
+def learn(tables: NoisyTables) -> Floats:
     """The law of g over all tables together: weights on RATIOS."""
     return _weights(tables.sample[0], START, POOLED_STRENGTH, POOLED_ROUNDS) if len(tables.deviations) else START
 
 
-def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Array] | None = None) -> Array:
+def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = None) -> Floats:
     """(E √x)² of the counts x, ≥ 0, of each table under the expectation that has most evidence; flat.
 
     `ways`: the same tables with other references; `laws`: of each, the start for its tables' own laws, which EM finds
@@ -141,7 +141,7 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Array] | None = N
     return found
 
 
-def _means_of(components: Components, table: NoisyTable, law: Array, known: Array) -> Array:
+def _means_of(components: Components, table: NoisyTable, law: Floats, known: Floats) -> Floats:
     """Posterior means of all cells, flat; by blocks, unless the likelihoods `known` of the sample are those of all."""
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
     if len(known) == len(flat):
@@ -153,7 +153,7 @@ def _means_of(components: Components, table: NoisyTable, law: Array, known: Arra
     return np.concatenate(parts)
 
 
-def shrunk_counts(values: Array, deviation: float) -> Array:
+def shrunk_counts(values: Floats, deviation: float) -> Floats:
     """Posterior means of 1-way counts, (n,), with noise `deviation`.
 
     Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
@@ -169,7 +169,7 @@ def shrunk_counts(values: Array, deviation: float) -> Array:
     return _averaged(tried)
 
 
-def _averaged(tried: Sequence[_Mixture]) -> Array:
+def _averaged(tried: Sequence[_Mixture]) -> Floats:
     """The means of all laws that have some evidence."""
     evidence = np.array([one.evidence for one in tried])
     shares = np.exp((evidence - evidence.max()) / SLOWNESS)
@@ -178,18 +178,18 @@ def _averaged(tried: Sequence[_Mixture]) -> Array:
     return np.asarray(sum(share * one.means for share, one in zip(shares, tried, strict=True) if share > 0))
 
 
-def _counts(values: Array, deviation: float) -> Components:
+def _counts(values: Floats, deviation: float) -> Components:
     """A grid of counts."""
     most = max(float(values.max()), 2.0) + deviation
     grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
     return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
 
 
-def _even(components: Components) -> Array:
+def _even(components: Components) -> Floats:
     return np.full(len(components.ratios), 1 / len(components.ratios))
 
 
-def _neighbours(values: Array, reach: int) -> Array:
+def _neighbours(values: Floats, reach: int) -> Floats:
     """The mean of up to `reach` cells on either side of each; no less than a hundredth of the whole mean."""
     window = np.ones(2 * reach + 1)
     window[reach] = 0
@@ -200,18 +200,18 @@ def _neighbours(values: Array, reach: int) -> Array:
 class _Mixture:
     """Components for every value, with the weights that EM finds."""
 
-    def __init__(self, components: Components, table: NoisyTable, start: Array, strength: float) -> None:
+    def __init__(self, components: Components, table: NoisyTable, start: Floats, strength: float) -> None:
         self._components, self._table = components, table
         self._likelihood, tops = components.likelihoods(*table.sample, table.deviation)
         self._weights = _weights(self._likelihood, start, strength, COUNT_ROUNDS)
         self.evidence = float((np.log((self._likelihood * self._weights).sum(axis=1)) + tops).sum())
 
     @property
-    def means(self) -> Array:
+    def means(self) -> Floats:
         return _means_of(self._components, self._table, self._weights, self._likelihood)
 
 
-def _weights(likelihood: Array, start: Array, strength: float, rounds: int) -> Array:
+def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
     from dpscale.reconstruction import fitting_loops
 
     return np.asarray(fitting_loops.mixture_weights(likelihood, start, strength, rounds))

@@ -11,12 +11,10 @@ from math import log, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.fitting_loops import mixture_weights
 
-Array = NDArray[np.float64]
 FARTHEST, PART = -60.0, 1 / 256
 C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720
 C7, C8, C9, C10, C11 = 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800

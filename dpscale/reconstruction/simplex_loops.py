@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
-
-Array = NDArray[np.float64]
 
 
 @compiled("float64[::1](float64[::1], float64)")
-def projected(values: Array, total: float) -> Array:
+def projected(values: Floats, total: float) -> Floats:
     """The nearest numbers ≥ 0 of that sum, all cells alike (Held, Wolfe and Crowder, 1974)."""
     ordered = np.sort(values)[::-1]
     running, above = 0.0, 0.0
@@ -23,7 +21,7 @@ def projected(values: Array, total: float) -> Array:
 
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, float64[::1], int64, float64)")
-def nearest(weights: Array, pull: Array, total: float, start: Array, steps: int, tolerance: float) -> Array:
+def nearest(weights: Floats, pull: Floats, total: float, start: Floats, steps: int, tolerance: float) -> Floats:
     """argmin ½ xᵀWx − pullᵀx over x ≥ 0 of sum `total`, W symmetric.
 
     Projected gradients with momentum (FISTA), which begins anew where it leads uphill. Ends where a step moves no cell

@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.each import Each, plainly
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction import unmeasured
@@ -48,8 +48,7 @@ from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 
-Array = NDArray[np.float64]
-Rest = Callable[[Collection[AttributeSet]], Array | float]
+Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
 LEAST = 1e-9
@@ -72,32 +71,32 @@ class Simulated:
     widening: float
     dispersion: float
 
-    def cell_errors(self, names: Sequence[str]) -> Array:
+    def cell_errors(self, names: Sequence[str]) -> Floats:
         """Standard errors of a marginal's cells, an axis each in the order asked."""
         ordered = self._ordered(names)
         rest = partial(unmeasured.cell_variances, self.model, ordered)
         return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
 
-    def query_error(self, names: Sequence[str], query: Array) -> float:
+    def query_error(self, names: Sequence[str], query: Floats) -> float:
         """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
         ordered = self._ordered(names)
         turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
         rest = partial(unmeasured.query_variance, self.model, ordered, turned)
         return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
 
-    def part_errors(self, part: Part, names: AttributeSet) -> Array:
+    def part_errors(self, part: Part, names: AttributeSet) -> Floats:
         """Standard errors of all queries of a part over one set, in their shape; nan where they take too long."""
         if isinstance(part, ProductPart):
             return self._product_errors(part, names)
         if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
             return np.full(part.count(names), np.nan)
 
-        def rest(known: Collection[AttributeSet]) -> Array:
+        def rest(known: Collection[AttributeSet]) -> Floats:
             return np.array([unmeasured.query_variance(self.model, names, q, known) for q in part.queries(names)])
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
-    def at_once(self, part: Part, names: AttributeSet, errors: Array, level: float) -> Array:
+    def at_once(self, part: Part, names: AttributeSet, errors: Floats, level: float) -> Floats:
         """Half widths of intervals for all queries of a part over one set that hold at once; `errors`: those of
         `part_errors`, products in any order.
 
@@ -111,7 +110,7 @@ class Simulated:
             return np.asarray(width * (errors / reach).max() * reach)
         return np.asarray(width * errors + self.dispersion * math.log(2 * errors.size / (1 - level)) / 3 * reach)
 
-    def _product_errors(self, part: ProductPart, names: AttributeSet) -> Array:
+    def _product_errors(self, part: ProductPart, names: AttributeSet) -> Floats:
         if all(family.name == "marginal" for family in part.families(names)):
             return self.cell_errors(names)
         shapes = [(family.count(size), size) for family, size in _sized(part, names)]
@@ -124,7 +123,7 @@ class Simulated:
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.model.ones if name in names)
 
-    def _errors(self, names: AttributeSet, answers: Callable[[Array], Array], rest: Rest) -> Array:
+    def _errors(self, names: AttributeSet, answers: Callable[[Floats], Floats], rest: Rest) -> Floats:
         """Of what `answers` makes of a marginal; `rest`: its variance, before φ, by what known sets leave open."""
         estimate = answers(self.model.marginal(names))
         spread = np.zeros_like(estimate)
@@ -134,7 +133,7 @@ class Simulated:
         known = np.maximum(noise, self._drowned(names, rest, left))
         return np.asarray(np.sqrt(ROOM * (known + self.dispersion * left)))
 
-    def _drowned(self, names: AttributeSet, rest: Rest, left: Array) -> Array | float:
+    def _drowned(self, names: AttributeSet, rest: Rest, left: Floats) -> Floats | float:
         """(1 − w) φ (U₀ − U); w: the mean of the measured sets inside."""
         inside = [self.known[kept] for kept in unmeasured.inside(names, self.known)]
         if not inside:
@@ -142,7 +141,7 @@ class Simulated:
         return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)
 
 
-def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Array:
+def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
     """The largest entry of every query; products are of 0 and 1."""
     if isinstance(part, ProductPart):
         return np.ones(shape)
@@ -180,20 +179,20 @@ def simulated(
     return Simulated(model, replicas, known, widening, phi)
 
 
-def _known(departure: float, table: Array, precision: float) -> float:
+def _known(departure: float, table: Floats, precision: float) -> float:
     """w of a measured table: what of its departure stands above the noise, by all its cells."""
     noise = math.prod(size - 1 for size in table.shape) / precision
     return departure / (departure + noise)
 
 
-def _mean_ratio(spread: Mapping[AttributeSet, Array], tables: Mapping[AttributeSet, Array]) -> float:
+def _mean_ratio(spread: Mapping[AttributeSet, Floats], tables: Mapping[AttributeSet, Floats]) -> float:
     """Of error² to count, weighted by √count: neither the many near-empty cells nor the few great ones decide."""
     roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in tables.items()}
     above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
     return above / max(sum(float(root.sum()) for root in roots.values()), 1.0)
 
 
-def _spread(table: Array, replicas: Sequence[Array]) -> Array:
+def _spread(table: Floats, replicas: Sequence[Floats]) -> Floats:
     return np.asarray(np.mean([(other - table) ** 2 for other in replicas], axis=0))
 
 
@@ -214,7 +213,7 @@ def _noiseless(
     return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
 
 
-def _centred(model: LowOrder, names: AttributeSet) -> Array:
+def _centred(model: LowOrder, names: AttributeSet) -> Floats:
     return center(model.coarse_marginal(names), range(len(names))) if names else np.asarray(model.total)
 
 

@@ -8,13 +8,12 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
-from dpscale.reconstruction.paired import Indices, Ones, Paired
+from dpscale.reconstruction.paired import Ones, Paired
 
-Array = NDArray[np.float64]
-Placed = tuple[Array, Indices, Indices, Indices, Indices, Array]  # as the loops take it
+Placed = tuple[Floats, Integers, Integers, Integers, Integers, Floats]  # as the loops take it
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +21,11 @@ class Threes:
     """What sets of three are made of: 1-ways and known pairs."""
 
     ones: Ones
-    place: Indices
-    cells: Array
+    place: Integers
+    cells: Floats
 
     @classmethod
-    def of(cls, ones: Ones, tables: Mapping[AttributeSet, Array]) -> Threes:
+    def of(cls, ones: Ones, tables: Mapping[AttributeSet, Floats]) -> Threes:
         """Of the pairs among some tables."""
         paired, count = Paired(ones, [names for names in tables if len(names) == 2]), len(ones.number)
         place = np.full((count, count), -1)
@@ -34,7 +33,7 @@ class Threes:
         cells = [np.zeros(0), *(np.asarray(tables[names]).reshape(-1) for names in paired.names)]
         return cls(ones, place, np.concatenate(cells))
 
-    def expected(self, sets: Sequence[AttributeSet], rounds: int, tolerance: float) -> dict[AttributeSet, Array]:
+    def expected(self, sets: Sequence[AttributeSet], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
         """Of largest entropy given the pairs."""
         from dpscale.reconstruction import triple_loops
 
@@ -44,7 +43,7 @@ class Threes:
         triple_loops.fit_all(tables, False, rounds, tolerance, *placed)
         return self._apart(sets, tables, placed)
 
-    def fitted(self, given: Mapping[AttributeSet, Array], rounds: int, tolerance: float) -> dict[AttributeSet, Array]:
+    def fitted(self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
         """Copies of tables, scaled to 1-ways and pairs."""
         from dpscale.reconstruction import triple_loops
 
@@ -53,7 +52,7 @@ class Threes:
         return self._apart(list(given), tables, placed)
 
     @cached_property
-    def _sizes(self) -> Indices:
+    def _sizes(self) -> Integers:
         return np.diff(self.ones.at)
 
     def _placed(self, sets: Sequence[AttributeSet]) -> Placed:
@@ -62,7 +61,7 @@ class Threes:
         starts = np.cumsum(np.append(0, self._sizes[threes].prod(axis=1)))
         return self.ones.values, self.ones.at, threes, starts, self.place, self.cells
 
-    def _apart(self, sets: Sequence[AttributeSet], tables: Array, placed: Placed) -> dict[AttributeSet, Array]:
+    def _apart(self, sets: Sequence[AttributeSet], tables: Floats, placed: Placed) -> dict[AttributeSet, Floats]:
         shapes, ends = self._sizes[placed[2]].tolist(), pairwise(placed[3].tolist())
         return {names: tables[first:end].reshape(shape)
                 for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)}  # fmt: skip

@@ -15,14 +15,13 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 from dpscale.plans.blocks import Blocks, Strategy
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import subsets
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Both = tuple[Array, Array]
+Both = tuple[Floats, Floats]
 Pattern = tuple[int, ...]
 MOST_CELLS = 1 << 16  # of a batch
 
@@ -38,10 +37,10 @@ class Together:
     `profiles`: the weights u of the attributes that have some."""
 
     blocks: Blocks
-    variances: Array
-    profiles: Mapping[str, Array]
-    read: Callable[[int], Array]
-    residual: Callable[[AttributeSet], Array]
+    variances: Floats
+    profiles: Mapping[str, Floats]
+    read: Callable[[int], Floats]
+    residual: Callable[[AttributeSet], Floats]
 
     def answers(self, part: ProductPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
         """Estimates and standard errors of all queries of each set; None where not all of it was measured so."""
@@ -67,12 +66,12 @@ class Together:
         """Of every strategy whether it is a product over the axes."""
         return np.array([all(len(factor.shape) == 1 for factor in one) for one in self.blocks.strategies])
 
-    def _places(self, sets: Sequence[AttributeSet], patterns: Sequence[Pattern]) -> Indices:
+    def _places(self, sets: Sequence[AttributeSet], patterns: Sequence[Pattern]) -> Integers:
         """The block of every residual of every set, (patterns, sets); −1 where there is none."""
         members = self.blocks.sets.placed(sets)
         return np.stack([self.blocks.sets.locate(members[:, list(pattern)]) for pattern in patterns])
 
-    def _alike(self, places: Indices) -> Iterator[Indices]:
+    def _alike(self, places: Integers) -> Iterator[Integers]:
         """The sets all of which was measured axis by axis, grouped by the strategies of their residuals."""
         told = (places >= 0) & self._by_axis[self.blocks.which[places]]
         whole = np.flatnonzero(np.logical_and.reduce(told, axis=0))
@@ -102,7 +101,7 @@ class _Alike:
     part: ProductPart
     sets: Sequence[AttributeSet]
     patterns: Sequence[Pattern]
-    places: Indices
+    places: Integers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,7 +111,7 @@ class _Alike:
     def families(self) -> tuple[Family, ...]:
         return self.part.families(self.sets[0])
 
-    def profile(self, axis: int) -> Array:
+    def profile(self, axis: int) -> Floats:
         """How the total of an axis is spread over its cells; that of one set is that of all."""
         size = self.shape[axis]
         return self.whole.profiles.get(self.sets[0][axis], np.full(size, 1 / size))
@@ -121,7 +120,7 @@ class _Alike:
         blocks = self.whole.blocks
         return blocks.strategies[blocks.which[self.places[pattern, 0]]]
 
-    def estimates(self) -> Array:
+    def estimates(self) -> Floats:
         """Of all queries of every set, (sets, …)."""
         total = np.zeros((len(self.sets), *self.shape))
         for number, pattern in enumerate(self.patterns):
@@ -137,7 +136,7 @@ class _Alike:
             total = family.answers(total, axis + 1)
         return total
 
-    def _residuals(self, number: int) -> Array:
+    def _residuals(self, number: int) -> Floats:
         """The estimated residuals of a pattern, (sets, …)."""
         pattern = self.patterns[number]
         if len(pattern) < len(self.shape):  # that others have as well
@@ -147,9 +146,9 @@ class _Alike:
             values = factor.estimated(values, 1)
         return values
 
-    def errors(self) -> Array:
+    def errors(self) -> Floats:
         """Standard errors of all queries of every set, (sets, …)."""
-        total: Array = np.zeros(())
+        total: Floats = np.zeros(())
         for number, pattern in enumerate(self.patterns):
             factor = dict(zip(pattern, self.strategy(number), strict=True))
             vectors = [factor[axis].quadratics(family) if axis in factor else self._means(axis) ** 2
@@ -158,7 +157,7 @@ class _Alike:
             total = total + np.multiply.outer(own, reduce(np.multiply.outer, vectors, np.ones(())))
         return np.sqrt(total)
 
-    def _means(self, axis: int) -> Array:
+    def _means(self, axis: int) -> Floats:
         """What is left of every query where an axis is averaged away."""
         family, own = self.families[axis], self.whole.profiles.get(self.sets[0][axis])
         return family.means(self.shape[axis]) if own is None else family.answers(own, 0)

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.fitting_loops import fit_triple
 
-Array = NDArray[np.float64]
 PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1]"
 
 

@@ -11,21 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.groups import Groups, coarsened, every_cell, expanded
 
-Array = NDArray[np.float64]
-Projection = Callable[[Array], Array]
-Held = Callable[[AttributeSet, bool], Array]
-Rows = Array | None
+Projection = Callable[[Floats], Floats]
+Held = Callable[[AttributeSet, bool], Floats]
+Rows = Floats | None
 SWEEPS, LEAST = 12, 1e-12
 
 
-def query_variance(model: LowOrder, names: AttributeSet, query: Array, measured: Collection[AttributeSet]) -> float:
+def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:
     """Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
     cells, left = model.marginal(names), np.array(query, dtype=np.float64)
     sums = [(total, np.maximum(total(cells), LEAST)) for total in _totals(model, names, measured)]
@@ -35,14 +34,14 @@ def query_variance(model: LowOrder, names: AttributeSet, query: Array, measured:
     return float((cells * left**2).sum())
 
 
-def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Array:
+def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Floats:
     """About the same of each cell alone."""
     return product_variances(model, names, [None] * len(names), measured)
 
 
 def product_variances(
     model: LowOrder, names: AttributeSet, rows: Sequence[Rows], measured: Collection[AttributeSet]
-) -> Array:
+) -> Floats:
     """And of all products of 0/1 rows (queries × cells of each axis; None: its cells), as if what a query holds were
     one cell: a Π (1 − a/m), m what the parts of a measured margin that it touches come to; or, where that is more, what
     the means given the measured sets leave of a, which is exact for independent attributes."""
@@ -58,7 +57,7 @@ def product_variances(
     return np.maximum(np.maximum(left, asked - _explained(asked, names, known, held)), 0)
 
 
-def _explained(asked: Array, names: AttributeSet, known: Collection[AttributeSet], held: Held) -> Array:
+def _explained(asked: Floats, names: AttributeSet, known: Collection[AttributeSet], held: Held) -> Floats:
     """a²/m is the mean square given a set; of every known set that part of it which no smaller set has."""
     square = asked**2
     mean = square / held((), False)
@@ -70,8 +69,8 @@ def _explained(asked: Array, names: AttributeSet, known: Collection[AttributeSet
 
 
 def _held(
-    model: LowOrder, cells: Array, names: AttributeSet, rows: Sequence[Rows], kept: AttributeSet, grouped: bool
-) -> Array:
+    model: LowOrder, cells: Floats, names: AttributeSet, rows: Sequence[Rows], kept: AttributeSet, grouped: bool
+) -> Floats:
     """The part of a margin that each query touches: the cells that it holds, or their groups."""
     values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept), keepdims=True)
     for axis, name in enumerate(names):
@@ -80,7 +79,7 @@ def _held(
     return np.maximum(values, LEAST)
 
 
-def _along(values: Array, axis: int, rows: Rows, groups: Groups | None) -> Array:
+def _along(values: Floats, axis: int, rows: Rows, groups: Groups | None) -> Floats:
     """Rows applied along an axis, one query a row; with groups every row has all of those that it touches."""
     if groups is None:
         return values if rows is None else _applied(values, axis, rows)
@@ -90,7 +89,7 @@ def _along(values: Array, axis: int, rows: Rows, groups: Groups | None) -> Array
     return _applied(values, axis, np.minimum(expanded(coarsened(rows.T, [groups]), [groups]), 1).T)
 
 
-def _applied(values: Array, axis: int, rows: Array) -> Array:
+def _applied(values: Floats, axis: int, rows: Floats) -> Floats:
     return np.moveaxis(np.tensordot(rows, values, (1, axis)), 0, axis)
 
 
@@ -119,7 +118,7 @@ def _total(model: LowOrder, names: AttributeSet, kept: Sequence[str], grouped: b
     others = tuple(axis for axis, name in enumerate(names) if name not in kept)
     groups = [model.groups[name] if grouped and name in kept else every_cell(1) for name in names]
 
-    def total(values: Array) -> Array:
+    def total(values: Floats) -> Floats:
         return expanded(coarsened(values.sum(axis=others, keepdims=True), groups), groups)
 
     return total

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.calendar import numbered
 from dpscale.records.moments import days
-from dpscale.records.numbers import Flags, Numbers, is_text, numbers
+from dpscale.records.numbers import Numbers, is_text, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Codes = NDArray[np.unsignedinteger[Any]]
-Cells = NDArray[np.int64]
 DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # what is no cell; the least of a column is told
 POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
 
@@ -85,7 +85,7 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
     return cells.astype(code_type(attribute.size))[rows]
 
 
-def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Cells, NDArray[np.int64]]:
+def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
     """The cells of a dictionary's entries, with one for nulls where there are any, and the entry of each row."""
     import pyarrow as pa
 
@@ -147,7 +147,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
                         "(`dpscale domain check FILE DATA` shows the values; its output is private)")  # fmt: skip
 
 
-def judged(attribute: Attribute, column: pa.Array) -> Cells:
+def judged(attribute: Attribute, column: pa.Array) -> Integers:
     """The cell of every row of a column; below zero where there is none."""
     import pyarrow as pa
 
@@ -172,7 +172,7 @@ def _foreign_cell(attribute: Attribute) -> int:
     return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.foreign, UNPARSABLE)
 
 
-def _cells(attribute: Attribute, column: pa.Array) -> Cells:
+def _cells(attribute: Attribute, column: pa.Array) -> Integers:
     """Cell numbers; below zero where there is none."""
     if attribute.of_texts:
         return _text_cells(attribute, column)
@@ -211,7 +211,7 @@ def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataErro
     return DataError(f"data column {attribute.name!r}", f"type {kind}", takes, remedy)
 
 
-def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Cells:
+def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
     """Those of numbers, or of days."""
     if attribute.values:
         return _number_category_cells(attribute, values)
@@ -222,34 +222,34 @@ def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Cells:
     return _integer_cells(attribute, values) if attribute.step == 1 else _rounded_cells(attribute, values)
 
 
-def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     nearest = np.clip(values, attribute.low, attribute.high)
     if nearest.dtype.kind == "f":
         nearest = np.floor(nearest)
     return _outside(attribute, nearest.astype(np.int64) - attribute.low, nearest == values)
 
 
-def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     """The nearest of low, low + step, … high; of two the upper."""
     steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
     nearest = np.clip(steps, 0, attribute.listed - 1)
     return _outside(attribute, nearest.astype(np.int64), nearest == steps)
 
 
-def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     edges = np.asarray(attribute.edges)
     inside = (values >= edges[0]) & (values <= edges[-1])
     nearest = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, attribute.listed - 1)
     return _outside(attribute, nearest.astype(np.int64), inside)
 
 
-def _outside(attribute: Attribute, nearest: Cells, inside: NDArray[np.bool_]) -> Cells:
+def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_]) -> Integers:
     if attribute.outside == "clip":
         return nearest
     return np.where(inside, nearest, _outside_cell(attribute))
 
 
-def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
+def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     import pyarrow as pa
 
     # adding zero makes -0.0, which Arrow tells from 0.0, the same
@@ -257,7 +257,7 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Cells:
     return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
 
 
-def _text_cells(attribute: Attribute, column: pa.Array) -> Cells:
+def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
     import pyarrow as pa
 
     if not (is_text(column.type) or pa.types.is_null(column.type)):
@@ -287,7 +287,7 @@ def _read_values(attribute: Attribute) -> list[Any]:
     return [value for group in attribute.groups for value in group] if attribute.groups else list(attribute.values)
 
 
-def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Cells:
+def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Integers:
     """The cell of each value that the domain file lists."""
     import pyarrow.compute as pc
 

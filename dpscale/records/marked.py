@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.records.numbers import Flags
+from dpscale.base.arrays import Flags
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Integers
 from dpscale.base.errors import DataError
 from dpscale.base.names import nearest
-from dpscale.records.numbers import Flags, is_text, numbers
+from dpscale.records.numbers import is_text, numbers
 from dpscale.records.where import EVERYTHING, FIELD, Condition, Literal, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Ticks = NDArray[np.int64]
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
     "in": operator.eq}  # fmt: skip
@@ -131,7 +131,7 @@ def _seconds(moment: datetime) -> int:
     return since.days * 86400 + since.seconds
 
 
-def _ticks(column: pa.Array) -> tuple[Ticks, Flags, int]:
+def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
     """Moments as whole ticks, which rows have one, and how many ticks a second is."""
     import pyarrow as pa
 
@@ -146,11 +146,11 @@ def _ticks(column: pa.Array) -> tuple[Ticks, Flags, int]:
     return ticks, ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool), second
 
 
-def _filled(column: pa.Array) -> Ticks:
+def _filled(column: pa.Array) -> Integers:
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _told_times(texts: pa.Array) -> tuple[Ticks, Flags, int]:
+def _told_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
     """Of texts those that are a date, or a date and time."""
     import pyarrow as pa
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.records.numbers import NOTHING, Flags, Numbers, is_text
+from dpscale.base.arrays import Flags, Integers
+from dpscale.records.numbers import NOTHING, Numbers, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Days = NDArray[np.int64]
 MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
           r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?P<z>[Zz]|[+-]\d\d:?\d\d)?)?$")  # fmt: skip
 DAY = 86_400
@@ -39,7 +38,7 @@ def days(column: pa.Array, zone: str = "") -> Numbers | None:
     return Numbers(found, missing, np.zeros(len(column), dtype=bool))
 
 
-def _known(column: pa.Array, zone: str) -> Days:
+def _known(column: pa.Array, zone: str) -> Integers:
     """Those of dates and times; 0 for nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -55,7 +54,7 @@ def _known(column: pa.Array, zone: str) -> Days:
     return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
 
 
-def _whole(column: pa.Array) -> Days:
+def _whole(column: pa.Array) -> Integers:
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
@@ -79,7 +78,7 @@ def _parsed(texts: pa.Array, zone: str) -> Numbers:
     return Numbers(np.where(right, found, 0), missing, ~(right | missing))
 
 
-def _number(field: pa.Array) -> Days:
+def _number(field: pa.Array) -> Integers:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -87,20 +86,20 @@ def _number(field: pa.Array) -> Days:
     return np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
 
 
-def _civil(year: Days, month: Days, day: Days) -> Days:
+def _civil(year: Integers, month: Integers, day: Integers) -> Integers:
     """Days since 1970 of years, months and days of the calendar."""
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     return months.astype("datetime64[D]").astype(np.int64) + day - 1
 
 
-def _is_day(part: dict[str, Any], found: Days) -> Flags:
+def _is_day(part: dict[str, Any], found: Integers) -> Flags:
     """Whether a month has that day, and a day that time; where nothing was read, the year is 0."""
     month = found.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
     date = (part["y"] > 0) & (part["m"] == month) & (part["m"] > 0) & (part["d"] > 0)
     return np.asarray(date & (part["h"] < 24) & (part["i"] < 60) & (part["s"] < 60))
 
 
-def _seconds(offsets: pa.Array) -> Days:
+def _seconds(offsets: pa.Array) -> Integers:
     """What is to be taken from local times for UTC."""
     import pyarrow as pa
     import pyarrow.compute as pc

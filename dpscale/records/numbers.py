@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Flags = NDArray[np.bool_]
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
 LARGEST = np.uint64(np.iinfo(np.int64).max)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.domain import Domain
 from dpscale.records.encode import null_cell
 from dpscale.records.numbers import is_text
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_CELLS = 1 << 30  # of an attribute, so that a cell fits 32 bits
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

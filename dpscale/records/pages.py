@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.domain import Domain
 from dpscale.records.encode import code_type, entries_of
 from dpscale.records.page_columns import columns_of, stored
@@ -30,7 +31,6 @@ CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionC
 KNOWN = np.array([codec in CODECS for codec in range(8)])
 WINDOW_VALUES = 1 << 24
 Cells = NDArray[Any]
-Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 

@@ -12,17 +12,15 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 
-def assigned(links: Array, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
+def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
              chance: Chance) -> Integers:  # fmt: skip
     """(links, 2) rows; none twice but where a few pairs of rows have more links to hold than there are: those go."""
     cells = np.repeat(np.arange(links.size), links.ravel().astype(np.int64))
@@ -69,7 +67,7 @@ class _Group:
         order = np.argsort(own, kind="stable")
         return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
 
-    def some(self, links: Integers, uniforms: Array) -> Integers:
+    def some(self, links: Integers, uniforms: Floats) -> Integers:
         """For each link one of its profile."""
         own = self.own[links]
         return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.expected import Expected
 from dpscale.relational.fit import Fitted, Held, Links, many_to_many, one_to_many
@@ -19,7 +19,6 @@ from dpscale.relational.shrink import shrunk
 from dpscale.relational.sides import Side
 from dpscale.relational.sketch import sample
 
-Array = NDArray[np.float64]
 PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
 
 
@@ -27,12 +26,12 @@ PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
 class Sums:
     """Noisy sums over links in natural units: of φ (k,), of ψ (l,), of φψᵀ (k, l); None where not measured."""
 
-    u: Array | None
-    v: Array | None
-    both: Array | None
+    u: Floats | None
+    v: Floats | None
+    both: Floats | None
 
 
-def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Array:
+def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Floats:
     """(profiles of u, profiles of v): links of every pair, `links` together. `known`: as of `shares.Question`."""
     return believed(u, v, shares, sums, links, known).weights
 
@@ -66,14 +65,14 @@ def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held |
     return one_to_many(model, first, pairs) if known else many_to_many(model, first, second, pairs)
 
 
-def _ones(noisy: Array | None, side: Expected, precision: float) -> Held | None:
+def _ones(noisy: Floats | None, side: Expected, precision: float) -> Held | None:
     if noisy is None or precision <= 0:
         return None
     target, ridge = shrunk(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
     return Held(target, ridge, side.curvature)
 
 
-def _pairs(noisy: Array, expected: Array, u: Expected, v: Expected, precision: float) -> Held:
+def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Held:
     curvature, carried = (np.multiply.outer(*both) / u.links for both in
                           ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from dpscale.base.arrays import Integers
 
 
 def buckets(bound: int) -> Integers:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.relational import loops
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 Columns = Sequence[int]
 
 
@@ -24,9 +22,9 @@ class Cross:
     marginal k, whose entries are `starts[k]` to `starts[k + 1]`. `columns`: of each the attributes of both sides."""
 
     columns: tuple[tuple[Columns, Columns], ...]
-    first: Codes
-    second: Codes
-    starts: Codes
+    first: Integers
+    second: Integers
+    starts: Integers
 
     @classmethod
     def of(cls, u: Side, v: Side) -> Cross:
@@ -45,13 +43,13 @@ class Cross:
         """Entries of all."""
         return int(self.starts[-1])
 
-    def marginals(self, weights: Array) -> Array:
+    def marginals(self, weights: Floats) -> Floats:
         """(size,): of weights of every pair of profiles."""
         out = np.zeros(self.size)
         loops.add_marginals(np.ascontiguousarray(weights, np.float64).ravel(), self.first, self.second, out)
         return out
 
-    def back(self, entries: Array) -> Array:
+    def back(self, entries: Floats) -> Floats:
         """(p, q): the adjoint of `marginals`."""
         out = np.zeros(len(self.first) * len(self.second))
         loops.pull_back(entries, self.first, self.second, out)
@@ -81,7 +79,7 @@ def _columns(u: int, v: int) -> list[tuple[Columns, Columns]]:
     return found or [(a, b) for a in u1 for b in v1]
 
 
-def _code(side: Side, columns: Columns) -> tuple[Codes, int]:
+def _code(side: Side, columns: Columns) -> tuple[Integers, int]:
     code, size = np.zeros(len(side.profiles), np.int64), 1
     for i in columns:
         code, size = code * side.sizes[i] + side.profiles[:, i], size * side.sizes[i]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 LEAST, THIN = 1e-4, 2.0
 TILTS = np.linspace(-6, 6, 2001)
 
 
-def distribution(at_most: Array, rows: int) -> Array:
+def distribution(at_most: Floats, rows: int) -> Floats:
     """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1."""
     from scipy.optimize import isotonic_regression
 
@@ -22,14 +20,14 @@ def distribution(at_most: Array, rows: int) -> Array:
     return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
 
 
-def by_chance(links: float, rows: int, most: int) -> Array:
+def by_chance(links: float, rows: int, most: int) -> Floats:
     """The same where nothing was measured: Poisson's, up to d."""
     from scipy.stats import poisson
 
     return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
 
 
-def within_bounds(links: Array, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Array:
+def within_bounds(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Floats:
     """The links with those taken away that no rows of a profile have room for; None: no bound."""
     links = links.copy()
     for axis, side, most in ((1, u, most_u), (0, v, most_v)):
@@ -44,7 +42,7 @@ def within_bounds(links: Array, u: Side, v: Side, most_u: int | None, most_v: in
     return links
 
 
-def tilted(shares: Array) -> tuple[Array, Array]:
+def tilted(shares: Floats) -> tuple[Floats, Floats]:
     """Distributions of degrees from few links to many, and their means."""
     values = np.arange(len(shares))
     with np.errstate(divide="ignore"):
@@ -66,7 +64,7 @@ def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) 
     return pairs
 
 
-def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[Integers]:
+def degrees(totals: Floats, side: Side, shares: Floats, chance: Chance) -> list[Integers]:
     """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
     laws, means = tilted(shares)
     found = []
@@ -76,7 +74,7 @@ def degrees(totals: Array, side: Side, shares: Array, chance: Chance) -> list[In
     return found
 
 
-def _open(shares: Array) -> Array:
+def _open(shares: Floats) -> Floats:
     """No degree has no share, so that every total can be met; beyond the law's ends so thin that a tilt does not go
     there at once."""
     values, held = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
@@ -84,7 +82,7 @@ def _open(shares: Array) -> Array:
     return np.asarray(shares + LEAST * np.exp(-THIN * away))
 
 
-def children(totals: Array, side: Side, chance: Chance) -> list[Integers]:
+def children(totals: Floats, side: Side, chance: Chance) -> list[Integers]:
     """The same where every row has one link, or none where its profile's total is less than its rows."""
     found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
     return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]

@@ -12,10 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.relational.features import STEP, Features
 from dpscale.relational.sides import Side
-
-Array = NDArray[np.float64]
 
 CHUNK = 1 << 15  # profiles whose features are held at once
 
@@ -27,7 +26,7 @@ class Expected:
 
     side: Side
     features: Features
-    ends: Array
+    ends: Floats
 
     @classmethod
     def random(cls, side: Side, features: Features, links: float) -> Expected:
@@ -38,11 +37,11 @@ class Expected:
         return float(self.ends.sum())
 
     @cached_property
-    def values(self) -> Array:
+    def values(self) -> Floats:
         return np.asarray(self.features.whole(self.side.profiles) * STEP)
 
     @cached_property
-    def _moments(self) -> tuple[Array, Array, Array, Array]:
+    def _moments(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Σ x, Σ x², Σ x y and Σ y² over the links' ends, x the features and y what they would be unclipped."""
         totals = [np.zeros(len(self.blocks)) for _ in range(4)]
         for start in range(0, len(self.ends), CHUNK):
@@ -54,22 +53,22 @@ class Expected:
         return one, two, three, four
 
     @property
-    def sums(self) -> Array:
+    def sums(self) -> Floats:
         """z₀."""
         return self._moments[0]
 
     @property
-    def curvature(self) -> Array:
+    def curvature(self) -> Floats:
         """(k,): variance of a column's sum when links are redrawn: how stiff the fit is."""
         return np.asarray(self._moments[1] - self.sums**2 / self.links)
 
     @property
-    def carried(self) -> Array:
+    def carried(self) -> Floats:
         """(k,): what a relative departure of a column's value moves in its sum."""
         return self._moments[2]
 
     @property
-    def open(self) -> Array:
+    def open(self) -> Floats:
         """(k,): what it would move, were nothing clipped."""
         return self._moments[3]
 
@@ -78,7 +77,7 @@ class Expected:
         return self.features.attributes
 
 
-def residual(carried: Array, open_: Array, scale: float, precision: float) -> Array:
+def residual(carried: Floats, open_: Floats, scale: float, precision: float) -> Floats:
     """Expected error of a column after shrinking: prior of scale s, noise of a precision; as links of the column."""
     prior = 1 / np.maximum(carried * scale, 1e-9) ** 2
     return np.asarray(np.sqrt(1 / (prior + precision)) * open_ / np.maximum(carried, 1e-9))
@@ -101,7 +100,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     )
 
 
-def _triples(one: Array, two: Array, both: Array) -> float:
+def _triples(one: Floats, two: Floats, both: Floats) -> float:
     """Σ over an attribute of the one side and two of the other of √(sum of what they are made of, squared)."""
     j, k = np.triu_indices(len(two), 1)
     squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2

@@ -16,10 +16,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 BITS = 12
 STEP = 2.0**-BITS
 
@@ -29,7 +28,7 @@ class Features:
     """`sizes`, `ones`: values of every attribute, and their public shares; `clip`: of the norm, None for uniform."""
 
     sizes: tuple[int, ...]
-    ones: tuple[Array, ...]
+    ones: tuple[Floats, ...]
     clip: float | None
 
     @classmethod
@@ -42,11 +41,11 @@ class Features:
         return np.concatenate([np.full(_columns(size), i) for i, size in enumerate(self.sizes)]).astype(np.int64)
 
     @cached_property
-    def cells(self) -> Array:
+    def cells(self) -> Floats:
         """(k,): how many cells' errors a unit of every column stands for; one of two values stands for both."""
         return np.array([math.sqrt(2) if self.sizes[i] == 2 else 1.0 for i in self.attributes])
 
-    def centred(self, codes: NDArray[np.integer]) -> Array:
+    def centred(self, codes: NDArray[np.integer]) -> Floats:
         """(n, k): one-hots centred at the public shares, as they are."""
         return np.concatenate([_one_hots(size, own)[codes[:, i]] for i, (size, own) in enumerate(self._pairs)], axis=1)
 
@@ -72,7 +71,7 @@ class Features:
         return -self.squared if self.clip is not None else sum(inner for _, inner in map(_uniform_bounds, self.sizes))
 
     @property
-    def _pairs(self) -> list[tuple[int, Array]]:
+    def _pairs(self) -> list[tuple[int, Floats]]:
         return list(zip(self.sizes, self.ones, strict=True))
 
 
@@ -80,13 +79,13 @@ def _columns(size: int) -> int:
     return 1 if size == 2 else size
 
 
-def _one_hots(size: int, centre: Array) -> Array:
+def _one_hots(size: int, centre: Floats) -> Floats:
     """(values, columns): what every value gives."""
     table = np.eye(size) - centre
     return table[:, 1:] * math.sqrt(2) if size == 2 else table
 
 
-def _cut(table: Array) -> Integers:
+def _cut(table: Floats) -> Integers:
     return np.trunc(table / STEP).astype(np.int64)
 
 

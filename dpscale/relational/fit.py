@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Partition = Callable[[Array], tuple[float, Array]]
+from dpscale.base.arrays import Floats
+
+Partition = Callable[[Floats], tuple[float, Floats]]
 STEPS, MEMORY = 80, 20
 MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
@@ -25,23 +25,23 @@ MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 class Held:
     """A sum that the fit is held to: `target`, `ridge`, and `curvature` for its scale, of one shape."""
 
-    target: Array
-    ridge: Array
-    curvature: Array
+    target: Floats
+    ridge: Floats
+    curvature: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
     """`u`, `v`: features of the profiles, (p, k) and (q, l); `u_rows`, `v_rows`: rows of each; `links`: how many."""
 
-    u: Array
-    v: Array
-    u_rows: Array
-    v_rows: Array
+    u: Floats
+    v: Floats
+    u_rows: Floats
+    v_rows: Floats
     links: float
 
     @property
-    def cap(self) -> Array:
+    def cap(self) -> Floats:
         return np.multiply.outer(self.u_rows, self.v_rows)
 
 
@@ -49,10 +49,10 @@ class Links:
 class Fitted:
     """`weights`: (p, q), expected links of every pair of profiles; θ_u, θ_v and Θ, 0 where nothing is held."""
 
-    weights: Array
-    u: Array
-    v: Array
-    both: Array
+    weights: Floats
+    u: Floats
+    v: Floats
+    both: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,22 +64,22 @@ class _Unknown:
     alone: bool
 
     @property
-    def ridge(self) -> Array:
+    def ridge(self) -> Floats:
         return np.concatenate([np.zeros(int(self.alone)), *(one.ridge.ravel() for one in self.held if one)])
 
     @property
-    def target(self) -> Array:
+    def target(self) -> Floats:
         whole = [np.full(int(self.alone), self.links.links)]
         return np.concatenate([*whole, *(one.target.ravel() for one in self.held if one)])
 
     @property
-    def steps(self) -> Array:
+    def steps(self) -> Floats:
         """A scale for every parameter."""
         whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
         own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
         return np.concatenate([*whole, *own])
 
-    def energy(self, x: Array) -> Array:
+    def energy(self, x: Floats) -> Floats:
         """(p, q): the logits that parameters come to."""
         at, links = int(self.alone), self.links
         found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
@@ -90,7 +90,7 @@ class _Unknown:
                 found += self._part(number, own.reshape(one.target.shape))
         return found
 
-    def split(self, x: Array) -> list[Array]:
+    def split(self, x: Floats) -> list[Floats]:
         """θ_u, θ_v and Θ of a vector of parameters."""
         at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
         found = []
@@ -100,12 +100,12 @@ class _Unknown:
             at += size
         return found
 
-    def _part(self, number: int, own: Array) -> Array:
+    def _part(self, number: int, own: Floats) -> Floats:
         if number == 2:
             return np.asarray(self.links.u @ own @ self.links.v.T)
         return (self.links.u @ own)[:, None] if number == 0 else (self.links.v @ own)[None]
 
-    def sums(self, weights: Array) -> Array:
+    def sums(self, weights: Floats) -> Floats:
         """What W says of all that is held."""
         links = self.links
         made = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
@@ -119,7 +119,7 @@ def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
-    def partition(energy: Array) -> tuple[float, Array]:
+    def partition(energy: Floats) -> tuple[float, Floats]:
         energy = energy + base
         small = np.exp(-np.abs(energy))
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
@@ -136,7 +136,7 @@ def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
         links.v_rows * (links.links / links.v_rows.sum()),
     )
 
-    def partition(energy: Array) -> tuple[float, Array]:
+    def partition(energy: Floats) -> tuple[float, Floats]:
         energy = energy + start
         most = energy.max(axis=0)
         weights = np.exp(energy - most)
@@ -151,10 +151,10 @@ def _least(unknown: _Unknown, partition: Partition) -> Fitted:
 
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
 
-    def value(y: Array) -> tuple[float, Array]:
+    def value(y: Floats) -> tuple[float, Floats]:
         x = y * steps
         total, weights = partition(unknown.energy(x))
-        slope: Array = (unknown.sums(weights) - target + ridge * x) * steps
+        slope: Floats = (unknown.sums(weights) - target + ridge * x) * steps
         return float(total - x @ target + 0.5 * (ridge * x) @ x), slope
 
     x = np.zeros(len(steps))

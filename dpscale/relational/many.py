@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.believed import Sums, sketched
 from dpscale.relational.expected import CHUNK, Expected
@@ -20,8 +20,6 @@ from dpscale.relational.shares import Shares
 from dpscale.relational.sides import Side
 from dpscale.relational.sketch import directions, grouped
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 MOST_CELLS = 1 << 22
 
 
@@ -30,11 +28,11 @@ class Grouped:
     """`links`: (groups of u, groups of v), expected; `u`, `v`: the sides, their groups in the place of profiles;
     `u_ends`, `v_ends`: expected links of every row."""
 
-    links: Array
+    links: Floats
     u: Side
     v: Side
-    u_ends: Array
-    v_ends: Array
+    u_ends: Floats
+    v_ends: Floats
 
 
 def are_many(u: Side, v: Side) -> bool:
@@ -57,7 +55,7 @@ def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, kn
     return Grouped(scale * cells, _by_group(u, of_u), _by_group(v, of_v), each_u[u.of], each_v[v.of])
 
 
-def _factors(side: Expected, theta: Array) -> Array:
+def _factors(side: Expected, theta: Floats) -> Floats:
     """exp(φθ) of every profile, up to a factor."""
     chunks = range(0, len(side.side.profiles), CHUNK)
     parts = [side.features.whole(side.side.profiles[at : at + CHUNK]) * STEP @ theta for at in chunks]
@@ -65,8 +63,8 @@ def _factors(side: Expected, theta: Array) -> Array:
     return np.asarray(np.exp(energy - energy.max()))
 
 
-def _summed(two: Expected, centres: Array, own_u: Array, own_v: Array, of_v: Integers, known: bool,
-            children: Array) -> tuple[Array, Array, Array]:  # fmt: skip
+def _summed(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
+            children: Floats) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """Between groups of u and of v; of every group of u; of every profile of v. Up to a factor."""
     cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
     for start in range(0, len(own_v), CHUNK):
@@ -86,7 +84,7 @@ def _by_group(side: Side, groups: Integers) -> Side:
     return Side(side.sizes, side.profiles[:0], counts, of)
 
 
-def row_degrees(ends: Array, shares: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
     """Of every group the degrees of its rows: each from the distribution tilted to the row's own mean; they sum to the
     group's total. `shares`: of rows by degree."""
     from dpscale.relational.degrees import summing, tilted

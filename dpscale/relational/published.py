@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.privacy.protection import REPLACE
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.cross import Cross
 from dpscale.relational.sampler import sampled
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 STEPS, POWER, NEWTON = 100, 20, 100
-Choose = Callable[[int, Array, Sequence[int], int], Sequence[int]]
-Measure = Callable[[int, Sequence[int]], Array]
+Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
+Measure = Callable[[int, Sequence[int]], Floats]
 
 
 @dataclass(frozen=True)
@@ -60,20 +58,20 @@ class Fit:
     known: bool
 
     @property
-    def cap(self) -> Array:
+    def cap(self) -> Floats:
         return np.multiply.outer(self.u.counts, self.v.counts)
 
-    def begin(self) -> Array:
+    def begin(self) -> Floats:
         """b of random links."""
         return np.full(self.cap.shape, self.links / self.cap.sum())
 
-    def projected(self, b: Array) -> Array:
+    def projected(self, b: Floats) -> Floats:
         if self.known:
             return projected_columns(b, self.u.counts, self.links / self.v.rows)
         return projected(b, self.cap, self.links)
 
 
-def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Array:
+def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Floats:
     """(p, q): b. `choose(round, what is believed of all, those that are left, how many)`, `measure(round, chosen)`: the
     noisy entries of some, 0 elsewhere."""
     b, taken, noisy = fit.begin(), list[int](), np.zeros(cross.size)
@@ -88,7 +86,7 @@ def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Meas
     return b
 
 
-def descended(fit: Fit, cross: Cross, noisy: Array, b: Array, steps: int = STEPS) -> Array:
+def descended(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STEPS) -> Floats:
     """Projected gradient on ½ |Q b − noisy|² over pairs of rows, steps of 1/σ², σ the largest singular value of Q; the
     same as for shares, where both sides are over m."""
     cap, step = fit.cap, 1 / _largest(cross, fit.cap)
@@ -97,7 +95,7 @@ def descended(fit: Fit, cross: Cross, noisy: Array, b: Array, steps: int = STEPS
     return b
 
 
-def _largest(cross: Cross, cap: Array) -> float:
+def _largest(cross: Cross, cap: Floats) -> float:
     """σ² of Q, by powers; from the even vector, which is near to the first one, since all entries are ≥ 0."""
     vector, largest = np.full(cap.shape, 1 / np.sqrt(cap.sum())), 1.0
     for _ in range(POWER):
@@ -107,7 +105,7 @@ def _largest(cross: Cross, cap: Array) -> float:
     return largest
 
 
-def projected(b: Array, cap: Array, links: float) -> Array:
+def projected(b: Floats, cap: Floats, links: float) -> Floats:
     """The nearest point of {0 ≤ b ≤ 1, Σ cap b = links}, as pairs of rows measure it: b + y, cut at 0 and 1.
 
     y by Newton's steps inside a bracket: Σ cap · cut(b + y) is piecewise linear, so the last one is exact.
@@ -125,7 +123,7 @@ def projected(b: Array, cap: Array, links: float) -> Array:
     return np.clip(b + y, 0, 1)
 
 
-def projected_columns(b: Array, rows: Array, total: float = 1.0) -> Array:
+def projected_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
     """The same for each column, {0 ≤ b, Σ rows b = total}: cells that end below 0 leave, until none does."""
     active = np.ones(b.shape, np.bool_)
     while True:
@@ -137,7 +135,7 @@ def projected_columns(b: Array, rows: Array, total: float = 1.0) -> Array:
         active = stays
 
 
-def drawn_pairs(b: Array, u: Side, v: Side, links: int, chance: Chance) -> Integers:
+def drawn_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Integers:
     """(links, 2): rows, every pair with its chance b; block after block, so pairs that are equal are one run."""
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
     found, ends = sampled([(np.ascontiguousarray(b).ravel(), cap)], links, chance), np.cumsum(cap)
@@ -153,7 +151,7 @@ def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
     return np.asarray(order[(starts - side.counts.astype(np.int64))[profiles] + numbers])
 
 
-def drawn_children(b: Array, u: Side, v: Side, chance: Chance) -> Array:
+def drawn_children(b: Floats, u: Side, v: Side, chance: Chance) -> Floats:
     """(p, q) whole numbers: for every row of v one profile of u, by itself."""
     found = np.zeros(b.shape)
     for j, count in enumerate(v.counts.astype(int)):

@@ -8,18 +8,17 @@ one side and one of the other down: roundings depend on each other so that margi
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational import loops
 from dpscale.relational.cross import Cross
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
 PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
-def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Array:
+def settled(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
     """(p, q) whole numbers ≤ caps whose sum is that of `wanted`, rounded."""
     wanted = np.minimum(wanted, caps)
     links, floors = rounded(wanted, caps, chance), np.floor(wanted).ravel()
@@ -37,7 +36,7 @@ def settled(wanted: Array, u: Side, v: Side, caps: Array, chance: Chance) -> Arr
     return flat.reshape(wanted.shape)
 
 
-def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
+def settled_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
     """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows, or less often
     where parents have no room for more.
 
@@ -47,7 +46,7 @@ def settled_children(wanted: Array, u: Side, v: Side, most: int | None, chance: 
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
 
 
-def rounded_columns(wanted: Array, children: Array, most: int | None, parents: Array, chance: Chance) -> Array:
+def rounded_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, chance: Chance) -> Floats:
     """(p, q) whole numbers, column by column as often as there are `children`; `most`: for each of `parents` rows."""
     whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
@@ -56,7 +55,7 @@ def rounded_columns(wanted: Array, children: Array, most: int | None, parents: A
     return whole
 
 
-def moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None:
+def moved_over(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> None:
     """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
     parent where none has; in place."""
     left = room - whole.sum(axis=1)
@@ -72,7 +71,7 @@ def moved_over(whole: Array, room: Array, wanted: Array, chance: Chance) -> None
                 left[at] -= 1
 
 
-def _within_columns(whole: Array, wanted: Array, u: Side, v: Side, most: int | None, chance: Chance) -> Array:
+def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
     cross, width = Cross.of(u, v), whole.shape[1]
     first, second, off = cross.first, cross.second, cross.marginals(whole - wanted)
     flat, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
@@ -92,7 +91,7 @@ def _within_columns(whole: Array, wanted: Array, u: Side, v: Side, most: int | N
     return flat.reshape(whole.shape)
 
 
-def rounded(wanted: Array, caps: Array, chance: Chance) -> Array:
+def rounded(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
     """Every cell its floor or one more with a chance of its fraction, the sum that of all, by systematic sampling."""
     floors = np.floor(wanted)
     fractions = (wanted - floors).ravel()

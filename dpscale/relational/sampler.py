@@ -16,15 +16,14 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational import loops
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 OFF = 1e-6
 
 
-def sampled(parts: Iterable[tuple[Array, Integers]], links: int, chance: Chance) -> Integers:
+def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance) -> Integers:
     """(links,) numbers of entries, ascending. `parts`: values in [0, 1], and how many entries in a row have each; all
     together `links`, but for rounding; ValueError where they are not."""
     state = chance.state()
@@ -34,7 +33,7 @@ def sampled(parts: Iterable[tuple[Array, Integers]], links: int, chance: Chance)
     return np.asarray(held[_chosen(sums, links, state)])
 
 
-def _chosen(sums: Array, count: int, state: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """(groups,): `count` of them, each with a chance of its sum."""
     if count <= 0 or count >= len(sums):
         return np.full(len(sums), count > 0)
@@ -45,7 +44,7 @@ def _chosen(sums: Array, count: int, state: NDArray[np.uint64]) -> NDArray[np.bo
     return chosen
 
 
-def _merged(parts: Iterable[tuple[Array, Integers]], state: NDArray[np.uint64]) -> tuple[Array, Integers]:
+def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64]) -> tuple[Floats, Integers]:
     """Of every group its sum and the entry it would give."""
     sums, held, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:

@@ -12,14 +12,13 @@ from fractions import Fraction
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.relational.bounds import squared_distance
 from dpscale.relational.expected import Expected, objective
 from dpscale.relational.features import BITS, Features
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
 PRIORS = ((0.1, 0.05), (0.3, 0.2))
 CLIPS = (0.7, 1.0, 1.4, 2.0, None)
 STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.6), (0.5, 0.2, 0.3), (0.3, 0.65, 0.005),
@@ -64,7 +63,7 @@ def at_random(question: Question) -> float:
     return sum(objective(u, v, told, scales) for scales in PRIORS)
 
 
-def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Array]]:
+def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Floats]]:
     sides = [[Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
              for side in (question.u, question.v)]  # fmt: skip
     for u, v in product(*sides):
@@ -73,7 +72,7 @@ def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Arra
             yield _valued(question, u, v, logits).expected, u, v, logits
 
 
-def _refined(question: Question, u: Expected, v: Expected, start: Array) -> Shares:
+def _refined(question: Question, u: Expected, v: Expected, start: Floats) -> Shares:
     from scipy.optimize import minimize
 
     found = minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
@@ -81,7 +80,7 @@ def _refined(question: Question, u: Expected, v: Expected, start: Array) -> Shar
     return _valued(question, u, v, found.x)
 
 
-def _valued(question: Question, u: Expected, v: Expected, logits: Array) -> Shares:
+def _valued(question: Question, u: Expected, v: Expected, logits: Floats) -> Shares:
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
@@ -89,7 +88,7 @@ def _valued(question: Question, u: Expected, v: Expected, logits: Array) -> Shar
     return Shares(u.features, v.features, precisions, sum(objective(u, v, told, scales) for scales in PRIORS))
 
 
-def _scaled(question: Question, u: Features, v: Features, weights: Array) -> tuple[float, float, float]:
+def _scaled(question: Question, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
     """Precisions in these proportions that cost what there is."""
     bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in (u, v)]
     (big_u, g), (big_v, h) = bounds

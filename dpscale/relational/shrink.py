@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
+
 SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
 LOGS = np.log(SCALES)
 WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # of a block's scale about the common one; probabilities a priori
@@ -27,27 +28,27 @@ FEW = 300.0
 class Block:
     """`departed`: noisy sums less what is expected, (k,); `curvature`, `carried`: as `Expected` has them; `sigma`."""
 
-    departed: Array
-    curvature: Array
-    carried: Array
+    departed: Floats
+    curvature: Floats
+    carried: Floats
     sigma: float
 
     @property
-    def evidence(self) -> Array:
+    def evidence(self) -> Floats:
         """(scales,): the log-likelihood of every scale, less that of nothing."""
         noise = self.sigma**2
         spread = (self.carried * SCALES[:, None]) ** 2 + noise
         terms = np.log(spread / noise) + self.departed**2 * (1 / spread - 1 / noise)
         return np.asarray(-0.5 * terms.sum(axis=1))
 
-    def ridge(self, weights: Array) -> Array:
+    def ridge(self, weights: Floats) -> Floats:
         """(k,): λ, given the posterior of the scale."""
         real = (self.carried * SCALES[:, None]) ** 2
         believed = (weights[:, None] * real / (real + self.sigma**2)).sum(axis=0)
         return np.asarray(np.maximum(self.curvature, 1e-9) * (1 / np.clip(believed, 1e-4, 1 - 1e-9) - 1))
 
 
-def ridges(blocks: Sequence[Block], prior: float) -> list[Array]:
+def ridges(blocks: Sequence[Block], prior: float) -> list[Floats]:
     """λ of every block of a kind. `prior`: where the common scale is thought to be."""
     near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
     near -= np.log(np.exp(near).sum(axis=0))
@@ -61,13 +62,13 @@ def ridges(blocks: Sequence[Block], prior: float) -> list[Array]:
     return [one.ridge(np.exp(slab - all_) @ weights) for one, slab, all_ in zip(blocks, slabs, likely, strict=True)]
 
 
-def _log_sum(values: Array, axis: int) -> Array:
+def _log_sum(values: Floats, axis: int) -> Floats:
     most = values.max(axis=axis)
     return np.asarray(np.log(np.exp(values - most).sum(axis=axis)) + most)
 
 
-def shrunk(noisy: Array, expected: Array, curvature: Array, carried: Array, precision: float,
-           kinds: NDArray[np.int64], prior: float) -> tuple[Array, Array]:  # fmt: skip
+def shrunk(noisy: Floats, expected: Floats, curvature: Floats, carried: Floats, precision: float,
+           kinds: NDArray[np.int64], prior: float) -> tuple[Floats, Floats]:  # fmt: skip
     """Sums to fit and their ridges, (k,) each: cells of next to no evidence are set to what is expected.
 
     `kinds`: the block of every cell.

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational import swaps
 from dpscale.relational.cross import Cross
@@ -26,8 +27,6 @@ from dpscale.relational.features import BITS
 from dpscale.relational.shrink import Block, ridges
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 STEP = 2.0**-BITS
 PRIOR, HOLDS, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
 
@@ -80,7 +79,7 @@ def _weighed(rows: Any, weights: Integers) -> Any:
     return rows.T @ diags_array(weights, dtype=np.int64) @ rows
 
 
-def believed_sums(noisy: Array, now: Array, tables: Tables, precision: float) -> Array:
+def believed_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
     """What the sums are held to: those of the children as drawn, and of the noisy ones' departure what is believed."""
     starts = tables.starts
     scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)
@@ -94,7 +93,7 @@ def believed_sums(noisy: Array, now: Array, tables: Tables, precision: float) ->
     return target / scale
 
 
-def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Array | None, target: Array, tables: Tables,
+def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats, tables: Tables,
             chance: Chance) -> Integers:  # fmt: skip
     """(m, 2) links with children swapped between parents. `rows`: (m, d) values of all children, by row of v;
     `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near; None: near those of `links`."""

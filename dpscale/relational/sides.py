@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
+from dpscale.base.arrays import Floats, Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +19,9 @@ class Side:
     profile of every row."""
 
     sizes: tuple[int, ...]
-    profiles: Codes
-    counts: Array
-    of: Codes
+    profiles: Integers
+    counts: Floats
+    of: Integers
 
     @classmethod
     def made(cls, rows: NDArray[np.integer], sizes: Sequence[int]) -> Side:
@@ -36,7 +35,7 @@ class Side:
         return len(self.of)
 
     @cached_property
-    def ones(self) -> tuple[Array, ...]:
+    def ones(self) -> tuple[Floats, ...]:
         """The share of every value, attribute by attribute."""
         return tuple(
             np.bincount(self.profiles[:, i], self.counts, minlength=size) / max(self.rows, 1)
@@ -44,12 +43,12 @@ class Side:
         )
 
     @cached_property
-    def shares(self) -> Array:
+    def shares(self) -> Floats:
         """(k,): of all rows."""
         return self.counts / max(self.rows, 1)
 
 
-def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Codes, Codes]:
+def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers, Integers]:
     """(k, d) the distinct rows, in order, and (n,) which of them each row is."""
     if math.prod(map(int, sizes)) >= 1 << 62:
         profiles, of = np.unique(rows, axis=0, return_inverse=True)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.expected import CHUNK, Expected
 from dpscale.relational.features import STEP
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 ROWS, GROUPS, ROUNDS, SEEN = 1500, 256, 6, 50_000
 
 
-def sample(side: Expected, chance: Chance) -> tuple[Array, Array]:
+def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
     """(k, columns) features of some rows and (k,) weights, 1 together."""
     from scipy.optimize import minimize
 
@@ -28,20 +27,20 @@ def sample(side: Expected, chance: Chance) -> tuple[Array, Array]:
     values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
     start, means = counts / counts.sum(), side.sums / side.links
 
-    def dual(x: Array) -> tuple[float, Array]:
+    def dual(x: Floats) -> tuple[float, Floats]:
         energy = values @ x
         most = energy.max()
         weights = start * np.exp(energy - most)
-        slope: Array = values.T @ (weights / weights.sum()) - means
+        slope: Floats = values.T @ (weights / weights.sum()) - means
         return float(np.log(weights.sum()) + most - x @ means), slope
 
     found = minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
     energy = values @ found.x
-    weights: Array = start * np.exp(energy - energy.max())
+    weights: Floats = start * np.exp(energy - energy.max())
     return values, np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def directions(side: Expected, theta: Array) -> NDArray[np.float32]:
+def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
     """(profiles, columns): φΘ, profile by profile, as float32."""
     out = np.empty((len(side.side.profiles), theta.shape[1]), np.float32)
     for start in range(0, len(out), CHUNK):
@@ -50,7 +49,7 @@ def directions(side: Expected, theta: Array) -> NDArray[np.float32]:
     return out
 
 
-def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Array]:
+def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
     """The group of every point, and the groups' centres: Lloyd's steps on a sample."""
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
@@ -64,7 +63,7 @@ def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Arra
     return nearest(points, centres), centres
 
 
-def nearest(points: NDArray[np.float32], centres: Array) -> Integers:
+def nearest(points: NDArray[np.float32], centres: Floats) -> Integers:
     """The centre that is nearest to each point."""
     half, out = 0.5 * (centres**2).sum(axis=1), np.empty(len(points), np.int64)
     for start in range(0, len(points), CHUNK):

@@ -10,14 +10,12 @@ group's is made exact.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.relational.degrees import summing
 from dpscale.relational.sides import Side
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 GRID = np.array([0, *(1 << k for k in range(21))], np.int64)
 LEAST, LOW, BLOCK, SURE = 1e-9, 0.5, 64, 3.0
 
@@ -27,7 +25,7 @@ def thresholds(bound: int | None) -> Integers:
     return GRID if bound is None else np.arange(bound, dtype=np.int64)
 
 
-def thrown(each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+def thrown(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
     """Links thrown at the rows of each group, as likely at each as is expected of it."""
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST)
@@ -41,7 +39,7 @@ def thrown(each: Array, side: Side, totals: Array, chance: Chance) -> list[Integ
     return np.split(drawn.astype(np.int64), bounds[1:-1])
 
 
-def dealt(at_most: Array, sigma: float, each: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+def dealt(at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
     """As spread out as the noisy counts of rows up to the grid's degrees say; `sigma`: of their noise."""
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST)
@@ -50,7 +48,7 @@ def dealt(at_most: Array, sigma: float, each: Array, side: Side, totals: Array, 
     return _to_totals(each * (factors / factors.mean())[place], side, totals, chance)
 
 
-def _even(order: Integers, chance: Chance) -> Array:
+def _even(order: Integers, chance: Chance) -> Floats:
     """(n,) points in (0, 1), of every BLOCK rows in a row of the order one in each BLOCK-th."""
     place = np.arange(len(order))
     shuffled = np.argsort(place // BLOCK + chance.uniforms(len(order)), kind="stable")
@@ -59,7 +57,7 @@ def _even(order: Integers, chance: Chance) -> Array:
     return points
 
 
-def _to_totals(own: Array, side: Side, totals: Array, chance: Chance) -> list[Integers]:
+def _to_totals(own: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     found = []
@@ -70,7 +68,7 @@ def _to_totals(own: Array, side: Side, totals: Array, chance: Chance) -> list[In
     return found
 
 
-def _sorted(at_most: Array, sigma: float, rows: int) -> Array:
+def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
     """(rows,) degrees, ascending: even in the logarithm between two of the grid's. Where noise does not tell the counts
     from all rows, they are all: else a few rows would have a million links."""
     from scipy.optimize import isotonic_regression

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
@@ -42,9 +43,7 @@ MEANINGS = {
     "std_error": "standard error in records; not a number: none is told",
 }
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
-Array = NDArray[np.float64]
-Codes = NDArray[np.int32]
-Answered = tuple[AttributeSet, Array, Array]  # a set's estimates and standard errors, flat
+Answered = tuple[AttributeSet, Floats, Floats]  # a set's estimates and standard errors, flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,7 @@ class Columns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answered: Sequence[Answered], halves: Sequence[Array]) -> Any:
+    def table(self, answered: Sequence[Answered], halves: Sequence[Floats]) -> Any:
         """The rows of some sets; `halves`: of each set's intervals the half widths."""
         import pyarrow as pa
 
@@ -149,7 +148,7 @@ def _told(name: str) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Codes]]:
+def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
     """Of each attribute the cells that every product query names, row-major: one array a key."""
     axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
     counts, found = [len(one[0]) for one in axes], []
@@ -171,7 +170,7 @@ class Labels:
         """Whether all labels are whole numbers."""
         return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
 
-    def column(self, names: Sequence[str], cells: Sequence[Codes]) -> Any:
+    def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> Any:
         """The labels of cells of one attribute after the other; that of nulls is null among numbers, else a text."""
         import pyarrow as pa
 
@@ -190,7 +189,7 @@ class Labels:
             self._known[name] = np.fromiter((label or 0 for label in labels), np.int64, len(labels))
         return self._known[name]
 
-    def _codes(self, name: str, known: dict[str, int]) -> Codes:
+    def _codes(self, name: str, known: dict[str, int]) -> Integers32:
         """The code of each cell, with those of new labels added to the known."""
         texts = [NULL_LABEL if one is None else str(one) for one in self.domain[name].labels]
         return np.array([known.setdefault(one, len(known)) for one in texts], np.int32)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.storage.files import reading
 
 MOST_ROWS = 1 << 21
-Array = NDArray[np.float64]
 
 
 def sureness(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
@@ -37,7 +36,7 @@ def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
     """Median of |error / estimate|, and the share above 1."""
     import pyarrow.parquet as pq
 
-    held = list[Array]()
+    held = list[Floats]()
     for name in files:
         with reading(folder / name) as file:
             table = pq.read_table(file, columns=["estimate", "std_error"])

@@ -14,17 +14,14 @@ from math import comb
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.reconstruction.junction_tree.messages import others
 from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import Part
 
-Array = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Rows = NDArray[np.int32]
 ANCESTRAL = "ancestral.npz"
 STEPS = 1 << 30
 
@@ -36,7 +33,7 @@ class Step:
     given: tuple[int, ...]
     new: tuple[int, ...]
     shape: tuple[int, ...]
-    ends: Whole
+    ends: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +46,15 @@ class Ancestral:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     steps: tuple[Step, ...]
-    within: tuple[Whole, ...]
-    ones: dict[str, Array]
+    within: tuple[Integers, ...]
+    ones: dict[str, Floats]
     total: float
 
     @property
     def held(self) -> int:
         return comb(len(self.names), 2)
 
-    def rows(self, part: Part, release: str) -> Rows:
+    def rows(self, part: Part, release: str) -> Integers32:
         """(count, d): the part's rows over cells."""
         chance = Chance(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)
@@ -70,14 +67,14 @@ class Ancestral:
                 rows[:, column] = _drawn(ends, rows[:, column].astype(np.int64), chance)
         return rows
 
-    def _codes(self, rows: Rows, columns: tuple[int, ...]) -> Whole:
+    def _codes(self, rows: Integers32, columns: tuple[int, ...]) -> Integers:
         codes = np.zeros(len(rows), np.int64)
         for column in columns:
             codes = codes * self.sizes[column] + rows[:, column]
         return codes
 
 
-def _drawn(ends: Whole, given: Whole, chance: Chance) -> Whole:
+def _drawn(ends: Integers, given: Integers, chance: Chance) -> Integers:
     """For each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps; points even over equal `given`."""
     order = chance.permutation(len(given))
     order = order[np.argsort(given[order], kind="stable")]
@@ -104,7 +101,7 @@ def ancestral(model: Model) -> Ancestral:
                      model.total)  # fmt: skip
 
 
-def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ...], table: Array) -> Step:
+def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ...], table: Floats) -> Step:
     new = tuple(name for name in clique if name not in shared)
     axes = [clique.index(name) for name in (*shared, *new)]
     shape = tuple(table.shape[clique.index(name)] for name in new)
@@ -115,14 +112,14 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
     return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _whole(ends / ends[:, -1:]))
 
 
-def _within(model: Model, name: str) -> Whole:
+def _within(model: Model, name: str) -> Integers:
     """Of all cells: those of group g end in (g, g + 1]."""
     groups, shares = model.groups[name], model.calibrated.within[name]
     parts = np.split(shares, groups.starts[1:])
     return np.concatenate([_whole((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
 
 
-def _whole(ends: Array) -> Whole:
+def _whole(ends: Floats) -> Integers:
     """(rows, k) ends in (0, 1] as whole steps, each row's after those of the one before."""
     found = np.rint(ends * STEPS).astype(np.int64)
     found[:, -1] = STEPS

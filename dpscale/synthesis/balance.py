@@ -8,17 +8,15 @@ rounded down or up. Values of one row stay together.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import Wanted
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def balanced(wanted: Wanted, rows: Rows, chance: Chance) -> Rows:
+def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
     """Rows over groups, as many as before, whose 1-ways are nearer to the released ones.
 
     Parameters
@@ -34,7 +32,7 @@ def balanced(wanted: Wanted, rows: Rows, chance: Chance) -> Rows:
     return np.ascontiguousarray(np.repeat(rows, np.diff(ends, prepend=0), axis=0))
 
 
-def _raked(wanted: Wanted, rows: Rows) -> Array:
+def _raked(wanted: Wanted, rows: Integers32) -> Floats:
     """(n,) weights of mean 1 under which every 1-way is the released one, by iterative proportional fitting.
 
     A step is bounded, so that a value with few rows does not pull all weights.

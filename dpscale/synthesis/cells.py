@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.domain.impossible import Follows
 from dpscale.reconstruction.fit import proportional_fit
 from dpscale.reconstruction.held import known_pair, settled
@@ -24,14 +25,12 @@ from dpscale.reconstruction.pairwise.sweeping import LOG_UNIT
 from dpscale.synthesis import loops
 from dpscale.workload.residual.groups import Groups, every_cell
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
 ROUNDS, THROUGH = 2, 12
 LEAST = 1e-12
 
 
-def spread(wanted: Wanted, cells: Spread, rows: Rows, chance: Chance) -> Rows:
+def spread(wanted: Wanted, cells: Spread, rows: Integers32, chance: Chance) -> Integers32:
     """(n, d): rows over cells, from rows over groups."""
     out, sizes = rows.copy(), [cells.groups[name].size for name in wanted.layout.names]
     refined = [i for i in range(len(sizes)) if wanted.layout.sizes[i] < sizes[i] and len(rows)]
@@ -51,11 +50,11 @@ class _Refined:
 
     wanted: Wanted
     spread: Spread
-    rows: Rows
+    rows: Integers32
     fine: frozenset[int]
     i: int
 
-    def cells(self, chance: Chance, begun: Rows | None) -> Rows:
+    def cells(self, chance: Chance, begun: Integers32 | None) -> Integers32:
         """`begun`: what an earlier round drew."""
         cells = self._begun(chance) if begun is None else begun
         starts, targets = self._targets()
@@ -75,20 +74,20 @@ class _Refined:
         return self.spread.groups[self.wanted.layout.names[self.i]]
 
     @property
-    def one(self) -> Array:
+    def one(self) -> Floats:
         return self.spread.ones[self.wanted.layout.names[self.i]]
 
     @property
-    def _inside(self) -> Array:
+    def _inside(self) -> Floats:
         return self._inside_of(self.i)
 
-    def _inside_of(self, j: int) -> Array:
+    def _inside_of(self, j: int) -> Floats:
         """Each cell's share of its group."""
         name = self.wanted.layout.names[j]
         one, groups = self.spread.ones[name], self.spread.groups[name]
         return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
-    def _begun(self, chance: Chance) -> Rows:
+    def _begun(self, chance: Chance) -> Integers32:
         """Within each group of rows, cells as often as the 1-way says."""
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
@@ -101,7 +100,7 @@ class _Refined:
                 cells[mine] = bounds[g] + chance.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
         return cells
 
-    def _targets(self) -> tuple[NDArray[np.int64], Array]:
+    def _targets(self) -> tuple[NDArray[np.int64], Floats]:
         """Where (group or cell of j) × (cell of i) begins, and how many rows are wanted of each."""
         starts, tables, at = np.full(len(self.wanted.layout.sizes), -1, np.int64), [np.zeros(0)], 0
         for j in np.flatnonzero(self.wanted.layout.used[self.i]).tolist():
@@ -110,7 +109,7 @@ class _Refined:
             at += tables[-1].size
         return starts, np.concatenate([*tables, np.zeros(BEHIND)])
 
-    def _shares(self, j: int) -> Array:
+    def _shares(self, j: int) -> Floats:
         """(values of j, cells of i): of all rows, as pairs of groups, 1-ways and what follows have them."""
         names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
         if (known := self._known(j)) is not None:
@@ -120,7 +119,7 @@ class _Refined:
             found = found[self.spread.groups[names[1]].labels] * self._inside_of(j)[:, None]
         return np.ascontiguousarray(found)
 
-    def _known(self, j: int) -> Array | None:
+    def _known(self, j: int) -> Floats | None:
         """Where i and j follow from one of them or from a third."""
         name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
         cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
@@ -128,7 +127,7 @@ class _Refined:
         known = known_pair(self.spread.rules, (other, name), self.spread.ones, groups)
         return None if known is None else known / self.one.sum()
 
-    def _over_groups(self, j: int) -> Array:
+    def _over_groups(self, j: int) -> Floats:
         """(groups of j, cells of i)."""
         names, used = self.wanted.layout.names, self.wanted.layout.used
         for rule in self.spread.rules:
@@ -138,7 +137,7 @@ class _Refined:
                     return self._through(rule, k, j)
         return self._pair(j, self.i)[:, self.groups.labels] * self._inside
 
-    def _through(self, rule: Follows, k: int, j: int) -> Array:
+    def _through(self, rule: Follows, k: int, j: int) -> Floats:
         """By what follows from i: of largest entropy given i, k and j by pairs of groups."""
         both = known_pair([rule], rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
         beside = self._pair(k, j)
@@ -147,12 +146,12 @@ class _Refined:
         at = self.groups.labels, self.spread.groups[rule.what].labels[np.array(rule.of)]
         return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
 
-    def _pair(self, first: int, second: int) -> Array:
+    def _pair(self, first: int, second: int) -> Floats:
         """Shares over groups, an axis each."""
         table = self.wanted.layout.of(self.wanted.shares, min(first, second), max(first, second))
         return np.asarray(table if first < second else table.T)
 
-    def _counts(self, cells: Rows, starts: NDArray[np.int64], size: int) -> Array:
+    def _counts(self, cells: Integers32, starts: NDArray[np.int64], size: int) -> Floats:
         counts = np.zeros(size)
         for j in np.flatnonzero(starts >= 0):
             found = np.bincount(self.rows[:, j].astype(np.int64) * self.groups.size + cells)
@@ -160,7 +159,7 @@ class _Refined:
         return counts
 
 
-def _weighed(targets: Array, counts: Array, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _weighed(targets: Floats, counts: Floats, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """−β (C + ½ − T) / S, and its slope."""
     slopes = beta / (targets + FLOOR)
     return (slopes * (targets - counts - 0.5)).astype(np.float32), slopes.astype(np.float32)

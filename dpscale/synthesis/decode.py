@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers32
 from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute
 from dpscale.domain.calendar import EPOCH, first_day
 from dpscale.reconstruction.pairwise.chance import Chance
@@ -23,10 +24,8 @@ from dpscale.reconstruction.pairwise.chance import Chance
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Cells = NDArray[np.int32]
 
-
-def column(attribute: Attribute, cells: Cells, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
+def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
     """The values of a column of cells, (n,), of the type `wanted` where they fit it."""
     import pyarrow as pa
 
@@ -43,7 +42,7 @@ def column(attribute: Attribute, cells: Cells, chance: Chance, wanted: pa.DataTy
     return _cast(values, wanted)
 
 
-def _categories(attribute: Attribute, cells: Cells) -> pa.Array:
+def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
     """Looked up: the listed values, the text for what was outside where they are texts, null."""
     import pyarrow as pa
 
@@ -55,7 +54,7 @@ def _categories(attribute: Attribute, cells: Cells) -> pa.Array:
     return pa.array(listed).take(pa.array(cells))
 
 
-def _days(attribute: Attribute, cells: Cells, chance: Chance) -> NDArray[np.int32]:
+def _days(attribute: Attribute, cells: Integers32, chance: Chance) -> NDArray[np.int32]:
     """Uniform in each period."""
     numbers = range(attribute.low, attribute.high + 2)
     begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
@@ -72,7 +71,7 @@ def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
     return 10.0**-wanted.scale if pa.types.is_decimal(wanted) else float(pa.types.is_integer(wanted))
 
 
-def _inside(attribute: Attribute, bins: Cells, step: float, chance: Chance) -> NDArray[np.float64]:
+def _inside(attribute: Attribute, bins: Integers32, step: float, chance: Chance) -> NDArray[np.float64]:
     """Uniform in each bin, right edges left out."""
     edges = np.asarray(attribute.edges)
     low, high, share = edges[bins], edges[bins + 1], chance.uniforms(len(bins))

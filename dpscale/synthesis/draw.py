@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.learn import Learnt
 from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
@@ -20,7 +21,6 @@ from dpscale.synthesis.balance import balanced
 from dpscale.synthesis.polish import BETAS as POLISHING
 from dpscale.synthesis.polish import Polisher, Told
 
-Array = NDArray[np.float64]
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
 
@@ -50,7 +50,7 @@ class Part:
         """The files of this part, one by one."""
         return [Part(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
-    def share(self, whole: Array, chance: Chance) -> Array:
+    def share(self, whole: Floats, chance: Chance) -> Floats:
         """Its share of counts that are wanted of the whole; `chance` as for every other part."""
         if self.parts == self.files:
             return whole

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import Learnt
 from dpscale.reconstruction.pairwise.loops import BEHIND
@@ -25,7 +25,6 @@ from dpscale.storage.files import reading, writing
 from dpscale.synthesis import three_loops
 from dpscale.synthesis.threes import Threes, sets_of
 
-Array = NDArray[np.float64]
 THREES = "targets.npz"
 BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
 
@@ -35,7 +34,7 @@ class Told:
     """Released estimates over three attributes: `shares` of all rows, flat, in every cell of the sets."""
 
     threes: Threes
-    shares: Array
+    shares: Floats
 
 
 def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
@@ -61,7 +60,7 @@ def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
 class Polisher(Sweeper):
     """A sweeper whose rows are held to sets of three as well; `aims`: wanted counts of their cells."""
 
-    def __init__(self, threes: Threes, aims: Array, *of: Any) -> None:
+    def __init__(self, threes: Threes, aims: Floats, *of: Any) -> None:
         super().__init__(*of)
         self._sets, self._aims, self._own = threes, aims, np.zeros(threes.cells)
         self._around, self._sets_of = (array.view(np.uint64) for array in (threes.around, threes.degrees))

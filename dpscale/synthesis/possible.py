@@ -11,34 +11,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.errors import PlanError
 from dpscale.domain.impossible import Column, Excludes, speaking
 from dpscale.reconstruction.pairwise.chance import Chance
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
 ROUNDS = 8
 
 
 class Possible:
     """The rules over the attributes that rows have; one that names another attribute says nothing here."""
 
-    def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Array]) -> None:
+    def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
         self._names = list(names)
         self._rules = speaking(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
 
-    def broken(self, rows: Rows) -> NDArray[np.bool_]:
+    def broken(self, rows: Integers32) -> NDArray[np.bool_]:
         """(n,): which rows cannot be."""
         wrong = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
             wrong |= rule.broken(self._columns(rows))
         return wrong
 
-    def _columns(self, rows: Rows) -> Column:
+    def _columns(self, rows: Integers32) -> Column:
         return lambda name: rows[:, self._names.index(name)]
 
-    def mended(self, rows: Rows, chance: Chance) -> Rows:
+    def mended(self, rows: Integers32, chance: Chance) -> Integers32:
         """The rows with every impossible one mended. PlanError where none of them is possible."""
         rows = rows.copy()
         for number in range(ROUNDS):
@@ -51,7 +50,7 @@ class Possible:
                 return rows
         return self._copied(rows, chance)
 
-    def _drawn(self, rows: Rows, column: int, chance: Chance) -> Rows:
+    def _drawn(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
         """A possible cell of one attribute for each row, where there is one."""
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]
@@ -63,7 +62,7 @@ class Possible:
         found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
         return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
 
-    def _copied(self, rows: Rows, chance: Chance) -> Rows:
+    def _copied(self, rows: Integers32, chance: Chance) -> Integers32:
         wrong = self.broken(rows)
         sound = np.flatnonzero(~wrong)
         if not len(sound):

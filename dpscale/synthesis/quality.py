@@ -8,9 +8,9 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 
-Array = NDArray[np.float64]
 SETS, MOST_CELLS = 24, 1 << 16
 BEYOND, SLACK = 1.5, 0.01  # of the distance of independent draws; of all rows
 Columns = tuple[int, ...]
@@ -40,7 +40,7 @@ def unranked(number: int, count: int, degree: int) -> Columns:
     return tuple(kept)
 
 
-def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Array | None = None) -> list[Array]:
+def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Floats | None = None) -> list[Floats]:
     """The rows' counts (or weights) over each sampled set, (cells of the set,)."""
     counts = []
     for kept in sampled(sizes):
@@ -51,7 +51,7 @@ def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Array | Non
     return counts
 
 
-def expected_by_chance(shares: Array, count: int) -> float:
+def expected_by_chance(shares: Floats, count: int) -> float:
     """Mean half L1 distance of `count` independent draws from their shares, by the normal law where counts are large.
 
     E|C − np| is √(2np(1 − p)/π) for large np and 2np(1 − p)ⁿ for np below 1; the smaller of both bounds it.
@@ -62,7 +62,7 @@ def expected_by_chance(shares: Array, count: int) -> float:
 
 
 def too_far(
-    counts: Sequence[Array], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Array],
+    counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats],
     rows: int,
 ) -> str:  # fmt: skip
     """A sentence where rows are farther from estimates than BEYOND times independent draws and SLACK; else empty."""
@@ -78,7 +78,7 @@ def too_far(
 
 
 def apart_by_chance(
-    names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Array], rows: int
+    names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats], rows: int
 ) -> dict[str, float]:
     """By degree, the mean distance of `rows` independent draws from the estimates."""
     found: dict[str, list[float]] = {"1": [], "2": [], "3": []}
@@ -93,7 +93,7 @@ def apart_by_chance(
 
 
 def apart(
-    counts: Sequence[Array], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Array]
+    counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats]
 ) -> dict[str, float]:
     """By degree, the mean share of rows that would have to be others to meet the estimates: half the L1 distance."""
     found: dict[str, list[float]] = {"1": [], "2": [], "3": []}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.pairwise.pairs import Wanted
 from dpscale.synthesis.draw import Part
 
-Array = NDArray[np.float64]
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> Array:
+def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> Floats:
     """(n,): how many records each row over groups stands for; they sum to the part's share of `total`."""
     layout = wanted.layout
     if not len(rows):

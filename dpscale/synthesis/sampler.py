@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.learn import Learnt
 from dpscale.reconstruction.pairwise.pairs import Spread
@@ -17,9 +17,6 @@ from dpscale.synthesis.polish import Told
 from dpscale.synthesis.raking import raked
 from dpscale.synthesis.settle import settled
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
-
 
 class Way(Protocol):
     """How rows are drawn. `total`: about how many records were released; `ones`: every attribute's 1-way."""
@@ -27,14 +24,14 @@ class Way(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
-    def ones(self) -> dict[str, Array]: ...
+    def ones(self) -> dict[str, Floats]: ...
     @property
     def total(self) -> float: ...
     @property
     def held(self) -> int:
         """How many pairs of attributes rows are held to."""
 
-    def rows(self, part: Part, release: str) -> Rows:
+    def rows(self, part: Part, release: str) -> Integers32:
         """(count, d): the part's rows over cells."""
 
 
@@ -57,19 +54,19 @@ class Sampler:
         return self.learnt.wanted.layout.names
 
     @property
-    def ones(self) -> dict[str, Array]:
+    def ones(self) -> dict[str, Floats]:
         return dict(self.cells.ones)
 
     @property
     def held(self) -> int:
         return len(self.learnt.wanted.layout.pairs)
 
-    def rows(self, part: Part, release: str) -> Rows:
+    def rows(self, part: Part, release: str) -> Integers32:
         groups = draw(self.learnt, part, release, self.told)
         chance = Chance(release, "cells", *part.key)
         return settled(self.learnt.wanted, self.cells, spread(self.learnt.wanted, self.cells, groups, chance))
 
-    def weights(self, rows: Rows, part: Part) -> Array:
+    def weights(self, rows: Integers32, part: Part) -> Floats:
         """(count,): how many records each of the part's rows stands for."""
         labels = [self.cells.groups[name].labels for name in self.names]
         groups = np.stack([own[rows[:, i]] for i, own in enumerate(labels)], axis=1).astype(np.int32)

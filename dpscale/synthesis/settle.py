@@ -10,18 +10,15 @@ groups, a row x moves from cell a to cell b of attribute i in the order of
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
 from dpscale.reconstruction.pairwise.sweeping import LEAST, LOG_UNIT
 
-Array = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Rows = NDArray[np.int32]
 SLACK = 0.006  # of all rows, in L1: below it a 1-way is left as it is
 
 
-def settled(wanted: Wanted, cells: Spread, rows: Rows) -> Rows:
+def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
     """Rows whose 1-ways are the released ones up to whole rows.
 
     Parameters
@@ -39,7 +36,7 @@ def settled(wanted: Wanted, cells: Spread, rows: Rows) -> Rows:
     return out
 
 
-def apportioned(shares: Array, count: int) -> Whole:
+def apportioned(shares: Floats, count: int) -> Integers:
     """Whole numbers in proportion to shares that sum to `count`, by largest remainders."""
     exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST))
     whole = np.floor(exact).astype(np.int64)
@@ -47,7 +44,7 @@ def apportioned(shares: Array, count: int) -> Whole:
     return whole
 
 
-def _move(wanted: Wanted, cells: Spread, rows: Rows, i: int, surplus: Whole) -> None:
+def _move(wanted: Wanted, cells: Spread, rows: Integers32, i: int, surplus: Integers) -> None:
     """Move rows of attribute i from cells with a surplus to cells that lack rows, group by group."""
     labels = np.asarray(cells.groups[wanted.layout.names[i]].labels)
     candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
@@ -64,7 +61,7 @@ def _move(wanted: Wanted, cells: Spread, rows: Rows, i: int, surplus: Whole) -> 
                 rows[row, i] = empty.pop()
 
 
-def _fits(wanted: Wanted, cells: Spread, rows: Rows, i: int) -> Array:
+def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
     """(n, groups of i): log shares of the pairs that each row would have with each group."""
     layout = wanted.layout
     total = np.zeros((len(rows), int(layout.sizes[i])))

@@ -14,11 +14,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.pairwise.pairs import Layout
 from dpscale.synthesis import three_loops
 
-Array = NDArray[np.float64]
-Whole = NDArray[np.int64]
 BYTES_A_CELL = 48  # of all vectors of a sweep together
 MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 
@@ -27,11 +26,11 @@ MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 class Threes:
     """`sizes`: groups of every attribute; `sets`: (t, 3), rising in every row."""
 
-    sizes: Whole
-    sets: Whole
+    sizes: Integers
+    sets: Integers
 
     @cached_property
-    def ends(self) -> Whole:
+    def ends(self) -> Integers:
         """(t + 1,): where each set's table begins, and where the last one ends."""
         return np.concatenate([[0], np.cumsum(self.sizes[self.sets].prod(axis=1))]).astype(np.int64)
 
@@ -40,18 +39,18 @@ class Threes:
         """Entries of a flat vector."""
         return int(self.ends[-1])
 
-    def of(self, vector: Array, number: int) -> Array:
+    def of(self, vector: Floats, number: int) -> Floats:
         """A view of a set's table."""
         shape = tuple(int(size) for size in self.sizes[self.sets[number]])
         return vector[self.ends[number] : self.ends[number + 1]].reshape(shape)
 
     @cached_property
-    def degrees(self) -> Whole:
+    def degrees(self) -> Integers:
         """(d,): how many sets hold an attribute."""
         return np.bincount(self.sets.ravel(), minlength=len(self.sizes)).astype(np.int64)
 
     @cached_property
-    def around(self) -> Whole:
+    def around(self) -> Integers:
         """(d, most, 11): of every attribute i its sets as the loops want them.
 
         The two others j and k, then where a cell lies in the loops' vectors, three times: by i, as its start and what
@@ -78,7 +77,7 @@ class Threes:
         return {-1: start, one: int(self.sizes[other]) * size, other: size}
 
 
-def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Whole:
+def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
     """(t, 3): of the sets whose pairs are all held, those that chance moves most, MOST_SETS that fit the memory.
 
     `rows`: a table like those to come. Chance moves a count of C by about √C, which no polish mends where C is below 1.
@@ -92,6 +91,6 @@ def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Whole:
     return held[np.sort(kept)]
 
 
-def _every(attributes: int) -> Whole:
+def _every(attributes: int) -> Integers:
     """(t, 3): all sets of the first so many attributes."""
     return np.array(list(combinations(range(attributes), 3)), np.int64).reshape(-1, 3)

@@ -16,19 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
 from dpscale.reconstruction.pairwise.sweeping import LEAST, LOG_UNIT
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int32]
 Edge = tuple[int, int]
 INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
-def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Rows, Array]:
+def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Integers32, Floats]:
     """Draw rows of the tree and give the θ under which they are stationary.
 
     Parameters
@@ -67,7 +65,7 @@ def _information(wanted: Wanted, i: int, j: int) -> float:
     return round(value * INFORMATION_UNIT) / INFORMATION_UNIT
 
 
-def _logits(wanted: Wanted, i: int, j: int) -> Array:
+def _logits(wanted: Wanted, i: int, j: int) -> Floats:
     """log p_ij / (p_i p_j), of shares of LEAST at least."""
     layout = wanted.layout
     alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
@@ -75,7 +73,7 @@ def _logits(wanted: Wanted, i: int, j: int) -> Array:
     return np.asarray(np.rint(np.log(ratio) * LOG_UNIT) / LOG_UNIT)
 
 
-def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) -> Rows:
+def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) -> Integers32:
     """Every attribute after its parent, by systematic rounding of its conditional shares."""
     layout = wanted.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)

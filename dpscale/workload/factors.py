@@ -9,8 +9,9 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
-from dpscale.workload.families import FAMILIES, Array
+from dpscale.workload.families import FAMILIES
 from dpscale.workload.parts import ExplicitPart, JointPart
 from dpscale.workload.residual import Weights, piece, profile_of
 from dpscale.workload.wide import LONG, WideGram, is_wide, known_wide, weighted_piece, wide_scale
@@ -30,20 +31,20 @@ class GramFactor:
     """
 
     key: str
-    make: Callable[[], Array]
-    basis: Array | None = None
-    spanning: Callable[[], Array] | None = None
+    make: Callable[[], Floats]
+    basis: Floats | None = None
+    spanning: Callable[[], Floats] | None = None
 
     @cached_property
-    def rows(self) -> Array:
+    def rows(self) -> Floats:
         return self.make()
 
     @cached_property
-    def gram(self) -> Array:
+    def gram(self) -> Floats:
         return np.asarray(self.rows.T @ self.rows)
 
     @cached_property
-    def integer_basis(self) -> Array | None:
+    def integer_basis(self) -> Floats | None:
         """`basis`, or `spanning` where the Gram of one axis is singular on the centred space."""
         if self.spanning is None or len(self.rows) >= self.rows.shape[1] - 1:
             return self.basis
@@ -85,7 +86,7 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     return Axis(GramFactor(key, make, spanning=spanning), weight, square)
 
 
-def _family_basis(family: str, size: int, weights: Weights | None) -> Array:
+def _family_basis(family: str, size: int, weights: Weights | None) -> Floats:
     """The queries of a family, or the rows of its Gram where they are too many, whole and centred."""
     own = FAMILIES[family]
     rows = own.matrix(size) if own.count(size) * size <= MOST_ENTRIES else own.gram(size)
@@ -103,14 +104,14 @@ def named(weights: Weights | None) -> str:
     return "" if weights is None else f"~{hashlib.sha256(repr(weights).encode()).hexdigest()[:32]}"
 
 
-def root_of(gram: Array) -> Array:
+def root_of(gram: Floats) -> Floats:
     """Rows F of full row rank, orthogonal to each other, with FᵀF = G."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > values[-1] * RANK_TOLERANCE
     return np.asarray((vectors[:, kept] * np.sqrt(values[kept])).T)
 
 
-def compressed(rows: Array) -> Array:
+def compressed(rows: Floats) -> Floats:
     """Rows of full row rank with the same Gram, as few as there can be."""
     if len(rows) >= rows.shape[1]:
         return root_of(rows.T @ rows)
@@ -138,7 +139,7 @@ def piece_factor(
     return _PIECES[key]
 
 
-def weighted_queries(part: JointPart | ExplicitPart, attributes: AttributeSet) -> Array:
+def weighted_queries(part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
     """A set's queries, (m, sizes…), each times the root of its weight."""
     return part.queries(attributes) * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))
 
@@ -160,13 +161,13 @@ def _make_piece(
     return GramFactor(key, lambda: rows, basis), weight
 
 
-def _content_key(rows: Array) -> str:
+def _content_key(rows: Floats) -> str:
     """A key by content: what affine leaves on its first axis and on its second is the same where the sizes are."""
     gram = np.round(rows.T @ rows, 11) + 0.0  # no negative zeros
     return f"cells/{hashlib.sha256(gram.tobytes()).hexdigest()}"
 
 
-def _integer_basis(basis: Array | None, keep: tuple[int, ...], weights: AxisWeights) -> Array | None:
+def _integer_basis(basis: Floats | None, keep: tuple[int, ...], weights: AxisWeights) -> Floats | None:
     """Pieces of integer arrays, times what makes them whole; only where they are fewer than the centred space."""
     if basis is None:
         return None
@@ -175,7 +176,7 @@ def _integer_basis(basis: Array | None, keep: tuple[int, ...], weights: AxisWeig
     return flat if len(flat) < dimensions else None
 
 
-def _integer_pieces(basis: Array, keep: tuple[int, ...], weights: AxisWeights) -> Array:
+def _integer_pieces(basis: Floats, keep: tuple[int, ...], weights: AxisWeights) -> Floats:
     """Pieces of integer arrays, (m, sizes…), times what makes them whole: (m, cells that are kept)."""
     pairs = list(zip(weights, basis.shape[1:], strict=True))
     profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Cells = NDArray[np.int64]
+from dpscale.base.arrays import Floats, Integers
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,14 @@ class Family:
 
     name: str
     count: Callable[[int], int]
-    gram: Callable[[int], Array]
+    gram: Callable[[int], Floats]
     trace: Callable[[int], int]
-    answers: Callable[[Array, int], Array]
-    quadratic: Callable[[Array], Array]
-    means: Callable[[int], Array]
-    bounds: Callable[[int], dict[str, Cells]]
+    answers: Callable[[Floats, int], Floats]
+    quadratic: Callable[[Floats], Floats]
+    means: Callable[[int], Floats]
+    bounds: Callable[[int], dict[str, Integers]]
 
-    def intervals(self, size: int) -> tuple[Cells, Cells]:
+    def intervals(self, size: int) -> tuple[Integers, Integers]:
         """Of families of intervals: the cells before the first one of each query, and up to its last.
 
         An arc that goes past the end, or all the way round, is the negative of what it leaves out, where the sum over
@@ -46,63 +44,63 @@ class Family:
             return bounds.get("low", np.zeros(size, dtype=np.int64)), bounds["high"] + 1
         return bounds[""], bounds[""] + 1
 
-    def matrix(self, size: int) -> Array:
+    def matrix(self, size: int) -> Floats:
         """W, of shape (count, size)."""
         return self.answers(np.eye(size), 0)
 
 
-def _cells(size: int) -> Cells:
+def _cells(size: int) -> Integers:
     return np.arange(size, dtype=np.int64)
 
 
-def _prefix_gram(size: int) -> Array:
+def _prefix_gram(size: int) -> Floats:
     cell = _cells(size)
     return (size - np.maximum.outer(cell, cell)).astype(np.float64)
 
 
-def _range_gram(size: int) -> Array:
+def _range_gram(size: int) -> Floats:
     cell = _cells(size)
     return ((np.minimum.outer(cell, cell) + 1) * (size - np.maximum.outer(cell, cell))).astype(np.float64)
 
 
-def arcs_holding(size: int) -> Array:
+def arcs_holding(size: int) -> Floats:
     """How many arcs hold both of two cells, by their distance d: (l − d)⁺ of length l one way round, (l − n + d)⁺ the
     other, which is n(n + 1)/2 − d(n − d) of all lengths."""
     apart = _cells(size)
     return (size * (size + 1) // 2 - apart * (size - apart)).astype(np.float64)
 
 
-def _circular_gram(size: int) -> Array:
+def _circular_gram(size: int) -> Floats:
     cell = _cells(size)
     return np.asarray(arcs_holding(size)[np.abs(np.subtract.outer(cell, cell))])
 
 
 @lru_cache(maxsize=64)
-def _ends(size: int) -> tuple[Cells, Cells]:
+def _ends(size: int) -> tuple[Integers, Integers]:
     """First and last cell of every interval, in the order of the first."""
     low, high = np.triu_indices(size)
     return low.astype(np.int64), high.astype(np.int64)
 
 
 @lru_cache(maxsize=64)
-def _arcs(size: int) -> tuple[Cells, Cells]:
+def _arcs(size: int) -> tuple[Integers, Integers]:
     """Start of every arc, and where it ends on the circle run through twice."""
     start = np.repeat(_cells(size), size)
     return start, start + np.tile(_cells(size), size)
 
 
-def _between(values: Array, axis: int, low: Cells, high: Cells) -> Array:
+def _between(values: Floats, axis: int, low: Integers, high: Integers) -> Floats:
     """Sums over low … high along an axis."""
     running = np.cumsum(values, axis=axis)
     before = np.concatenate([np.zeros_like(running.take([0], axis)), running], axis=axis)
     return np.asarray(running.take(high, axis) - before.take(low, axis))
 
 
-def _both_cumsum(form: Array) -> Array:
+def _both_cumsum(form: Floats) -> Floats:
     return np.cumsum(np.cumsum(form, axis=0), axis=1)
 
 
-def _between_quadratic(form: Array, low: Cells, high: Cells) -> Array:
+def _between_quadratic(form: Floats, low: Integers, high: Integers) -> Floats:
     """With H the two-sided running sum of S: 1[a,b]ᵀ S 1[a,b] = H(b,b) + H(a−1,a−1) − 2 H(a−1,b)."""
     padded = np.zeros((len(form) + 1,) * 2)
     padded[1:, 1:] = _both_cumsum(form)
@@ -110,22 +108,22 @@ def _between_quadratic(form: Array, low: Cells, high: Cells) -> Array:
     return np.asarray(corner[high + 1] + corner[low] - 2 * padded[low, high + 1])
 
 
-def _range_means(size: int) -> Array:
+def _range_means(size: int) -> Floats:
     low, high = _ends(size)
     return (high - low + 1) / size
 
 
-def _arc_means(size: int) -> Array:
+def _arc_means(size: int) -> Floats:
     start, end = _arcs(size)
     return (end - start + 1) / size
 
 
-def _range_bounds(size: int) -> dict[str, Cells]:
+def _range_bounds(size: int) -> dict[str, Integers]:
     low, high = _ends(size)
     return {"low": low, "high": high}
 
 
-def _arc_bounds(size: int) -> dict[str, Cells]:
+def _arc_bounds(size: int) -> dict[str, Integers]:
     start, end = _arcs(size)
     return {"start": start, "end": end % size}
 

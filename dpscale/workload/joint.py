@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
-from dpscale.workload.families import Array
 
 Shape = tuple[int, ...]
 RANDOM_P = 0.3
@@ -57,7 +57,7 @@ def _check_size(name: str, shape: Shape) -> None:
 
 
 @lru_cache(maxsize=16)
-def joint_queries(name: str, shape: Shape, p: float = RANDOM_P, seed: int = 0) -> Array:
+def joint_queries(name: str, shape: Shape, p: float = RANDOM_P, seed: int = 0) -> Floats:
     """All queries of a joint family on a shape: (m, *shape)."""
     _check_size(name, shape)
     if name == "random":
@@ -69,7 +69,7 @@ def joint_queries(name: str, shape: Shape, p: float = RANDOM_P, seed: int = 0) -
 
 
 @lru_cache(maxsize=64)
-def levels(name: str, shape: Shape) -> Array | None:
+def levels(name: str, shape: Shape) -> Floats | None:
     """The level sets that a family's queries are running sums of: 0/1, (m, *shape); None where it has none."""
     if name not in _LEVELS:
         return None

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Array, Family
+from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Family
 from dpscale.workload.joint import JOINT, joint_queries, levels
 from dpscale.workload.residual import kron
 
@@ -55,7 +56,7 @@ class ProductPart:
         """How many each set has."""
         return _counts(self, {one.name: (one.size, one.name in self.numeric) for one in self.domain.attributes})
 
-    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
         """All queries over the set whose (estimated) marginal is given, an axis per attribute."""
         for axis, family in enumerate(self.families(attributes)):
             marginal = family.answers(marginal, axis)
@@ -86,13 +87,13 @@ class JointPart:
         shape = "x".join(map(str, self.domain.shape(attributes)))
         return f"{self.family}/{shape}" + (f"/{self.p!r}/{self.seed}" if self.family == "random" else "")
 
-    def queries(self, attributes: AttributeSet) -> Array:
+    def queries(self, attributes: AttributeSet) -> Floats:
         return joint_queries(self.family, self.domain.shape(attributes), self.p, self.seed)
 
-    def query_weights(self, attributes: AttributeSet) -> Array:
+    def query_weights(self, attributes: AttributeSet) -> Floats:
         return np.full(self.count(attributes), 1.0)
 
-    def basis(self, attributes: AttributeSet) -> Array | None:
+    def basis(self, attributes: AttributeSet) -> Floats | None:
         """Integer arrays that span the queries, fewer than cells; None where there are none."""
         return levels(self.family, self.domain.shape(attributes))
 
@@ -104,7 +105,7 @@ class JointPart:
         """How many each set has."""
         return _counts(self, {one.name: one.size for one in self.domain.attributes})
 
-    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
         queries = self.queries(attributes)
         return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
 
@@ -122,8 +123,8 @@ class ExplicitPart:
 
     domain: Domain
     attributes: AttributeSet
-    array: Array
-    each: Array
+    array: Floats
+    each: Floats
     family: ProductPart | JointPart | None = None
 
     weights = (1.0,)
@@ -139,13 +140,13 @@ class ExplicitPart:
     def key(self, attributes: AttributeSet) -> str:
         return f"array/{self.digest}"
 
-    def queries(self, attributes: AttributeSet) -> Array:
+    def queries(self, attributes: AttributeSet) -> Floats:
         return self.array
 
-    def query_weights(self, attributes: AttributeSet) -> Array:
+    def query_weights(self, attributes: AttributeSet) -> Floats:
         return self.each
 
-    def basis(self, attributes: AttributeSet) -> Array | None:
+    def basis(self, attributes: AttributeSet) -> Floats | None:
         """The queries that weigh, where they are whole numbers and fewer than cells: those alone span the Gram."""
         array = self.array[self.each > 0]
         flat = array.reshape(len(array), -1)
@@ -160,7 +161,7 @@ class ExplicitPart:
         """How many each set has."""
         return [len(self.array)]
 
-    def answers(self, attributes: AttributeSet, marginal: Array) -> Array:
+    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
         return np.asarray(self.array.reshape(len(self.array), -1) @ marginal.reshape(-1))
 
     @cached_property
@@ -198,7 +199,7 @@ def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
     return digest.hexdigest()
 
 
-def weighted(part: ProductPart | JointPart, each: Array) -> ExplicitPart:
+def weighted(part: ProductPart | JointPart, each: Floats) -> ExplicitPart:
     """A family over one set as explicit queries with a weight each, in the order of its answers."""
     (attributes,) = part.sets
     count, cells = part.count(attributes), part.domain.cells(attributes)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.names import AttributeSet
 
-Places = NDArray[np.int64]
 NOWHERE = -1  # the term of a space of which nothing is asked
 LARGEST_CODE = 1 << 62
 ROOM = 1 << 20  # cells of a table that spare a sort
@@ -45,9 +45,9 @@ class _Records:
     values: NDArray[np.float64]
     first: int
     step: int
-    turns: Places
+    turns: Integers
 
-    def turn(self, record: Places) -> Places:
+    def turn(self, record: Integers) -> Integers:
         """When, among all that sets leave, these came."""
         own, at = np.divmod(record, len(self.turns))
         return self.first + own * self.step + self.turns[at]
@@ -61,13 +61,13 @@ class Classes:
     first asked, and how many there are.
     """
 
-    members: Places
-    which: Places
+    members: Integers
+    which: Integers
     terms: list[tuple[tuple[int, float], ...]]
-    firsts: Places
-    lasts: Places
-    turns: Places
-    counts: Places
+    firsts: Integers
+    lasts: Integers
+    turns: Integers
+    counts: Integers
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class Asked:
     _records: dict[int, list[_Records]] = field(default_factory=lambda: defaultdict(list))
     _turn: int = 0
 
-    def add(self, sets: Sequence[AttributeSet], weights: Sequence[float], kinds: Places,
+    def add(self, sets: Sequence[AttributeSet], weights: Sequence[float], kinds: Integers,
             leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
         """Sets with a weight each. `kinds`: of every name; sets of the same kinds leave the same, which `leaves` says
         for all subsets of the axes, in the order of `subsets`."""
@@ -87,7 +87,7 @@ class Asked:
         for start, end in pairwise(cuts if sets else []):
             self._add(sets[start:end], np.asarray(weights[start:end], np.float64), kinds, leaves)
 
-    def _add(self, sets: Sequence[AttributeSet], weights: NDArray[np.float64], kinds: Places,
+    def _add(self, sets: Sequence[AttributeSet], weights: NDArray[np.float64], kinds: Integers,
              leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
         place = {name: i for i, name in enumerate(self.names)}
         flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, len(sets) * len(sets[0]))
@@ -105,7 +105,7 @@ class Asked:
             self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), own))
         self._turn += len(sets) * len(turns)
 
-    def _codes(self, places: Places) -> NDArray[Any]:
+    def _codes(self, places: Integers) -> NDArray[Any]:
         """A space as a number, or as bytes, that are ordered as its attributes are."""
         degree = places.shape[1]
         if len(self.names) ** degree >= LARGEST_CODE:
@@ -115,7 +115,7 @@ class Asked:
             codes = codes * len(self.names) + places[:, axis]
         return codes
 
-    def _members(self, codes: NDArray[Any], degree: int) -> Places:
+    def _members(self, codes: NDArray[Any], degree: int) -> Integers:
         if codes.dtype.kind == "S":
             return np.frombuffer(codes.tobytes(), ">u4").astype(np.int64).reshape(-1, degree)
         shape = (len(self.names),) * degree
@@ -124,7 +124,7 @@ class Asked:
     def degrees(self) -> list[int]:
         return sorted(self._records)
 
-    def classes(self, degree: int, terms: int, kinds: Places | None = None, least: float = -1.0) -> Classes:
+    def classes(self, degree: int, terms: int, kinds: Integers | None = None, least: float = -1.0) -> Classes:
         """The spaces of a degree, which are forgotten. `terms`: how many numbers there are of them; `kinds` of names,
         which spaces of one class share; `least`: what values have to be above to count."""
         records = self._records.pop(degree)
@@ -143,7 +143,7 @@ class Asked:
         return _classes(members, told, starts, keys % terms, sums, turns)
 
 
-def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Places) -> NDArray[np.float64]:
+def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Integers) -> NDArray[np.float64]:
     values = np.repeat(weights[:, None], len(lefts[0]), axis=1)
     for factor in range(max((len(left.times) for one in lefts for left in one), default=0)):
         times = [[left.times[factor] if factor < len(left.times) else 1.0 for left in one] for one in lefts]
@@ -151,7 +151,7 @@ def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Pl
     return values
 
 
-def _turns(records: list[_Records], ends: Places, at: Places) -> Places:
+def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
     """When some records, by their places in all, came."""
     block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
     for number, one in enumerate(records):
@@ -160,7 +160,7 @@ def _turns(records: list[_Records], ends: Places, at: Places) -> Places:
     return found
 
 
-def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Places]:
+def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
     """The distinct ones, sorted, and which of them each is."""
     if codes.dtype.kind == "S" or most > 4 * len(codes) + ROOM:
         distinct, which = np.unique(codes, return_inverse=True)
@@ -170,7 +170,7 @@ def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Places]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
-def _sums(keys: Places, values: NDArray[np.float64], most: int) -> tuple[Places, Places, NDArray[np.float64]]:
+def _sums(keys: Integers, values: NDArray[np.float64], most: int) -> tuple[Integers, Integers, NDArray[np.float64]]:
     """The distinct keys, where each came first, and the sum of its values in their order."""
     if most > 4 * len(keys) + ROOM:
         distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -181,8 +181,8 @@ def _sums(keys: Places, values: NDArray[np.float64], most: int) -> tuple[Places,
     return distinct, first[distinct], np.asarray(np.bincount(keys, values, most), np.float64)[distinct]
 
 
-def _classes(members: Places, kinds: Places | None, starts: Places, terms: Places, sums: NDArray[np.float64],
-             turns: Places) -> Classes:  # fmt: skip
+def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms: Integers, sums: NDArray[np.float64],
+             turns: Integers) -> Classes:  # fmt: skip
     lengths = np.diff(starts)
     which, told, firsts = np.empty(len(members), np.int64), list[tuple[tuple[int, float], ...]](), list[int]()
     for length in np.unique(lengths).tolist():
@@ -200,7 +200,7 @@ def _classes(members: Places, kinds: Places | None, starts: Places, terms: Place
     return Classes(members, which, told, np.array(firsts, np.int64), lasts, turned, counts)
 
 
-def alike(rows: Places) -> tuple[Places, Places]:
+def alike(rows: Integers) -> tuple[Integers, Integers]:
     """Of equal rows the first, and of every row which of these it equals."""
     words = np.zeros(len(rows), np.uint64)
     for axis in range(rows.shape[1]):

@@ -19,11 +19,11 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
-from dpscale.workload.families import Array
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
 from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.spaces import NOWHERE, Asked, Classes, Left
@@ -73,14 +73,14 @@ class Subworkload:
     def is_joint(self, key: tuple[str, ...]) -> bool:
         return len(key) < len(self.sizes)
 
-    def gram(self) -> Array:
+    def gram(self) -> Floats:
         """The whole Gram, explicit: (cells, cells)."""
         total = np.zeros((self.cells, self.cells))
         for key, weight in self.terms.items():
             total += weight * kron([self.factors[k].gram for k in key])
         return total
 
-    def rows(self) -> Array:
+    def rows(self) -> Floats:
         """Rows F with FᵀF = the Gram, not compressed: (r, cells)."""
         roots = [math.sqrt(w) * kron([self.factors[k].rows for k in key]) for key, w in self.terms.items()]
         return np.concatenate(roots)

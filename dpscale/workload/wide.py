@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import PlanError
 from dpscale.workload.families import FAMILIES
 from dpscale.workload.residual import Weights, profile_of
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 LONG, DENSE = 512, 2048  # cells from where an axis is taken by its structure, and up to which it is one
 BLOCKS = 512  # the fewest of a wider one
 WIDEST = DENSE * DENSE
@@ -58,7 +57,7 @@ class Cut:
     """A wide axis in blocks: the weights within a block of every run, each of sum 1."""
 
     size: int
-    within: tuple[Array, ...]
+    within: tuple[Floats, ...]
     blocks: int | None = None
 
     @property
@@ -70,7 +69,7 @@ class Cut:
         """Cells of every block."""
         return np.concatenate([np.full(run.count, run.size) for run in self.runs])
 
-    def spread(self, profile: Array) -> Array:
+    def spread(self, profile: Floats) -> Floats:
         """u on the cells for weights of the blocks."""
         ends = np.cumsum([0, *(run.count for run in self.runs)])
         return np.concatenate([np.outer(profile[start:end], own).reshape(-1)
@@ -82,7 +81,7 @@ def even_cut(size: int, blocks: int | None = None) -> Cut:
     return Cut(size, tuple(np.full(run.size, 1 / run.size) for run in runs_of(size, blocks)), blocks)
 
 
-def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Array]:
+def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Floats]:
     """A wide axis as its whole weights cut it, with those of its blocks; even ones where there are none."""
     if weights is None:
         cut = even_cut(size)
@@ -115,7 +114,7 @@ class WideGram:
     asked: tuple[tuple[str, float], ...]
 
     @property
-    def rows(self) -> Array:
+    def rows(self) -> Floats:
         """Of cells alone that are not so many; refused else: they would be cells × cells."""
         if self.cells_alone and not is_wide(self.size):
             return _contrasts(self.size) / math.sqrt(self.size - 1)
@@ -128,7 +127,7 @@ class WideGram:
         )
 
     @property
-    def gram(self) -> Array:
+    def gram(self) -> Floats:
         return self.rows.T @ self.rows
 
     @property
@@ -136,12 +135,12 @@ class WideGram:
         """Whether it is the centring projector."""
         return self.weights is None and all(family == "marginal" for family, _ in self.asked)
 
-    def mixed(self, gram_of: Callable[[str], Array], profile: Array) -> Array:
+    def mixed(self, gram_of: Callable[[str], Floats], profile: Floats) -> Floats:
         """What is asked of the blocks, or within one, centred by a profile."""
         return weighted_piece(np.sum([weight * gram_of(family) for family, weight in self.asked], axis=0), profile)[0]
 
 
-def _contrasts(size: int) -> Array:
+def _contrasts(size: int) -> Floats:
     """Each cell but the first against those before it: orthonormal rows that are centred."""
     before = np.arange(1, size, dtype=np.float64)
     rows = np.tril(np.ones((size - 1, size)))
@@ -160,14 +159,14 @@ def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, 
     return float(np.trace(centred)) + sum(within), square
 
 
-def weighted_piece(gram: Array, profile: Array) -> tuple[Array, float]:
+def weighted_piece(gram: Floats, profile: Floats) -> tuple[Floats, float]:
     """(I − 1uᵀ) G (I − u1ᵀ), what the pieces q − (q·u)1 of an axis' queries leave, and uᵀGu, what their means do."""
     mean = gram @ profile
     square = float(profile @ mean)
     return np.asarray(gram - mean - mean[:, None] + square), square
 
 
-def block_gram(family: str, cut: Cut) -> Array:
+def block_gram(family: str, cut: Cut) -> Floats:
     """The Gram of what a family asks of the blocks: (B, B)."""
     return _GRAMS[family](cut) if family in _GRAMS else _summed_gram(family, cut)
 
@@ -179,13 +178,13 @@ def inner_asked(family: str, size: int, cells: int) -> tuple[tuple[str, float], 
     return (("range", 1.0), ("prefix", float(size - cells))) if family == "range" else ((family, 1.0),)
 
 
-def inner_gram(family: str, size: int, cells: int) -> Array:
+def inner_gram(family: str, size: int, cells: int) -> Floats:
     """The mean Gram within a block of so many cells, up to what centring takes away."""
     parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_asked(family, size, cells)]
     return np.asarray(sum(parts))
 
 
-def _prefix_gram(cut: Cut) -> Array:
+def _prefix_gram(cut: Cut) -> Floats:
     before = [np.cumsum(own) for own in cut.within]
     first = _by_block(cut, [float(part.sum()) for part in before])
     second = _by_block(cut, [float((part**2).sum()) for part in before])
@@ -196,11 +195,11 @@ def _prefix_gram(cut: Cut) -> Array:
     return gram
 
 
-def _marginal_gram(cut: Cut) -> Array:
+def _marginal_gram(cut: Cut) -> Floats:
     return np.diag(_by_block(cut, [float((own**2).sum()) for own in cut.within]))
 
 
-def _range_gram(cut: Cut) -> Array:
+def _range_gram(cut: Cut) -> Floats:
     """(min + 1)(n − max) of cells: a product over two blocks, and a sum within one."""
     lengths = cut.lengths
     starts = np.cumsum(lengths) - lengths
@@ -213,7 +212,7 @@ def _range_gram(cut: Cut) -> Array:
     return gram
 
 
-def _circular_gram(cut: Cut) -> Array:
+def _circular_gram(cut: Cut) -> Floats:
     """n(n + 1)/2 − n d + d² for the distance d of two cells: means of it, and of its square, over two blocks."""
     lengths, size = cut.lengths, cut.size
     places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
@@ -226,23 +225,23 @@ def _circular_gram(cut: Cut) -> Array:
     return np.asarray(size * (size + 1) / 2 - size * apart + square)
 
 
-def _half_distance(own: Array) -> float:
+def _half_distance(own: Floats) -> float:
     """Half the mean distance of two cells: the mean position less the mean of the smaller of two."""
     cells = np.arange(len(own), dtype=np.float64)
     return float(own @ np.abs(cells[:, None] - cells) @ own / 2)
 
 
-def _by_block(cut: Cut, values: Sequence[float]) -> Array:
+def _by_block(cut: Cut, values: Sequence[float]) -> Floats:
     return np.concatenate([np.full(run.count, value) for run, value in zip(cut.runs, values, strict=True)])
 
 
-def _at_larger(values: Array) -> Array:
+def _at_larger(values: Floats) -> Floats:
     """Entry (a, b) is the value at the larger of the two."""
     index = np.arange(len(values))
     return np.asarray(values[np.maximum.outer(index, index)])
 
 
-def _summed_gram(family: str, cut: Cut) -> Array:
+def _summed_gram(family: str, cut: Cut) -> Floats:
     """Of a family without a closed form, from its cells; nothing is made of too many."""
     if is_wide(cut.size):
         known_wide(family, cut.size)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.glance import glance
 from dpscale.base.names import AttributeSet, nearest, shown
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, Array
+from dpscale.workload.families import FAMILIES
 from dpscale.workload.joint import JOINT, RANDOM_P
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted
 
@@ -162,14 +163,14 @@ def _weight(weight: float) -> float:
     return float(weight)
 
 
-def _weights(weight: Sequence[Any], sets: int) -> tuple[float | Array, ...]:
+def _weights(weight: Sequence[Any], sets: int) -> tuple[float | Floats, ...]:
     """One weight for each attribute set, or an array of them where the queries of a set have their own."""
     if len(weight) != sets:
         raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
     return tuple(_weight(value) if isinstance(value, int | float) else _each(value) for value in weight)
 
 
-def _each(values: Any) -> Array:
+def _each(values: Any) -> Floats:
     """Weights of single queries, flat."""
     try:
         array = np.asarray(values, dtype=np.float64).reshape(-1)

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 
-Array = NDArray[np.float64]
-Whole = NDArray[np.int64]
 FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, one after the other
 SEED = 1e-3  # of what margins expect of a cell: what is cut off may come back
 SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
 
 
 def settled(
-    estimate: Array, names: AttributeSet, margins: Mapping[AttributeSet, Whole], possible: NDArray[np.bool_]
-) -> Whole | None:
+    estimate: Floats, names: AttributeSet, margins: Mapping[AttributeSet, Integers], possible: NDArray[np.bool_]
+) -> Integers | None:
     """The table over `names`, an axis each; None where no table has these margins, or none was found.
 
     `margins`: whole tables over subsets of the names, of which () is the total; `possible`: False for cells that are 0.
@@ -37,10 +36,10 @@ def settled(
     return next((found for more in FURTHER if (found := _rounded(fitted, groups, possible, more)) is not None), None)
 
 
-Groups = Sequence[tuple[NDArray[np.int64], Whole]]
+Groups = Sequence[tuple[NDArray[np.int64], Integers]]
 
 
-def proportional(estimate: Array, groups: Groups, possible: NDArray[np.bool_]) -> Array:
+def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
     """A table ≥ 0 near the estimate cut at zero, with these margins as far as the sweeps come."""
     table = np.maximum(estimate, 0.0).reshape(-1)
     table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
@@ -62,7 +61,7 @@ def _groups(shape: tuple[int, ...], names: AttributeSet, own: AttributeSet) -> N
     return np.ascontiguousarray(np.broadcast_to(cells.reshape(sizes), shape)).reshape(-1)
 
 
-def _rounded(fitted: Array, groups: Groups, possible: NDArray[np.bool_], more: float) -> Whole | None:
+def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:
     """Whole numbers at most so many units beyond rounding down or up; None where there are none."""
     flat = fitted.reshape(-1)
     near = np.where(np.abs(flat - np.rint(flat)) < CLOSE, np.rint(flat), flat)

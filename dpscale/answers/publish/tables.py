@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.answers import statistics
-from dpscale.answers.publish.rounding import Whole, settled
+from dpscale.answers.publish.rounding import settled
 from dpscale.answers.tables import Answered
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import possible
 
 MOST_CELLS = 20_000
 MOST_SETS = 2000
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +29,16 @@ class Published:
     """Whole tables by set, their standard errors (nan: none told), and the sets that were left out, with why."""
 
     total: int
-    tables: Mapping[AttributeSet, Whole]
-    errors: Mapping[AttributeSet, Array]
+    tables: Mapping[AttributeSet, Integers]
+    errors: Mapping[AttributeSet, Floats]
     left_out: Mapping[AttributeSet, str]
 
 
 def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
     """Whole numbers for the sets; PlanError where not even the total is told."""
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
-    whole: dict[AttributeSet, Whole] = {(): np.array(total)}
-    errors, left = dict[AttributeSet, Array](), dict[AttributeSet, str]()
+    whole: dict[AttributeSet, Integers] = {(): np.array(total)}
+    errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
     for names in closed(asked):
         if domain.cells(names) > MOST_CELLS:
@@ -68,7 +67,7 @@ def closed(asked: Iterable[AttributeSet]) -> list[AttributeSet]:
     return sorted((names for names in found if names), key=len)
 
 
-def below(names: AttributeSet, whole: Mapping[AttributeSet, Whole]) -> dict[AttributeSet, Whole]:
+def below(names: AttributeSet, whole: Mapping[AttributeSet, Integers]) -> dict[AttributeSet, Integers]:
     """The largest settled tables over parts of a set."""
     inside = [own for own in whole if set(own) < set(names)]
     return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}

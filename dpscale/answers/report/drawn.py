@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
+
 SIDE = 220  # of a strategy's picture, in pixels
 
 
-def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Array, half: Array) -> dict[str, Any]:
+def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats) -> dict[str, Any]:
     """What the page needs of a one-way table: ends of intervals (None: not told), a line and a band for many cells."""
     told = bool(np.isfinite(half).all())
     low, high = (values - half, values + half) if told else (values, values)
@@ -26,17 +26,17 @@ def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Array,
     }  # fmt: skip
 
 
-def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Array) -> dict[str, Any]:
+def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> dict[str, Any]:
     """What the page needs of a two-way table."""
     return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9)}
 
 
-def _points(places: Any, values: Array, most: float) -> str:
+def _points(places: Any, values: Floats, most: float) -> str:
     heights = 100 - 98 * np.clip(values / most, 0, 1)
     return " ".join(f"{x:g},{y:.2f}" for x, y in zip(places, heights, strict=True))
 
 
-def strategy_picture(matrix: Array) -> str:
+def strategy_picture(matrix: Floats) -> str:
     """A matrix as squares: blue what is added, red what is taken away, the stronger the larger."""
     rows, cells = matrix.shape
     strength = np.abs(matrix) / max(float(np.abs(matrix).max()), 1e-300)

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.names import AttributeSet
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive.selection import Scores, draw_chosen
@@ -19,14 +17,12 @@ from dpscale.measurement.block import measure_block
 from dpscale.plans.planned import Decision, Planned
 from dpscale.privacy.streams import open_stream
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 MarginalOf = Callable[[AttributeSet], ExactMarginal]
 
 
 def run(
     planned: Planned,
-    counts_of: Callable[[AttributeSet], Counts],
+    counts_of: Callable[[AttributeSet], Integers],
     secret: bytes,
     release: Mapping[str, Any] | None = None,
     rows_per_unit: int = 1,
@@ -54,7 +50,7 @@ def run(
     return state
 
 
-def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Array]:
+def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Floats]:
     """The released values of a decision, as states take them."""
     return [
         order.estimate(

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.counting import ExactMarginal
@@ -21,22 +21,20 @@ from dpscale.plans.believed import SCALE
 from dpscale.plans.planned import Believed
 from dpscale.workload.residual.groups import Groups, coarsened
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 CELL_BYTES, HELD_BYTES = 8, 16
 
 
-def distance(counts: Counts, estimate: Array) -> int:
+def distance(counts: Integers, estimate: Floats) -> int:
     """‖μ − μ̂‖₁ in units of 1/SCALE. Exact, hence private."""
     return total(np.abs(counts * SCALE - rounded(estimate)))
 
 
-def total(values: Counts) -> int:
+def total(values: Integers) -> int:
     """The exact sum of numbers ≥ 0. A sum in 64 bits may wrap, and one record would then move it by 2^64."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
-def rounded(estimate: Array) -> Counts:
+def rounded(estimate: Floats) -> Integers:
     """An estimate in whole units of 1/SCALE; PlanError for one that is no number, which a cast would make arbitrary."""
     if not np.isfinite(estimate).all():
         raise PlanError("privacy", "estimates that are no finite numbers", "a budget that they can be made from",
@@ -49,15 +47,15 @@ class Held:
     """The cells of a marginal that hold records: flat places, ascending, and counts."""
 
     shape: tuple[int, ...]
-    places: Counts
-    counts: Counts
+    places: Integers
+    counts: Integers
 
-    def dense(self) -> Counts:
+    def dense(self) -> Integers:
         out = np.zeros(math.prod(self.shape), dtype=np.int64)
         out[self.places] = self.counts
         return out.reshape(self.shape)
 
-    def distance(self, estimate: Array) -> int:
+    def distance(self, estimate: Floats) -> int:
         believed = rounded(estimate).reshape(-1)
         here = believed[self.places]
         return total(np.abs(believed)) + total(np.abs(self.counts * SCALE - here)) - total(np.abs(here))
@@ -74,7 +72,7 @@ class Distances:
 class Shard:
     """Exact counts of some candidates over groups, and of 1-ways over cells where they may be measured again."""
 
-    tables: Mapping[AttributeSet, Counts | Held] = field(repr=False)
+    tables: Mapping[AttributeSet, Integers | Held] = field(repr=False)
 
     def distances(self, believed: Believed, sets: Iterable[AttributeSet]) -> Distances:
         """How far some sets are from what is believed of them."""
@@ -101,7 +99,7 @@ def packed(
 
     `rows`: about how many records.
     """
-    wanted, tables = set(sets), dict[AttributeSet, Counts | Held]()
+    wanted, tables = set(sets), dict[AttributeSet, Integers | Held]()
     for one in marginals:
         if one.attributes in wanted:
             grouped = [] if one.attributes in whole else [groups[name] for name in one.attributes]
@@ -110,7 +108,7 @@ def packed(
     return Shard(tables)
 
 
-def _held(counts: Counts) -> Held:
+def _held(counts: Integers) -> Held:
     places = np.flatnonzero(counts)
     return Held(counts.shape, places, counts.reshape(-1)[places])
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain.impossible import Excludes
 from dpscale.plans.believed import Tables
@@ -26,22 +26,21 @@ from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import Groups, by_mass, every_cell
 
-Array = NDArray[np.float64]
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5
-Told = tuple[AttributeSet, Array, float]
+Told = tuple[AttributeSet, Floats, float]
 
 
 class Belief(Protocol):
     """Estimates of one state."""
 
-    def table(self, names: AttributeSet, /) -> Array:
+    def table(self, names: AttributeSet, /) -> Floats:
         """Of a candidate, over groups."""
 
     def of(self, sets: Sequence[AttributeSet], /) -> Believed:
         """The same of several, to be sent to where they are held against exact counts."""
 
-    def marginal(self, names: Sequence[str], /) -> Array:
+    def marginal(self, names: Sequence[str], /) -> Floats:
         """Over cells, an axis each in the order asked."""
 
 
@@ -132,13 +131,13 @@ class EntropyBelief:
         """Consistent non-negative low-order tables from all that was measured."""
         return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains, self.rules)
 
-    def table(self, names: AttributeSet) -> Array:
+    def table(self, names: AttributeSet) -> Floats:
         return self.model.coarse_marginal(names)
 
     def of(self, sets: Sequence[AttributeSet]) -> Believed:
         return Tables(self.model.coarse_marginals(sets))
 
-    def marginal(self, names: Sequence[str]) -> Array:
+    def marginal(self, names: Sequence[str]) -> Floats:
         return self.model.marginal(names)
 
 
@@ -183,12 +182,12 @@ class GremBelief:
 
     residuals: Residuals
 
-    def table(self, names: AttributeSet) -> Array:
+    def table(self, names: AttributeSet) -> Floats:
         return self.residuals.marginal(names)
 
     def of(self, sets: Sequence[AttributeSet]) -> Believed:
         return self.residuals.within(sets)
 
-    def marginal(self, names: Sequence[str]) -> Array:
+    def marginal(self, names: Sequence[str]) -> Floats:
         ordered = tuple(name for name in self.residuals.sizes if name in names)
         return self.residuals.marginal(ordered).transpose([ordered.index(name) for name in names])

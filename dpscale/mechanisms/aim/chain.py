@@ -8,9 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
@@ -25,8 +23,6 @@ from dpscale.plans.planfile import digest_of, write_content
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.budget import GAUSSIAN, Budget
 from dpscale.workload import Workload
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +80,7 @@ class Chosen:
         return self
 
     @property
-    def profiles(self) -> dict[str, Array]:
+    def profiles(self) -> dict[str, Floats]:
         return {}
 
     @property
@@ -141,7 +137,7 @@ class Chosen:
     def decision(self, told: Mapping[str, Any]) -> Decision:
         return Decision.from_dict(told, self.setting)
 
-    def begun(self, first: Decision, values: Sequence[Array], second: Decision | None = None) -> State:
+    def begun(self, first: Decision, values: Sequence[Floats], second: Decision | None = None) -> State:
         """Groups are those that the second decision wrote down, where there is one: they follow from floats, which
         another machine may round otherwise."""
         return states.begun(self.setting, first, list(values), second.groups if second else None)
@@ -152,7 +148,7 @@ class Chosen:
     def decided(self, state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
         return states.decided(state, selection, chosen)
 
-    def advanced(self, state: State, decision: Decision, values: Sequence[Array]) -> State:
+    def advanced(self, state: State, decision: Decision, values: Sequence[Floats]) -> State:
         return states.advanced(state, decision, list(values))
 
     def touched(self, before: State, after: State) -> list[AttributeSet]:
@@ -169,5 +165,5 @@ class Chosen:
             for rank, names in enumerate(note.chosen)
         ]  # fmt: skip
 
-    def evidence(self, taken: Sequence[tuple[Decision, Sequence[Array]]]) -> Adaptive:
+    def evidence(self, taken: Sequence[tuple[Decision, Sequence[Floats]]]) -> Adaptive:
         return Adaptive(self.workload, self.setting, self.estimating, taken)

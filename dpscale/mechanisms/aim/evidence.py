@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.each import Each, plainly
 from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import EntropyBelief, Grem, MaximumEntropy
@@ -25,8 +23,7 @@ from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 
-Array = NDArray[np.float64]
-Taken = Sequence[tuple[Decision, Sequence[Array]]]
+Taken = Sequence[tuple[Decision, Sequence[Floats]]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.blas import one_thread
 from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
@@ -22,8 +22,6 @@ from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.reconstruction.junction_tree.observed import Observed
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import Groups, every_cell
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,18 +75,18 @@ class GraphicalBelief:
         with one_thread():
             return fit(sizes, told, Effort(close=self.close), self.start)
 
-    def table(self, names: AttributeSet) -> Array:
+    def table(self, names: AttributeSet) -> Floats:
         """Over the groups of the run; the model's are as fine where a set was measured, else one for all cells."""
         return _coarse(self.model, self.groups, names)
 
     def of(self, sets: Sequence[AttributeSet]) -> Tables:
         return Tables({names: self.table(names) for names in sets})
 
-    def marginal(self, names: Sequence[str]) -> Array:
+    def marginal(self, names: Sequence[str]) -> Floats:
         return self.model.marginal(names)
 
 
-def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> Array:
+def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> Floats:
     """The marginal over some groups: the model's own, or, where its are coarser, those shared out by its 1-ways."""
     table = model.coarse_marginal(names)
     for axis, name in enumerate(names):
@@ -101,7 +99,7 @@ def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> 
     return np.asarray(table)
 
 
-def _of_cells(name: str, rows: Array | None, values: Array, variance: float) -> Observed:
+def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -> Observed:
     cells = len(values) if rows is None else rows.shape[1]
     return Observed((name,), (every_cell(cells),), (rows,), values, variance)
 

@@ -15,9 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
@@ -28,7 +26,6 @@ from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.conditional import shares
 from dpscale.workload.residual.groups import Groups
 
-Array = NDArray[np.float64]
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/6"  # in every record, so another version would draw other noise
 BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
@@ -67,7 +64,7 @@ class ResidualOrder:
         each = 1.0 if self.strategy is None else self.strategy.mean_variance
         return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
 
-    def counts(self, estimate: Array) -> NoisyCounts:
+    def counts(self, estimate: Floats) -> NoisyCounts:
         """The estimate of a 1-way by cells, with its noise."""
         if self.strategy is None:
             return NoisyCounts(estimate, self.variance)
@@ -84,7 +81,7 @@ class ResidualOrder:
         return {"mechanism": version, "round": self.round, "rank": self.rank, "residual": list(self.names),
                 "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
 
-    def estimate(self, measured: Array) -> Array:
+    def estimate(self, measured: Floats) -> Floats:
         """Lattice numbers as noisy counts, or as a noisy centred residual."""
         if self.strategy is not None:
             return least_squares(self.strategy, measured / self.draw.multiplier)

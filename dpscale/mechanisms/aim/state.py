@@ -13,8 +13,8 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief
 from dpscale.mechanisms.aim.decision import Decision
@@ -26,7 +26,6 @@ from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.groups import Groups, every_cell
 
-Array = NDArray[np.float64]
 SURE = Fraction(3, 4)
 
 
@@ -78,7 +77,7 @@ class State:
         """What is believed of candidates, to be sent to where they are held against exact counts."""
         return self.belief.of(sets)
 
-    def marginal(self, names: Sequence[str]) -> Array:
+    def marginal(self, names: Sequence[str]) -> Floats:
         """The estimated marginal over cells, an axis each in the order asked."""
         return self.belief.marginal(names)
 
@@ -115,7 +114,7 @@ def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> d
 
 
 def begun(
-    setting: Setting, decision: Decision, values: Sequence[Array], groups: Mapping[str, Groups] | None = None
+    setting: Setting, decision: Decision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
 ) -> State:
     """The state after the 1-ways. Groups are chosen here, once; `groups`: as they were chosen before."""
     counts = {order.names[0]: order.counts(value) for order, value in zip(decision.orders, values, strict=True)}
@@ -224,7 +223,7 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
     return Decision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(orders))
 
 
-def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State:
+def absorbed(state: State, decision: Decision, values: Sequence[Floats]) -> State:
     """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
     after = replace(state, left=state.left - decision.spent, measured=decision.round)
     taken = list(zip(decision.orders, values, strict=True))
@@ -237,7 +236,7 @@ def absorbed(state: State, decision: Decision, values: Sequence[Array]) -> State
     return replace(after, counts=counts, residuals=state.residuals.updated(told))
 
 
-def advanced(state: State, decision: Decision, values: Sequence[Array]) -> State:
+def advanced(state: State, decision: Decision, values: Sequence[Floats]) -> State:
     """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
     after = replace(absorbed(state, decision, values), earlier=state.belief)
     if not decision.measured:

@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.junction_tree.messages import others
 from dpscale.reconstruction.junction_tree.tree import JunctionTree
 
-Array = NDArray[np.float64]
-Labelled = tuple[AttributeSet, Array]
+Labelled = tuple[AttributeSet, Floats]
 
 
-def over_tree(tree: JunctionTree, cliques: Sequence[Array], wanted: AttributeSet) -> Array:
+def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSet) -> Floats:
     """The probabilities of `wanted`, an axis each in that order. `cliques`: those of the cliques."""
     where = {name: _highest(tree, name) for name in wanted}
     needed = _joining(tree, set(where.values()))
@@ -54,7 +53,7 @@ def _upwards(tree: JunctionTree, index: int) -> list[int]:
     return way
 
 
-def _own(tree: JunctionTree, cliques: Sequence[Array], index: int, shared: AttributeSet,
+def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: AttributeSet,
          arrived: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
     """A clique's probabilities, given what it shares with the one above, of the attributes that matter."""
     clique = tree.cliques[index]

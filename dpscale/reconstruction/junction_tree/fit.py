@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.junction_tree.messages import collected, largest, placed
 from dpscale.reconstruction.junction_tree.model import Model, calibrate
@@ -30,8 +30,7 @@ from dpscale.reconstruction.junction_tree.observed import Observed, refined, run
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, junction_tree
 from dpscale.workload.residual.groups import Groups, every_cell
 
-Array = NDArray[np.float64]
-Parts = dict[AttributeSet, Array]
+Parts = dict[AttributeSet, Floats]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class _Problem:
                       if names in found and table.shape == found[names].shape}  # fmt: skip
         return found
 
-    def _alone(self, name: str) -> Array:
+    def _alone(self, name: str) -> Floats:
         """Where to begin: an attribute's own measured cells, in logarithms, or evenly."""
         for one in self.observed:
             if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
@@ -145,12 +144,12 @@ class _Problem:
             counts[name,] = counts[name,][self.groups[name].labels] * found.within[name]
         return counts, found.log_total
 
-    def missing(self, counts: Parts) -> list[Array]:
+    def missing(self, counts: Parts) -> list[Floats]:
         """(K μ − y)/σ of every measurement."""
         triples = zip(self.observed, self._runs, self._scales, strict=True)
         return [(one.of(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
 
-    def back(self, scaled: Sequence[Array]) -> Parts:
+    def back(self, scaled: Sequence[Floats]) -> Parts:
         """Σ Kᵀ s/σ, on every table."""
         found: Parts = {}
         for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
@@ -175,7 +174,7 @@ class _Problem:
         """One step of mirror descent: the dual's maximum."""
         ends = np.cumsum([one.values.size for one in self.observed])
 
-        def moved(scaled: Array) -> Parts:
+        def moved(scaled: Floats) -> Parts:
             pieces = np.split(scaled, ends[:-1])
             shaped = [piece.reshape(one.values.shape) for piece, one in zip(pieces, self.observed, strict=True)]
             told = self.back(shaped)
@@ -183,7 +182,7 @@ class _Problem:
 
         said = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
 
-        def dual(scaled: Array) -> tuple[float, Array]:
+        def dual(scaled: Floats) -> tuple[float, Floats]:
             counts, log_total = self.marginals(moved(scaled))
             slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.missing(counts)])
             return self.total * (log_total - level) + float(scaled @ said) + tau / 2 * float(scaled @ scaled), slope

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.junction_tree.tree import JunctionTree
 
-Array = NDArray[np.float64]
 
-
-def log_sum(table: Array, axes: tuple[int, ...]) -> Array:
+def log_sum(table: Floats, axes: tuple[int, ...]) -> Floats:
     """log Σ exp over some axes."""
     if not axes:
         return table
@@ -25,7 +23,7 @@ def log_sum(table: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.log(np.exp(table - most).sum(axis=axes)) + most.squeeze(axes))
 
 
-def largest(table: Array, axes: tuple[int, ...]) -> Array:
+def largest(table: Floats, axes: tuple[int, ...]) -> Floats:
     return np.asarray(table.max(axis=axes)) if axes else table
 
 
@@ -34,13 +32,15 @@ def others(names: AttributeSet, kept: Sequence[str]) -> tuple[int, ...]:
     return tuple(axis for axis, name in enumerate(names) if name not in kept)
 
 
-def aligned(table: Array, names: AttributeSet, holder: AttributeSet) -> Array:
+def aligned(table: Floats, names: AttributeSet, holder: AttributeSet) -> Floats:
     """A table over `names`, an axis of one cell for every other attribute of `holder`; both in the same order."""
     sizes = dict(zip(names, table.shape, strict=True))
     return table.reshape([sizes.get(name, 1) for name in holder])
 
 
-def placed(tree: JunctionTree, factors: Mapping[AttributeSet, Array], homes: Mapping[AttributeSet, int]) -> list[Array]:
+def placed(
+    tree: JunctionTree, factors: Mapping[AttributeSet, Floats], homes: Mapping[AttributeSet, int]
+) -> list[Floats]:
     """The log-potential of every clique: the sum of the factors that live there."""
     tables = [np.zeros(tree.shape(clique)) for clique in tree.cliques]
     for names, table in factors.items():
@@ -48,13 +48,13 @@ def placed(tree: JunctionTree, factors: Mapping[AttributeSet, Array], homes: Map
     return tables
 
 
-def collected(tree: JunctionTree, potentials: list[Array], reduced: object = log_sum) -> tuple[list[Array], Array]:
+def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = log_sum) -> tuple[list[Floats], Floats]:
     """Every clique's message to its parent, and what all cells come to: log Z, or the largest log-potential.
 
     `potentials` are added to in place: after it each has all messages from below.
     """
     reduce = largest if reduced is largest else log_sum
-    messages: list[Array] = [np.zeros(())] * len(potentials)
+    messages: list[Floats] = [np.zeros(())] * len(potentials)
     for index in range(len(potentials) - 1, -1, -1):
         clique, parent, shared = tree.cliques[index], tree.parents[index], tree.separators[index]
         messages[index] = reduce(potentials[index], others(clique, shared))
@@ -63,7 +63,7 @@ def collected(tree: JunctionTree, potentials: list[Array], reduced: object = log
     return messages, messages[0]
 
 
-def calibrated(tree: JunctionTree, potentials: list[Array]) -> tuple[list[Array], float]:
+def calibrated(tree: JunctionTree, potentials: list[Floats]) -> tuple[list[Floats], float]:
     """The probabilities of every clique's cells, and log Z. `potentials` are used up.
 
     A clique is asked for its probabilities after its parent; the separator's, over the message sent, come down.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError
 from dpscale.base.names import AttributeSet, nearest
 from dpscale.reconstruction.junction_tree.elimination import over_tree
@@ -22,7 +23,6 @@ from dpscale.reconstruction.junction_tree.messages import calibrated, others, pl
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, junction_tree
 from dpscale.workload.residual.groups import Groups, coarsened, expanded
 
-Array = NDArray[np.float64]
 IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no difference of two is undefined
 
 
@@ -30,8 +30,8 @@ IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no 
 class Calibrated:
     """Probabilities: of the groups of every clique, and of every attribute's cells given its group."""
 
-    cliques: tuple[Array, ...]
-    within: Mapping[str, Array]
+    cliques: tuple[Floats, ...]
+    within: Mapping[str, Floats]
     log_total: float
 
 
@@ -42,8 +42,8 @@ class Model:
     least (`fit`)."""
 
     groups: Mapping[str, Groups]
-    factors: Mapping[AttributeSet, Array]
-    cells: Mapping[str, Array]
+    factors: Mapping[AttributeSet, Floats]
+    cells: Mapping[str, Floats]
     total: float
     gap: float = math.inf
 
@@ -60,7 +60,7 @@ class Model:
     def calibrated(self) -> Calibrated:
         return calibrate(self.tree, self.homes, self.groups, self.factors, self.cells)
 
-    def coarse_marginal(self, names: Sequence[str]) -> Array:
+    def coarse_marginal(self, names: Sequence[str]) -> Floats:
         """Estimated counts over groups, an axis each in the domain's order."""
         ordered = self._ordered(names)
         home = self.tree.home(ordered)
@@ -70,7 +70,7 @@ class Model:
             table = over_tree(self.tree, self.calibrated.cliques, ordered)
         return np.asarray(self.total * table)
 
-    def marginal(self, names: Sequence[str]) -> Array:
+    def marginal(self, names: Sequence[str]) -> Floats:
         """Estimated counts over cells, an axis each in the order asked: ≥ 0, sum `total`."""
         ordered = self._ordered(names)
         table = expanded(self.coarse_marginal(ordered), [self.groups[name] for name in ordered])
@@ -99,7 +99,7 @@ class Model:
         expected += sum(float((table * self.marginal([name])).sum()) for name, table in self.cells.items())
         return self.calibrated.log_total - expected / self.total
 
-    def log_likelihood(self, codes: Mapping[str, NDArray[np.int64]]) -> Array:
+    def log_likelihood(self, codes: Mapping[str, NDArray[np.int64]]) -> Floats:
         """log p of each record; `codes`: the cells of every attribute of the model, (records,) each."""
         groups = {name: self.groups[name].labels[codes[name]] for name in self.cells}
         found = np.full(len(next(iter(groups.values()))), -self.calibrated.log_total)
@@ -127,12 +127,12 @@ def calibrate(
     tree: JunctionTree,
     homes: Mapping[AttributeSet, int],
     groups: Mapping[str, Groups],
-    factors: Mapping[AttributeSet, Array],
-    cells: Mapping[str, Array],
+    factors: Mapping[AttributeSet, Floats],
+    cells: Mapping[str, Floats],
 ) -> Calibrated:
     """All probabilities, by one passing of messages."""
-    sums: dict[AttributeSet, Array] = {}
-    within: dict[str, Array] = {}
+    sums: dict[AttributeSet, Floats] = {}
+    within: dict[str, Floats] = {}
     for name, table in cells.items():
         most = table.max()
         weights = np.exp(table - most)

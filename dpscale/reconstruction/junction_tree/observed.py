@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.workload.residual.groups import Groups, coarsened, expanded
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +24,8 @@ class Observed:
 
     attributes: AttributeSet
     groups: tuple[Groups, ...]
-    operators: tuple[Array | None, ...]
-    values: Array
+    operators: tuple[Floats | None, ...]
+    values: Floats
     variance: float
 
     @property
@@ -54,12 +52,12 @@ class Observed:
             value, length = np.tensordot(one, value, axes=(0, 0)), length * float(one @ one)
         return float(value), 1 / (length * self.variance)
 
-    def _matrices(self) -> list[Array]:
+    def _matrices(self) -> list[Floats]:
         if self.joint:
             return [_explicit(self.operators[0], 0)]
         return [_explicit(one, grouping.count) for one, grouping in zip(self.operators, self.groups, strict=True)]
 
-    def of(self, marginal: Array, runs: Sequence[Groups]) -> Array:
+    def of(self, marginal: Floats, runs: Sequence[Groups]) -> Floats:
         """K applied to a marginal over finer groups, of which these are runs (`runs_of`)."""
         table = coarsened(marginal, runs)
         if self.joint:
@@ -69,7 +67,7 @@ class Observed:
                 table = _along(operator, table, axis)
         return np.asarray(table)
 
-    def back(self, values: Array, runs: Sequence[Groups]) -> Array:
+    def back(self, values: Floats, runs: Sequence[Groups]) -> Floats:
         """Kᵀ applied to numbers of the shape of `values`: one for every finer cell."""
         table = values
         if self.joint:
@@ -82,7 +80,7 @@ class Observed:
         return expanded(table, runs)
 
 
-def _along(operator: Array, table: Array, axis: int) -> Array:
+def _along(operator: Floats, table: Floats, axis: int) -> Floats:
     """An operator along one axis."""
     if axis == table.ndim - 1:
         return np.asarray(table @ operator.T)
@@ -91,14 +89,14 @@ def _along(operator: Array, table: Array, axis: int) -> Array:
     return np.moveaxis(np.tensordot(operator, table, axes=(1, axis)), 0, axis)
 
 
-def _explicit(operator: Array | None, size: int) -> Array:
+def _explicit(operator: Floats | None, size: int) -> Floats:
     return np.eye(size) if operator is None else operator
 
 
-def _summing(operator: Array) -> Array | None:
+def _summing(operator: Floats) -> Floats | None:
     """The shortest c with c K = 1ᵀ, or None where the rows do not span it."""
     ones = np.ones(operator.shape[1])
-    found: Array = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
+    found: Floats = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
     return found if np.abs(operator.T @ found - ones).max() < 1e-8 else None
 
 

@@ -13,18 +13,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.junction_tree.messages import others
 from dpscale.reconstruction.junction_tree.tree import JunctionTree
 
-Array = NDArray[np.float64]
 MOST_CELLS = 1 << 26
 
 
-def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[AttributeSet], Array]) -> Any:
+def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[AttributeSet], Floats]) -> Any:
     """A `pgmpy.models.DiscreteMarkovNetwork` over the cells of all attributes; PlanError where pgmpy is missing.
 
     `law`: the probabilities of a clique's cells.

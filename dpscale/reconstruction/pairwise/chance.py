@@ -7,9 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.streams import open_stream
-
-Array = NDArray[np.float64]
 
 
 class Chance:
@@ -24,7 +23,7 @@ class Chance:
         """A seed of the loops' own generator, which must not be 0."""
         return self._stream.words(1) | np.uint64(1)
 
-    def uniforms(self, count: int) -> Array:
+    def uniforms(self, count: int) -> Floats:
         """(count,) numbers in [0, 1)."""
         return np.asarray((self._stream.words(count) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
@@ -32,7 +31,7 @@ class Chance:
         """The numbers below count in random order."""
         return np.argsort(self._stream.words(count), kind="stable").astype(np.int64)
 
-    def systematic(self, shares: Array, count: int) -> NDArray[np.int32]:
+    def systematic(self, shares: Floats, count: int) -> NDArray[np.int32]:
         """`count` labels in random order, each as often as its share of them, rounded down or up."""
         ends = np.floor(np.cumsum(shares / shares.sum()) * count + self.uniforms(1)[0]).astype(np.int64)
         ends = np.minimum(ends, count)

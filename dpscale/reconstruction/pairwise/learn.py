@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
 from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
 
-Array = NDArray[np.float64]
-Start = Callable[[Wanted, int, Chance], tuple[NDArray[np.int32], Array]]
+Start = Callable[[Wanted, int, Chance], tuple[NDArray[np.int32], Floats]]
 PROTOTYPES = 20_000
 BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
 KAPPA, KEPT, TOLD_BEFORE = 0.3, 6, 0.3
@@ -33,11 +33,11 @@ class Learnt:
     """What a task draws from: wanted shares of all pairs, θ of the measured ones, prototype rows over groups."""
 
     wanted: Wanted
-    theta: Array
+    theta: Floats
     rows: NDArray[np.int32]
 
 
-def independent(wanted: Wanted, count: int, chance: Chance) -> tuple[NDArray[np.int32], Array]:
+def independent(wanted: Wanted, count: int, chance: Chance) -> tuple[NDArray[np.int32], Floats]:
     """Start from independent attributes and θ = 0."""
     return independent_rows(wanted.layout, wanted.ones, count, chance), np.zeros(wanted.layout.cells)
 
@@ -65,7 +65,7 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = 
     return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
 
 
-def _believed(wanted: Wanted, one: Array, other: Array) -> Array:
+def _believed(wanted: Wanted, one: Floats, other: Floats) -> Floats:
     """The mean of two halves of the sweeps, its departure from independence believed as far as either bears the other
     out: Σ (s − p)(t − p)/p has no chance in it, Σ (m − p)²/p of the mean m has."""
     layout, mean = wanted.layout, (one + other) / 2

@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.domain.impossible import Excludes
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.groups import Groups
 
-Array = NDArray[np.float64]
 STEP = 2.0**-30
 BYTES_A_CELL = 64  # of all vectors of a sweep together
 
@@ -62,12 +62,12 @@ class Layout:
         """About how many numbers a sweep over one row adds, where all pairs count."""
         return int(sum(self.used[i].sum() * self.sizes[i] for i in range(len(self.sizes))))
 
-    def of(self, vector: Array, i: int, j: int) -> Array:
+    def of(self, vector: Floats, i: int, j: int) -> Floats:
         """A view of the table of a pair i < j."""
         start, rows, columns = self.starts[i, j, 0], self.sizes[i], self.sizes[j]
         return vector[start : start + rows * columns].reshape(rows, columns)
 
-    def one(self, vector: Array, i: int) -> Array:
+    def one(self, vector: Floats, i: int) -> Floats:
         """A view of an attribute's entries in a vector of all 1-ways."""
         return vector[self.ones_at[i] : self.ones_at[i] + self.sizes[i]]
 
@@ -88,8 +88,8 @@ class Wanted:
     """
 
     layout: Layout
-    ones: Array
-    shares: Array
+    ones: Floats
+    shares: Floats
     known: NDArray[np.bool_]
 
 
@@ -98,7 +98,7 @@ class Spread:
     """How groups spread over cells: of every attribute its groups and its 1-way over cells, and the domain's rules."""
 
     groups: Mapping[str, Groups]
-    ones: Mapping[str, Array]
+    ones: Mapping[str, Floats]
     rules: tuple[Excludes, ...] = ()
 
 
@@ -116,7 +116,7 @@ def wanted(model: LowOrder, memory: int) -> Wanted:
     return Wanted(layout, ones, shares, known)
 
 
-def _rounded(shares: Array) -> Array:
+def _rounded(shares: Floats) -> Floats:
     """To a step that no last bit of a float reaches."""
     return np.asarray(np.rint(shares / STEP) * STEP)
 

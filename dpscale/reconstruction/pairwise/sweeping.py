@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import Layout
 
-Array = NDArray[np.float64]
 FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
 LEAST = 1e-9
 LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
@@ -26,13 +26,13 @@ class Sweeper:
     """
 
     layout: Layout
-    ones: Array
+    ones: Floats
     rows: NDArray[np.int32]
-    targets: Array
-    theta: Array
+    targets: Floats
+    theta: Floats
     held: NDArray[np.bool_]
     chance: Chance
-    counts: Array = field(init=False)
+    counts: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         layout, attributes = self.layout, len(self.layout.sizes)
@@ -72,7 +72,7 @@ def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return found
 
 
-def independent_rows(layout: Layout, ones: Array, count: int, chance: Chance) -> NDArray[np.int32]:
+def independent_rows(layout: Layout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
     """(count, d) rows of independent attributes, each as often as its 1-way says."""
     columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
     return np.ascontiguousarray(np.stack(columns, axis=1))

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.names import AttributeSet
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fit import Margin, proportional_fit
@@ -29,8 +29,6 @@ from dpscale.reconstruction.pairwise.learn import BETAS, Learnt
 from dpscale.reconstruction.pairwise.loops import count_triple
 from dpscale.reconstruction.pairwise.sweeping import Sweeper
 
-Array = NDArray[np.float64]
-Columns = NDArray[np.int32]
 SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
 ROUNDS, TOLERANCE, LEAST, FEW = 12, 1e-5, 1e-3, 3
 
@@ -64,8 +62,8 @@ def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], 
 class Departure:
     """A table by its pairs alone, and how the model departs from that, as far as it is not chance."""
 
-    expected: Array
-    by: Array
+    expected: Floats
+    by: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +71,9 @@ class Seen:
     """Drawn rows over groups in two halves, (d, n) each: a row of every attribute in `names`."""
 
     names: tuple[str, ...]
-    halves: tuple[Columns, Columns]
+    halves: tuple[Integers32, Integers32]
 
-    def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Array:
+    def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
         """Of all rows of a half, in every cell of a set."""
         first, second, third = (self.halves[half][self.names.index(name)] for name in names)
         counts = np.zeros(shape)
@@ -113,13 +111,13 @@ def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure
     return Departure(expected, min(max(believed, 0.0), 1.0) * mean)
 
 
-def _fitted(shares: Array, expected: Array, margins: Sequence[Margin]) -> Array:
+def _fitted(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
     """Fitted to the pairs; a cell that no row was seen in has a little of what is expected of it."""
     total = float(expected.sum())
     return proportional_fit(np.maximum(shares * total, LEAST * expected), margins, ROUNDS, TOLERANCE * total)
 
 
-def _followed(told: Sequence[tuple[Departure, Array]]) -> float:
+def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
     """2(w − s) − 1, w the slope of what was measured on what the model says, both beside the pairs, s its error."""
     if len(told) < FEW:
         return 1.0

@@ -7,20 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.jit import njit
-from dpscale.records.parquet.headers import (
-    COMPRESSED,
-    LENGTH,
-    LEVELS,
-    PACKED,
-    PLACE,
-    Array,
-    Int,
-    Integers,
-    U,
-    varint,
-    word,
-)
+from dpscale.records.parquet.headers import COMPRESSED, LENGTH, LEVELS, PACKED, PLACE, Array, Int, U, varint, word
 from dpscale.records.parquet.levels import put
 
 AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # how pages are compressed

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Integers
 from dpscale.base.jit import njit
 
 Array = NDArray[Any]
-Integers = NDArray[np.int64]
 U = np.uint64
 Int = Any  # a whole number, as it is compiled
 

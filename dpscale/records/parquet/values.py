@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.arrays import Integers
 from dpscale.base.jit import njit
-from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, Integers, U, varint, word
+from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, U, varint, word
 from dpscale.records.parquet.levels import all_there, expand, level_bits, ones_before
 from dpscale.records.parquet.packs import by_packs, packs_of
 

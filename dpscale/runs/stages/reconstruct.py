@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.blas import one_thread
 from dpscale.base.names import AttributeSet
 from dpscale.engine import Engine
@@ -37,7 +38,6 @@ GROUP_ROWS = 1 << 17
 MANY = 1 << 62  # more than anyone writes
 MOST_OPEN = 4
 Opened = tuple[Run, Estimates]
-Errors = NDArray[np.float64]
 _open: dict[tuple[str, str], Opened] = {}
 
 
@@ -83,7 +83,7 @@ def _queries(part: Part) -> NDArray[np.int64]:
     return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
 
 
-def _index(run: Run, files: Sequence[File], errors: Sequence[Errors]) -> dict[str, Any]:
+def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
     """What index.parquet says of every set."""
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
@@ -125,7 +125,7 @@ def _kept(path: str, known: str, run: Run) -> Opened:
     return opened
 
 
-def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Errors:
+def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Floats:
     """Answer some sets of one part into a file; of each the root mean square of its standard errors, nan for none.
 
     `known`: as of `_known`.
@@ -159,7 +159,7 @@ def _intervals(output: Output, estimates: Estimates) -> str:
     return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
-def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Errors) -> Errors:
+def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Floats) -> Floats:
     """Half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:
@@ -185,6 +185,6 @@ def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterat
     yield group
 
 
-def _rms(errors: Errors) -> float:
+def _rms(errors: Floats) -> float:
     known = errors[np.isfinite(errors)]
     return math.sqrt(float(np.mean(known**2))) if known.size else math.nan

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Integers32
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.pairwise.chance import Chance
@@ -26,7 +27,7 @@ from dpscale.synthesis.decode import column, table_of, type_of
 from dpscale.synthesis.draw import Part, parts_of
 from dpscale.synthesis.possible import Possible
 from dpscale.synthesis.quality import apart, counted, too_far
-from dpscale.synthesis.sampler import Rows, Sampler, Way, sizes_of
+from dpscale.synthesis.sampler import Sampler, Way, sizes_of
 
 
 class RowsWarning(UserWarning):
@@ -106,7 +107,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     return files, counted(rows, sizes_of(way), weights)
 
 
-def drawn_rows(run: Run, way: Way, part: Part) -> Rows:
+def drawn_rows(run: Run, way: Way, part: Part) -> Integers32:
     """A part's rows over cells, those mended that the domain's rules exclude."""
     rows = way.rows(part, run.manifest["release"])
     if not run.domain.rules:
@@ -115,7 +116,7 @@ def drawn_rows(run: Run, way: Way, part: Part) -> Rows:
     return Possible(run.domain.rules, way.names, way.ones).mended(rows, chance)
 
 
-def _decoded(run: Run, way: Way, cells: Rows, weights: np.ndarray | None, chance: Chance) -> Any:
+def _decoded(run: Run, way: Way, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
     """The columns in the input's order, of its types."""
     import pyarrow as pa
 

@@ -11,15 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.workload.residual.axes import subsets
 
-Array = NDArray[np.float64]
 LEAST_SHARE = 1e-3
 
 
-def water_fill(worth: Array, price: Array, had: Array) -> Array:
+def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
     """The optimal x, shape as `worth` (v), `price` (p) and `had` (a), all > 0 but `had` ≥ 0: Σ p x = 1."""
     slope = np.sqrt(worth / price)
     order = np.argsort(had / slope)
@@ -29,7 +28,7 @@ def water_fill(worth: Array, price: Array, had: Array) -> Array:
     return np.asarray(np.maximum(levels[last] * slope - had, 0))
 
 
-def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Array, Array]:
+def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Floats, Floats]:
     """The subsets τ of the axes, their p_τ (privacy cost at unit precision) and v_τ (error at unit variance).
 
     v carries the marginal's number of cells over the paper's per-cell scale, which changes no optimum.
@@ -40,7 +39,7 @@ def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Array, Array]:
     return spaces, np.array(price), np.array(price) * np.array(rest)
 
 
-def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float) -> Array:
+def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float) -> Floats:
     """Each residual's share p x of a round's privacy cost β, in the order of `subsets(names)`.
 
     `had`: precisions already there. Shares below LEAST_SHARE are 0 and go to the others, so that they sum to 1.

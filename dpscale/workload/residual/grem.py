@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats
 from dpscale.base.names import AttributeSet
 from dpscale.workload.residual.axes import residual_of, smear, subsets
 
-Array = NDArray[np.float64]
 ITERATIONS, TOLERANCE = 500, 1e-7
 
 
@@ -28,14 +27,14 @@ class Residuals:
     """Estimates of residuals: `values[τ]` centred, of the sizes of τ; `precisions[τ]` = 1/σ². A new one per update."""
 
     sizes: Mapping[str, int]
-    values: Mapping[AttributeSet, Array] = field(default_factory=dict)
+    values: Mapping[AttributeSet, Floats] = field(default_factory=dict)
     precisions: Mapping[AttributeSet, float] = field(default_factory=dict)
 
     def precision(self, names: AttributeSet) -> float:
         """1/σ² of the residual's estimate; 0 where it was never measured."""
         return self.precisions.get(names, 0.0)
 
-    def updated(self, measured: Iterable[tuple[AttributeSet, Array, float]]) -> Residuals:
+    def updated(self, measured: Iterable[tuple[AttributeSet, Floats, float]]) -> Residuals:
         """With further measurements (τ, centred values, precision) averaged in."""
         values, precisions = dict(self.values), dict(self.precisions)
         for names, value, precision in measured:
@@ -45,7 +44,7 @@ class Residuals:
             precisions[names] = had + precision
         return Residuals(self.sizes, values, precisions)
 
-    def marginal(self, names: AttributeSet) -> Array:
+    def marginal(self, names: AttributeSet) -> Floats:
         """The estimated marginal: the sum of what is known of its residuals."""
         total = np.zeros(self.shape(names))
         for kept in subsets(names):
@@ -63,7 +62,7 @@ class Residuals:
         return tuple(self.sizes[name] for name in names)
 
 
-def spread(value: Array, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Array:
+def spread(value: Floats, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Floats:
     """Recon of a centred residual on the marginal of `names`."""
     return smear(value, [names.index(name) for name in kept], shape)
 
@@ -93,7 +92,7 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
 
 
 def _nearest(
-    residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Array], step: float
+    residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Floats], step: float
 ) -> Residuals:
     """Per residual: the average of what was measured and of what the targets say, which has weight step/Πn."""
     values = {}

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def every_cell(size: int) -> Groups:
     return Groups(size, tuple(range(size)))
 
 
-def by_mass(counts: Array, least: float, edges: Set[int] = frozenset()) -> Groups:
+def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset()) -> Groups:
     """Groups of at least `least` counts; one with three tenths of it ends at an edge or before such a cell."""
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
@@ -58,7 +58,7 @@ def by_mass(counts: Array, least: float, edges: Set[int] = frozenset()) -> Group
     return Groups(len(counts), tuple(starts))
 
 
-def _halving(counts: Array) -> int:
+def _halving(counts: Floats) -> int:
     """Where to cut in two parts as equal as may be."""
     before = np.cumsum(counts)[:-1]
     return int(np.abs(2 * before - counts.sum()).argmin()) + 1
@@ -72,7 +72,7 @@ def coarsened(values: NDArray, groups: Sequence[Groups]) -> NDArray:  # type: ig
     return values
 
 
-def expanded(values: Array, groups: Sequence[Groups]) -> Array:
+def expanded(values: Floats, groups: Sequence[Groups]) -> Floats:
     """Every cell gets its group's value (a ratio, say), along every axis."""
     for axis, grouping in enumerate(groups):
         if grouping.count < grouping.size:

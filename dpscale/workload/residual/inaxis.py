@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscale.base.arrays import Floats
 
 
-def sub(values: Array, axis: int) -> Array:
+def sub(values: Floats, axis: int) -> Floats:
     """Differences to the first slice: v[1:] − v[0] along `axis`, one entry shorter."""
     first, rest = np.split(values, [1], axis=axis)
     return rest - first
 
 
-def centered(values: Array, axis: int) -> Array:
+def centered(values: Floats, axis: int) -> Floats:
     """u − mean(u) with u = [0, v] along `axis`, one entry longer: the inverse of `sub` on what sums to zero."""
     zero = np.zeros_like(values.take([0], axis=axis))
     padded = np.concatenate([zero, values], axis=axis)
     return np.asarray(padded - padded.mean(axis=axis, keepdims=True))
 
 
-def decompose(marginal: Array, keep: Sequence[int], lead: int = 0) -> Array:
+def decompose(marginal: Floats, keep: Sequence[int], lead: int = 0) -> Floats:
     """Decomp(μ, γ, τ): sum the axes outside `keep`, `sub` the axes in it. O(|γ| n_γ)."""
     others = tuple(axis for axis in range(lead, marginal.ndim) if axis - lead not in keep)
     values = np.asarray(marginal.sum(axis=others) if others else marginal)
@@ -36,7 +35,7 @@ def decompose(marginal: Array, keep: Sequence[int], lead: int = 0) -> Array:
     return values
 
 
-def reconstruct(residual: Array, keep: Sequence[int], shape: Sequence[int], lead: int = 0) -> Array:
+def reconstruct(residual: Floats, keep: Sequence[int], shape: Sequence[int], lead: int = 0) -> Floats:
     """Recon(ζ, τ, γ): centre the axes in `keep`, smear over the others; an array of `shape` after the batch axes."""
     residual = np.asarray(residual)
     for axis in range(len(keep)):

@@ -12,12 +12,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Floats, Integers
 from dpscale.workload.residual.weights import Weights
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 CELLS, HEAVY, LOVASZ = 8, 1 << 24, 0.99
 
 
@@ -74,7 +72,7 @@ def _lll(basis: Integers) -> Integers:
     return basis
 
 
-def _orthogonal(basis: Integers) -> Array:
+def _orthogonal(basis: Integers) -> Floats:
     """Gram–Schmidt without lengths."""
     done = basis.astype(np.float64)
     for row in range(1, len(done)):

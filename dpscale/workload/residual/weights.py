@@ -8,19 +8,18 @@ attribute share its weights, for pieces on different residuals add up to the que
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from dpscale.base.arrays import Floats, Integers
+
 Weights = tuple[int, ...]
 
 
-def profile_of(weights: Weights | None, size: int) -> Array:
+def profile_of(weights: Weights | None, size: int) -> Floats:
     """u, of shape (size,): sums to 1; plain where there are no weights."""
     return np.full(size, 1 / size) if weights is None else np.array(weights, dtype=np.float64) / sum(weights)
 
 
-def whole_weights(profile: Array, bits: int) -> Weights:
+def whole_weights(profile: Floats, bits: int) -> Weights:
     """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest.
 
     Where the profile is the same from both ends it goes to the middle, so that it stays so.

@@ -1,0 +1,12 @@
+"""Array types by element, for annotations."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Integers32 = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Words = NDArray[np.uint64]
