@@ -13,7 +13,7 @@ from dpscale.base.errors import JobError, TransientError
 from dpscale.engine.checks import check_versions
 from dpscale.engine.watch import no_workers, worker_seconds
 
-FIELD = "engine.scheduler"
+SCHEDULER_FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20
 TLS = "distributed.comm.tls"
 HOW = "see cluster/README.md"
@@ -24,7 +24,7 @@ ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]
 def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
     """A client of the scheduler at an address. `takes`: what a sentence about a wrong one says may stand there."""
     if not _is_address(address):
-        raise JobError(FIELD, f"{address!r}", takes, "mend it")
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "mend it")
     from distributed import Client  # first: it adds its defaults to Dask's configuration
 
     _check_encryption(address)
@@ -32,7 +32,7 @@ def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
     try:
         return Client(address, timeout=seconds, security=security, set_as_default=False)
     except ValueError:
-        raise JobError(FIELD, f"{address!r}", takes, "mend it") from None
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "mend it") from None
     except (OSError, TimeoutError) as error:
         raise _refused(address, error) from None
 
@@ -74,7 +74,7 @@ def _check_encryption(address: str) -> None:
     import dask
 
     if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
-        raise JobError(FIELD, f"{address}, where Dask's configuration says require-encryption", "tls://HOST:PORT",
+        raise JobError(SCHEDULER_FIELD, f"{address}, where Dask's configuration says require-encryption", "tls://HOST:PORT",
                        f"use the scheduler's tls address: {HOW}")  # fmt: skip
 
 
@@ -98,17 +98,17 @@ def _security() -> Any:
 
 
 def _no_certificates(got: str) -> JobError:
-    return JobError(FIELD, got, "files of a certificate authority, a client certificate and its key",
+    return JobError(SCHEDULER_FIELD, got, "files of a certificate authority, a client certificate and its key",
                     f"make them by cluster/certificates.py and name them in Dask's configuration: {HOW}")  # fmt: skip
 
 
 def _refused(address: str, error: BaseException) -> JobError | TransientError:
     if any(isinstance(one, ssl.SSLError) or "SSL" in str(one) for one in _causes(error)):
-        return JobError(FIELD, f"{address} and this client do not accept each other's certificates",
+        return JobError(SCHEDULER_FIELD, f"{address} and this client do not accept each other's certificates",
                         "certificates of one authority for both", f"use those of this cluster: {HOW}")  # fmt: skip
     other = "tls://" if address.startswith("tcp://") else "tcp://"
     return TransientError(
-        FIELD,
+        SCHEDULER_FIELD,
         f"no answer from {address} ({type(error).__name__})",
         "the address of a running Dask scheduler",
         f"start it, or check host and port, and whether it is {other}",

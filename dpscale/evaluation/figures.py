@@ -31,8 +31,8 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     """By degree, how far rows are from the data, between what two halves of the data and independence come to."""
     marginals = {degree: one for degree, one in marginals.items() if one["sets"]}
     figure, axes = new_figure(2.8)
-    for place, (key, (label, colour)) in enumerate(BARS.items()):
-        at = [number + 0.26 * (place - 1) for number in range(len(marginals))]
+    for position, (key, (label, colour)) in enumerate(BARS.items()):
+        at = [number + 0.26 * (position - 1) for number in range(len(marginals))]
         values = [one[key] for one in marginals.values()]
         axes.bar(at, values, width=0.24, color=colour, label=label)
         for where, value in zip(at, values, strict=True):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
 from dpscale.base.errors import JobError
-from dpscale.counting import ExactMarginal
+from dpscale.counting.count import ExactMarginal
 from dpscale.plans.block import Block
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import Draw

@@ -23,7 +23,7 @@ from dpscale.domain.impossible import Excludes, speaking
 from dpscale.reconstruction.chains import Links
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.held import known_pair, pairs_held
-from dpscale.reconstruction.near import REACHES, near
+from dpscale.reconstruction.near import NEIGHBOUR_REACHES, near
 from dpscale.reconstruction.paired import Ones, Paired
 from dpscale.reconstruction.shrink import NoisyTable, NoisyTables, best_posterior
 from dpscale.workload.residual import center
@@ -119,7 +119,7 @@ class _Shrunk:
     def alone(self) -> Floats:
         """Towards independence, or what neighbours expect where nothing better is known."""
         table = self._expected(self._put(self.paired.independent(), self.held))
-        return self._fitted([table, *(near(self.paired, table, reach) for reach in REACHES)])
+        return self._fitted([table, *(near(self.paired, table, reach) for reach in NEIGHBOUR_REACHES)])
 
     def chained(self, links: Links) -> Floats:
         """Towards the chains that are nearest."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dpscale.reconstruction.paired import Paired
 from dpscale.reconstruction.shrink import NoisyTables
 
-REACHES = (1, 2)
+NEIGHBOUR_REACHES = (1, 2)
 
 
 def near(paired: Paired, tables: NoisyTables, reach: int) -> NoisyTables:

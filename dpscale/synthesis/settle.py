@@ -13,7 +13,7 @@ import numpy as np
 
 from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
-from dpscale.reconstruction.pairwise.sweeping import LEAST, LOG_UNIT
+from dpscale.reconstruction.pairwise.sweeping import LEAST_WEIGHT, LOG_UNIT
 
 SLACK = 0.006  # of all rows, in L1: below it a 1-way is left as it is
 
@@ -38,7 +38,7 @@ def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
 
 def apportioned(shares: Floats, count: int) -> Integers:
     """Whole numbers in proportion to shares that sum to `count`, by largest remainders."""
-    exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST))
+    exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST_WEIGHT))
     whole = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: count - int(whole.sum())]] += 1
     return whole
@@ -67,7 +67,7 @@ def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
     total = np.zeros((len(rows), int(layout.sizes[i])))
     for j in np.flatnonzero(layout.used[i]).tolist():
         pair = layout.of(wanted.shares, *sorted((i, j)))
-        logs = np.rint(np.log(np.maximum(pair if i < j else pair.T, LEAST)) * LOG_UNIT) / LOG_UNIT
+        logs = np.rint(np.log(np.maximum(pair if i < j else pair.T, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT
         other = np.asarray(cells.groups[layout.names[j]].labels)[rows[:, j]]
         total += logs.T[other]
     return total

@@ -20,7 +20,7 @@ import numpy as np
 from dpscale.base.arrays import Floats, Integers32
 from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
-from dpscale.reconstruction.pairwise.sweeping import LEAST, LOG_UNIT
+from dpscale.reconstruction.pairwise.sweeping import LEAST_WEIGHT, LOG_UNIT
 
 Edge = tuple[int, int]
 INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
@@ -69,7 +69,7 @@ def _logits(wanted: Wanted, i: int, j: int) -> Floats:
     """log p_ij / (p_i p_j), of shares of LEAST at least."""
     layout = wanted.layout
     alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
-    ratio = np.maximum(layout.of(wanted.shares, i, j), LEAST) / np.maximum(alone, LEAST)
+    ratio = np.maximum(layout.of(wanted.shares, i, j), LEAST_WEIGHT) / np.maximum(alone, LEAST_WEIGHT)
     return np.asarray(np.rint(np.log(ratio) * LOG_UNIT) / LOG_UNIT)
 
 

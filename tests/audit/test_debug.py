@@ -68,10 +68,10 @@ def test_misuse_of_pyarrow_in_a_reader_is_not_damage(file, monkeypatch, kind):
     monkeypatch.setattr(sources, "small", fail(kind))
     with pytest.raises(dp.DpscaleError) as caught:
         dp.Table.open(file, dp.Domain({"a": 2})).partitions[0].columns()
-    check_unexpected(caught.value, kind, "tables/sources.py")
+    check_unexpected(caught.value, kind, "records/sources.py")
     with pytest.raises(dp.DpscaleError) as caught:
         count(file)
-    check_unexpected(caught.value, kind, "tables/sources.py")
+    check_unexpected(caught.value, kind, "records/sources.py")
 
 
 @pytest.mark.parametrize("kind", OURS + OF_ANOTHER_PLACE)
@@ -79,7 +79,7 @@ def test_an_error_of_code_that_decodes_no_file_is_not_damage(file, monkeypatch, 
     monkeypatch.setattr(encode, "_places", fail(kind))
     with pytest.raises(dp.DpscaleError) as caught:
         count(file)
-    check_unexpected(caught.value, kind, "tables/encode.py")
+    check_unexpected(caught.value, kind, "records/encode.py")
 
 
 def test_what_the_system_refuses_is_told_by_its_reason():

@@ -12,7 +12,7 @@ from dpscale.reconstruction.chains import Links
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fit import proportional_fit
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.near import REACHES, near
+from dpscale.reconstruction.near import NEIGHBOUR_REACHES, near
 from dpscale.reconstruction.paired import Ones, Paired
 from dpscale.reconstruction.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, NoisyTables, best_posterior
 from dpscale.workload.residual import center
@@ -244,7 +244,7 @@ def test_neighbours_expect_what_a_window_without_the_cell_says(shape):
     rng = np.random.default_rng(1)
     reference, deviation = rng.gamma(2.0, 20.0, size=shape), 15.0
     values = reference + rng.normal(0, deviation, size=shape)
-    for reach in REACHES:
+    for reach in NEIGHBOUR_REACHES:
         found = neighbours(NoisyTable(values, reference, deviation), reach)
         for cell in np.ndindex(shape):
             window = tuple(slice(max(i - reach, 0), i + reach + 1) for i in cell)
@@ -265,7 +265,7 @@ def test_neighbours_count_where_codes_lie_in_order_and_not_where_they_are_shuffl
     for turned, better in ((i, True), (order, False)):
         wanted, reference = true[np.ix_(turned, turned)], product[np.ix_(turned, turned)]
         plain = NoisyTable(wanted + noise, reference, deviation)
-        ways = [NoisyTables.of([plain]), *(neighbours(plain, reach) for reach in REACHES)]
+        ways = [NoisyTables.of([plain]), *(neighbours(plain, reach) for reach in NEIGHBOUR_REACHES)]
         chosen, alone = best_posterior(ways), best_posterior(ways[:1])
         off, before = (np.abs(table - wanted.ravel()).sum() for table in (chosen, alone))
         assert bool(off < 0.85 * before) is better

@@ -13,7 +13,7 @@ from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import Layout
 
 FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
-LEAST = 1e-9
+LEAST_WEIGHT = 1e-9
 LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
@@ -38,7 +38,7 @@ class Sweeper:
         layout, attributes = self.layout, len(self.layout.sizes)
         self.scale = self.targets + FLOOR
         self.counts = np.zeros(layout.cells)
-        self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
+        self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
         self._degrees = self.held.sum(axis=1).astype(np.uint64)
         self._near = near(layout, self.held)
         self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))

@@ -30,7 +30,7 @@ from dpscale.reconstruction.pairwise.loops import count_triple
 from dpscale.reconstruction.pairwise.sweeping import Sweeper
 
 SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
-ROUNDS, TOLERANCE, LEAST, FEW = 12, 1e-5, 1e-3, 3
+ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 
 def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
@@ -107,14 +107,14 @@ def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure
     margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
     one, other = (_fitted(seen.shares(half, names, expected.shape), expected, margins) - expected for half in (0, 1))
     mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
-    believed = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST)
+    believed = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
     return Departure(expected, min(max(believed, 0.0), 1.0) * mean)
 
 
 def _fitted(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
     """Fitted to the pairs; a cell that no row was seen in has a little of what is expected of it."""
     total = float(expected.sum())
-    return proportional_fit(np.maximum(shares * total, LEAST * expected), margins, ROUNDS, TOLERANCE * total)
+    return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
 
 
 def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
@@ -123,7 +123,7 @@ def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
         return 1.0
     along = np.array([((table - one.expected) * one.by).sum() for one, table in told])
     squares = np.array([(one.by**2).sum() for one, _ in told])
-    whole = max(float(squares.sum()), LEAST)
+    whole = max(float(squares.sum()), LEAST_TRIPLE)
     slope = float(along.sum()) / whole
     error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
     return min(max(2 * (slope - error) - 1, 0.0), 1.0)

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from dpscale.base.names import AttributeSet
-from dpscale.plans.cumulative import MOST
+from dpscale.plans.cumulative import MOST as MOST_CELLS
 from dpscale.workload import Part, ProductPart, Workload
 
 BEHIND, AHEAD = 0.1, 0.01
@@ -44,7 +44,7 @@ def _share(part: Part, names: AttributeSet) -> float:
 def limits(workload: Workload) -> tuple[float, float]:
     """Of an even answer: above the first a plan is behind as a rule, below the second ahead."""
     sizes = [size for part in workload.parts for names in part.sets for size in part.domain.shape(names)]
-    of_sums = all(part.name in CUMULATIVE for part in workload.parts) and max(sizes, default=0) <= MOST
+    of_sums = all(part.name in CUMULATIVE for part in workload.parts) and max(sizes, default=0) <= MOST_CELLS
     return (BEHIND_OF_SUMS, AHEAD_OF_SUMS) if of_sums else (BEHIND, AHEAD)
 
 
