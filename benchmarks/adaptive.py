@@ -39,21 +39,20 @@ from marginal_tables import DATA, KEPT, LINKED, Names, Table, generated, real
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
-from dpscale.measurement.block import measure_block
+from dpscale.measurement.measurement import measure_block
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
-from dpscale.plans.schedule import make_schedule
+from dpscale.plans.requests import make_schedule
 from dpscale.privacy import gdp_mu, zcdp_rho
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.from_estimates import from_estimates
+from dpscale.reconstruction.low_order_sources import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import completed, effort, learn
+from dpscale.reconstruction.pairwise.learn import completed, effort, lacking, learn, with_triples
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.pairwise.triples import lacking, with_triples
 from dpscale.reconstruction.simulated import CONTAINS
 
 DELTA = 1e-9

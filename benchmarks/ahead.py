@@ -27,9 +27,9 @@ from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.runs.stages.ahead import evenly
+from dpscale.runs.stages.preview import evenly
 from dpscale.workload import Part
 
 ASKED = (("marginal", 2), ("marginal", 3), ("prefix", 2), ("prefix", 3), ("range", 2))

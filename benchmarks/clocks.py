@@ -103,7 +103,7 @@ def measure_on(job: Path, client: Any) -> float:
     """Seconds of a job's measure stage, on a cluster or in this process, in a run directory that is then removed."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
-    from dpscale.runs.stages.running import run_stages
+    from dpscale.runs.stages.runner import run_stages
 
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()

@@ -32,17 +32,15 @@ from marginal_tables import DATA, Table
 from rows import MEMORY, error, rows_of
 
 from dpscale import Domain, Workload
-from dpscale.base.blas import one_thread
+from dpscale.base.compute import one_thread
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.contract import Question
-from dpscale.privacy.budget import GAUSSIAN, Budget
-from dpscale.privacy.streams import seeded_secret
+from dpscale.privacy.accounting import GAUSSIAN, Budget
+from dpscale.privacy.streams import Chance, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.junction_tree.fit import Effort, fit
-from dpscale.reconstruction.junction_tree.observed import Observed
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit
 from dpscale.reconstruction.pairwise.learn import learn
 from dpscale.reconstruction.pairwise.pairs import wanted
 from dpscale.synthesis.ancestral import ancestral

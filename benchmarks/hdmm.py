@@ -22,13 +22,12 @@ import numpy as np
 import results
 
 from dpscale import Domain, Workload, plan
-from dpscale.base.blas import one_thread
-from dpscale.optimize.implicit import Implicit, implicit
+from dpscale.base.compute import one_thread
+from dpscale.optimize.implicit_workload import Implicit, implicit
+from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import optimise_explicit
+from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import attribute_strategies, optimise_marginals
-from dpscale.optimize.opt_product import optimise_product
-from dpscale.optimize.opt_union import optimise_union
-from dpscale.optimize.svd_bound import svd_bound
 from dpscale.workload import FAMILIES
 
 SIZES = (64, 256, 1024, 4096)

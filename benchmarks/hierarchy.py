@@ -20,13 +20,12 @@ from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
 from dpscale.mechanisms.contract import Question
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import completed, learn
+from dpscale.reconstruction.pairwise.learn import completed, lacking, learn, with_triples
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.pairwise.triples import lacking, with_triples
 
 TOWNS, REGIONS, CELLS, OWN = 60, 8, (5, 8, 4, 6, 10), 0.4
 NAMES = ("town", "region", *(f"x{i}" for i in range(len(CELLS))))

@@ -10,7 +10,7 @@ from marginal_tables import Table
 
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim.state import State
-from dpscale.reconstruction.joint import bonferroni
+from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.simulated import Simulated, simulated
 
 

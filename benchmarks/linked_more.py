@@ -22,9 +22,9 @@ import tomli_w
 from linked_tables import Linked, chained
 
 import dpscale
-from dpscale.relational.cross import Cross
-from dpscale.relational.siblings import Tables
-from dpscale.relational.sides import Side
+from dpscale.relational.assignment import Tables
+from dpscale.relational.features import Side
+from dpscale.relational.rounding import Cross
 
 MORE_EPSILONS, DELTA, NEXT_TO_NOTHING = (1.0, 2.0, 4.0), 1e-5, 1e-3
 

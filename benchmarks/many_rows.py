@@ -22,7 +22,7 @@ from marginal_tables import DATA, Table, real
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 
 WORKERS = 2
 

@@ -25,26 +25,21 @@ import results
 from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
-from dpscale.base.blas import one_thread
-from dpscale.measurement.linked import LinkRecords, precise
-from dpscale.multitable.linking import ExactLinks
+from dpscale.base.compute import one_thread
+from dpscale.measurement.link_sums import LinkRecords, precise
+from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.publishing import Loop
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
-from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.assign import assigned
-from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.cross import Cross
+from dpscale.privacy.streams import Chance, seeded_secret
+from dpscale.relational.assignment import Tables, assigned, believed_sums, sibling_sums, swapped
+from dpscale.relational.budget_shares import Question, Shares, degrees_squared, in_steps, planned, split, sums_cost
 from dpscale.relational.degrees import children, cut, degrees, distribution, within_bounds
-from dpscale.relational.features import STEP
-from dpscale.relational.measured import degrees_squared, in_steps, split, sums_cost
+from dpscale.relational.features import STEP, Side
+from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, drawn_children, drawn_pairs
-from dpscale.relational.rounding import settled, settled_children
-from dpscale.relational.shares import Question, Shares, planned
-from dpscale.relational.siblings import Tables, believed_sums, sibling_sums, swapped
-from dpscale.relational.sides import Side
+from dpscale.relational.rounding import Cross, settled, settled_children
 
 DELTA = 1e-5
 DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)

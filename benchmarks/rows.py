@@ -21,15 +21,14 @@ from adaptive import LEARNING_BYTES, LEARNING_STEPS, adaptive, tables, which
 from marginal_tables import CONSTRUCTED, Table, constructed, generated
 
 from dpscale.mechanisms.aim_grem import Options
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.reconstruction.pairwise.learn import Learnt, completed, effort, learn
+from dpscale.reconstruction.pairwise.learn import Learnt, completed, effort, lacking, learn, with_triples
 from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-from dpscale.reconstruction.pairwise.triples import lacking, with_triples
 from dpscale.synthesis.cells import spread
 from dpscale.synthesis.draw import Part, draw
-from dpscale.synthesis.polish import Told, told
-from dpscale.synthesis.settle import settled
+from dpscale.synthesis.one_way_rounding import settled
+from dpscale.synthesis.three_way import Told, told
 from dpscale.synthesis.tree import tree_start
 
 MEMORY = 4 << 30

@@ -18,13 +18,12 @@ from time import perf_counter
 
 import numpy as np
 
-from dpscale.measurement.adaptive import Scores, draw_chosen
-from dpscale.measurement.adaptive.shard import Distances
-from dpscale.mechanisms.aim.selection import Selection
+from dpscale.measurement.adaptive import Distances, Scores, draw_chosen
+from dpscale.mechanisms.aim.decision import Selection
 from dpscale.privacy.selection import Urn
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts
-from dpscale.workload.residual.groups import by_mass, every_cell
+from dpscale.workload.residual.in_axis import by_mass, every_cell
 
 SCALE = Fraction(1, 20_000)
 

@@ -75,7 +75,7 @@ def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Str
     from dpscale.job import Job
     from dpscale.runs.run import Run
     from dpscale.runs.stages import STAGES
-    from dpscale.runs.stages.running import run_stages
+    from dpscale.runs.stages.runner import run_stages
 
     found = {}
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 
-from dpscale.engine.batches import fair
-from dpscale.engine.dealing import worth
+from dpscale.engine.task_sizing import fair, worth
 
 FAN_IN = 8
 BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score", "measure")

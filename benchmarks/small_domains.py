@@ -7,7 +7,7 @@ hdmm under both kinds of noise. What docs/mechanisms.md says of them is printed 
 import os
 
 import dpscale as dp
-from dpscale.optimize.floor import exact_floor
+from dpscale.optimize.lower_bounds import exact_floor
 
 
 def asked(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:

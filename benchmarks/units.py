@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from dpscale import Domain, Table
 from dpscale.engine import resolve
-from dpscale.engine.bounding import handed, rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import handed, rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 
 SIZES = (2, 3, 4, 5, 5, 6, 8, 8, 10, 10, 10, 12, 16, 16, 20, 20, 24, 30, 40, 50)

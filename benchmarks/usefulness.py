@@ -28,10 +28,8 @@ from marginal_tables import DATA, Table, real
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
-from dpscale.evaluation.learning import propensity, target_of, taught
-from dpscale.evaluation.models import MOST
-from dpscale.evaluation.sample import sample
-from dpscale.evaluation.sides import names_of, open_data, open_rows
+from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
+from dpscale.evaluation.models import MOST, propensity, target_of, taught
 from dpscale.runs.run import Run
 
 KEPT_OUT, TARGET = 0.2, "income>50K"

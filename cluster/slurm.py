@@ -94,7 +94,7 @@ def carry_out(given: argparse.Namespace) -> None:
 def check_job(job: str, run_dir: str) -> None:
     """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
     from dpscale.job import Job
-    from dpscale.ledger.place import check_ledger_place, standing
+    from dpscale.ledger.location import check_ledger_place, standing
     from dpscale.runs.run import Run
 
     read = Job.read(job)

@@ -91,8 +91,8 @@ def compared(job: Path, release: dp.DatabaseRelease) -> str:
     """Links as they are and as released, by attributes of both ends; beside it the released links drawn at random."""
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.linking import read_links
-    from dpscale.multitable.whom import whom
+    from dpscale.multitable.link_data import read_links
+    from dpscale.multitable.privacy_unit import whom
 
     ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
     theirs, engine = released(ours, release), resolve(scheduler="threads")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpscale.measurement.store import write_values
+from dpscale.measurement.value_files import write_values
 from dpscale.privacy.streams import canonical
 from dpscale.runs.answers import read_index, read_set
 

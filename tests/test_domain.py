@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import dpscale as dp
 from dpscale.domain import Attribute
-from dpscale.domain.impossible import Follows
+from dpscale.domain.structural_zeros import Follows
 from tests.strategies import domains
 
 GOOD = {"kind": "categories", "values": ["F", "M"]}

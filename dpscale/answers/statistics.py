@@ -16,10 +16,10 @@ from scipy.optimize import isotonic_regression
 
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.arrays import Floats
+from dpscale.base.display import shown
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.names import shown
 from dpscale.domain.attribute import Attribute
-from dpscale.reconstruction.joint import half_width
+from dpscale.reconstruction.joint_intervals import half_width
 
 NUMBERS = ("integer", "coded", "bins")
 ALL_CELLS = 1 << 12  # up to so many, every cell's error is looked at: as many queries, over as many cells

@@ -6,21 +6,78 @@ Laplace variable, where it is wider); `joint` has all rows hold at once (`recons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from dpscale.answers.labels import FIGURES, named
-from dpscale.base.arrays import Floats
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet, nearest, percent, shown, whole
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.names import AttributeSet, nearest, shown
-from dpscale.reconstruction.contract import Estimates
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.intervals import at_once, tells_at_once
-from dpscale.reconstruction.joint import MOST_JOINT, half_width
-from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart
+from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
+from dpscale.reconstruction.model_answers import at_once, tells_at_once
+from dpscale.workload import FAMILIES, ExplicitPart, Family, Part, ProductPart
+
+MISSING = "(missing)"
+FIGURES = ("estimate", "std_error", "low", "high")
+ENDS = {"prefix": ("at_most",), "range": ("from", "to"), "circular": ("start", "end")}
+
+
+def are_numbers(attribute: Attribute) -> bool:
+    """Whether every cell is named by a whole number."""
+    return all(type(label) is int for label in attribute.labels)
+
+
+def texts(attribute: Attribute) -> list[str]:
+    """A text for every cell, no two alike."""
+    found = [MISSING if label is None else str(label) for label in attribute.labels]
+    return [f"{text} (cell {cell})" if found.index(text) < cell else text for cell, text in enumerate(found)]
+
+
+def column(attribute: Attribute, cells: Integers) -> Any:
+    """The labels of some cells, an Arrow array: whole numbers, or texts in the order of the domain."""
+    import pyarrow as pa
+
+    if are_numbers(attribute):
+        return pa.array(np.array(attribute.labels, np.int64)[cells])
+    labels = pa.array(texts(attribute), pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=attribute.kind != "categories")
+
+
+def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Names and contents of the columns that tell the queries of a part over one set apart, row-major in that order.
+
+    `age` where a query asks for a value; `age_at_most`, `age_from` and `age_to`, `age_start` and `age_end` where it
+    asks for several; `query`, a number, where queries are no products.
+    """
+    if not isinstance(part, ProductPart):
+        yield "query", _arrow(np.arange(part.count(part.domain.ordered(attributes))))
+        return
+    families = [part.families((name,))[0] for name in attributes]
+    counts = [family.count(domain[name].size) for family, name in zip(families, attributes, strict=True)]
+    for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
+        before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
+        for end, cells in zip(_ends(name, family), family.bounds(domain[name].size).values(), strict=True):
+            yield end, column(domain[name], np.tile(np.repeat(cells, after), before))
+
+
+def _ends(name: str, family: Family) -> list[str]:
+    """One column's name, or two; none of them that of a figure."""
+    own = [f"{name}_{end}" for end in ENDS.get(family.name, ())] or [name]
+    return [f"{one}_" if one in FIGURES else one for one in own]
+
+
+def _arrow(values: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values)
+
 
 MOST_ROWS = 10_000_000
 EXTRAPOLATED = "extrapolated"  # a column of tables of models alone
@@ -150,3 +207,99 @@ def _polars(table: Any) -> Any:
     except ImportError:
         raise JobError("frame", "polars, which is not installed", "pandas or arrow", "pip install polars") from None
     return polars.from_arrow(table)
+
+
+LONGEST, SIDE = 400, 14  # cells of an attribute that is shown, and of one of a pair
+LOOKED_AT = 80
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A table: its attributes, the labels of each, estimates and half widths of intervals (nan: none told), and how far
+    it is from saying nothing."""
+
+    names: AttributeSet
+    labels: tuple[list[str], ...]
+    values: Floats
+    half: Floats
+    departure: float
+
+
+def singles(answered: Answered, most: int) -> list[Shown]:
+    """One-way tables of attributes that were asked, the most telling first."""
+    return _best(answered, [(name,) for name in _asked(answered, LONGEST)], most)
+
+
+def pairs(answered: Answered, most: int) -> list[Shown]:
+    """Two-way tables, the most telling first, no attribute in two of them before every other way is used up."""
+    found = _best(answered, _pairs(answered), LOOKED_AT)
+    fresh, held = list[Shown](), set[str]()
+    for one in found:
+        if not held & set(one.names):
+            fresh.append(one)
+            held |= set(one.names)
+    return [*fresh, *(one for one in found if one not in fresh)][:most]
+
+
+def sentence(shown: Shown) -> str:
+    """The cell that stands out: of one attribute the largest, of two the one that most exceeds independence."""
+    total = float(shown.values.sum())
+    beyond = shown.values if shown.values.ndim == 1 else shown.values - expected(shown.values)
+    cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
+    named = " and ".join(f"{name} = {own[at]}" for name, own, at in zip(shown.names, shown.labels, cell, strict=True))
+    half = f" ± {whole(float(shown.half[cell]))}" if np.isfinite(shown.half[cell]) else ""
+    told = f"{named}: {whole(float(shown.values[cell]))}{half} records"
+    if shown.values.ndim == 1:
+        return f"{told}, {percent(float(shown.values[cell]) / total)} of all"
+    return f"{told}, where chance alone would have {whole(float(expected(shown.values)[cell]))}"
+
+
+def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
+    return sorted(_told(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
+
+
+def _asked(answered: Answered, longest: int) -> list[str]:
+    domain = answered.estimates.workload.domain
+    held = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
+    return [name for name in held if domain[name].size <= longest]
+
+
+def _pairs(answered: Answered) -> list[AttributeSet]:
+    """Pairs inside sets that were asked."""
+    fits = set(_asked(answered, SIDE))
+    found: dict[AttributeSet, None] = {}
+    for names in answered.estimates.workload.sets:
+        found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))
+        if len(found) > LOOKED_AT:
+            break
+    return list(found)
+
+
+def _told(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
+    """The tables of sets whose cells are told."""
+    domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
+    for names in sets:
+        try:
+            values, errors = answered.cells(names)
+        except PlanError:
+            continue
+        labels = tuple(texts(domain[name]) for name in names)
+        yield Shown(names, labels, values, half * errors, departure(values, errors))
+
+
+def departure(values: Floats, errors: Floats) -> float:
+    """How far a table is from saying nothing, beyond its noise, as a share; 0 where nothing is told."""
+    total = float(values.sum())
+    if total <= 0:
+        return 0.0
+    dull = expected(values)
+    excess = float(((values - dull) ** 2).sum() - (np.nan_to_num(errors) ** 2).sum())
+    return max(excess, 0.0) / float((dull**2).sum())
+
+
+def expected(values: Floats) -> Floats:
+    """What says nothing: all cells alike, or of two attributes independence."""
+    if values.ndim == 1:
+        return np.full_like(values, values.mean())
+    return np.outer(values.sum(axis=1), values.sum(axis=0)) / values.sum()

@@ -11,12 +11,11 @@ from typing import Any
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.multitable.ending import charged
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.running import run_database
-from dpscale.multitable.writing import INDEX
-from dpscale.runs.stages.refused import leaving_nothing
+from dpscale.multitable.runner import charged, run_database
+from dpscale.multitable.writer import INDEX
+from dpscale.runs.stages.runner import leaving_nothing
 from dpscale.storage.files import read_text
 
 

@@ -12,21 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.answers import statistics
-from dpscale.answers.labels import column
-from dpscale.answers.report.tables import table_figure
+from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Told
-from dpscale.answers.tables import Answered, framed
+from dpscale.answers.tables import Answered, column, framed
+from dpscale.base.display import glance
 from dpscale.base.errors import JobError
-from dpscale.base.glance import glance
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import Job
-from dpscale.plans.planned import Planned
+from dpscale.plans.measurement_plan import Planned
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
-from dpscale.runs.stages.refused import leaving_nothing
-from dpscale.runs.stages.repeating import begin, check_frame, check_repeat
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.resume import begin, check_frame, check_repeat
+from dpscale.runs.stages.runner import leaving_nothing, run_stages
 from dpscale.storage.files import read_text
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.audit.strategies import reaches
+from dpscale.audit.noise_and_stability import reaches
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
 from dpscale.mechanisms import plan
-from dpscale.plans.allocation import GAUSSIAN, LAPLACE
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
-from dpscale.plans.schedule import Schedule, make_schedule
-from dpscale.privacy.draws import Draw
+from dpscale.plans.requests import Schedule, make_schedule
+from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload import Workload
 

@@ -1,10 +1,8 @@
-"""The command line: `dpscale run JOB.toml` and its kin. Each module named here adds its commands."""
+"""Entry point of the command line. Each module imported here adds its commands."""
 
 from __future__ import annotations
 
-from dpscale.cli import closing, comparing, domains, others, previewing, publishing, running, submitted, tables
+from dpscale.cli import domains, job, ledger, multitable, outputs, run, submit
 from dpscale.cli.group import main
 
-__all__ = [
-    "closing", "comparing", "domains", "main", "others", "previewing", "publishing", "running", "submitted", "tables",
-]  # fmt: skip
+__all__ = ["domains", "job", "ledger", "main", "multitable", "outputs", "run", "submit"]

@@ -84,7 +84,7 @@ def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bo
 
 def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
     """What one pass over the data finds that the domain refuses."""
-    from dpscale.base.discreet import discreetly
+    from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.engine.faults import WARNING, check
 

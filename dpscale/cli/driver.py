@@ -19,16 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.discreet import hint
+from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
-from dpscale.cli import signs
+from dpscale.cli import driver_status
 from dpscale.cli.group import show_cause
-from dpscale.engine.discretion import FIELD
-from dpscale.engine.watch import dependable
-from dpscale.ledger.address import is_address
-from dpscale.ledger.moving import unreached
-from dpscale.ledger.place import network_kind, refused, standing
-from dpscale.runs.hashes import disk_errors
+from dpscale.engine.waiting import FIELD, dependable
+from dpscale.ledger.location import is_address, network_kind, refused, standing
+from dpscale.ledger.transfer import unreached
+from dpscale.runs.fingerprints import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
@@ -37,19 +35,19 @@ INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: Run, client: Any) -> signs.Signs:
+def submit(run: Run, client: Any) -> driver_status.Signs:
     """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
-    known, submission = signs.told(run.path), secrets.token_hex(8)
+    known, submission = driver_status.told(run.path), secrets.token_hex(8)
 
-    def idle(stands: signs.Signs) -> bool:
-        if stands.get("state") not in signs.AT_WORK or _asked_to_stop(run.path, stands):
+    def idle(stands: driver_status.Signs) -> bool:
+        if stands.get("state") not in driver_status.AT_WORK or _asked_to_stop(run.path, stands):
             return True
         return bool(known.get("silent") and stands["at"] == known["at"])
 
     with disk_errors(run.path):
-        mine = signs.change(run.path, idle, submission=submission, driver=None, state="submitted",
+        mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
                             scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,
                             working=None)  # fmt: skip
     if mine:
@@ -61,7 +59,7 @@ def submit(run: Run, client: Any) -> signs.Signs:
                 run.path, lambda stands: (stands.get("submission"), stands["state"]) == (submission, "submitted"), error
             )
             raise error from None
-    return signs.told(run.path)
+    return driver_status.told(run.path)
 
 
 def _check_cluster(run: Run, client: Any) -> bool:
@@ -108,12 +106,12 @@ def _send(path: Path, submission: str, client: Any, declared: bool) -> None:
     while not _begun(path) and not _known(client, key):
         if time.monotonic() > end:
             raise TimeoutError
-        time.sleep(signs.POLL_SECONDS)
+        time.sleep(driver_status.POLL_SECONDS)
 
 
 def _begun(path: Path) -> bool:
     with suppress(OSError, TransientError):  # a store that is away for a moment: asked again
-        return bool(signs.read(path)["state"] != "submitted")
+        return bool(driver_status.read(path)["state"] != "submitted")
     return False
 
 
@@ -130,10 +128,12 @@ def drive(path: str, submission: str) -> int:
         raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def asked(stands: signs.Signs) -> bool:
-        return stands.get("submission") == submission and stands["state"] in signs.AT_WORK
+    def asked(stands: driver_status.Signs) -> bool:
+        return stands.get("submission") == submission and stands["state"] in driver_status.AT_WORK
 
-    if not signs.change(folder, asked, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()):
+    if not driver_status.change(
+        folder, asked, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()
+    ):
         return 0  # ended, cancelled before it began, or submitted anew
     try:
         with Heart(folder, name) as heart:
@@ -149,7 +149,7 @@ def _run(folder: Path, heart: Heart) -> None:
     """The stages, beside the worker's threads; not to join them again, for which a driver that failed would wait."""
     from distributed import get_client, secede
 
-    from dpscale.runs.stages.running import run_stages
+    from dpscale.runs.stages.runner import run_stages
 
     client = get_client()
     secede()
@@ -160,12 +160,12 @@ def _run(folder: Path, heart: Heart) -> None:
 
 def _await_free(run: Run, heart: Heart) -> None:
     """A driver that was lost and lives on stops at its next task; until then it holds the run directory."""
-    end = time.monotonic() + signs.SILENT_SECONDS
+    end = time.monotonic() + driver_status.SILENT_SECONDS
     while time.monotonic() < end:
         heart.check()
         with suppress(TransientError), run.locked():
             return
-        time.sleep(signs.POLL_SECONDS)
+        time.sleep(driver_status.POLL_SECONDS)
 
 
 def _worker_is_leaving() -> bool:
@@ -203,48 +203,48 @@ class Heart:
 
     def _stopped(self) -> bool:
         with suppress(OSError, DpscaleError):
-            return _asked_to_stop(self.path, signs.read(self.path))
+            return _asked_to_stop(self.path, driver_status.read(self.path))
         return False
 
     def _beat(self) -> None:
-        while not self._ended.wait(signs.BEAT_SECONDS):
+        while not self._ended.wait(driver_status.BEAT_SECONDS):
             with suppress(OSError, DpscaleError):  # a full disk, a store that is away or an edit ends no run by this
-                self._taken = not signs.change(
+                self._taken = not driver_status.change(
                     self.path, lambda stands: stands.get("driver") == self.name, working=self._working or None
                 )
 
 
-def wait(path: Path, seconds: float | None = None) -> signs.Signs:
+def wait(path: Path, seconds: float | None = None) -> driver_status.Signs:
     """Until the run ends: what its driver tells then. TransientError when it is silent, or after so many seconds."""
-    end, silence = None if seconds is None else time.monotonic() + seconds, signs.Silence()
-    found = signs.read(path)
+    end, silence = None if seconds is None else time.monotonic() + seconds, driver_status.Silence()
+    found = driver_status.read(path)
     while True:
         if not found:
             raise JobError("run directory", f"{path} was never submitted", "a run that `dpscale submit` began",
                            "submit it, or run it here")  # fmt: skip
-        if found["state"] not in signs.AT_WORK:
+        if found["state"] not in driver_status.AT_WORK:
             return found
         if silence.too_long(found):
             raise _silent(found)
         if end is not None and time.monotonic() > end:
             raise TransientError("run", f"not done after {seconds:g} seconds", "", "wait on")
-        time.sleep(signs.POLL_SECONDS)
+        time.sleep(driver_status.POLL_SECONDS)
         with suppress(OSError, TransientError):  # a store that is away for a moment
-            found = signs.read(path)
+            found = driver_status.read(path)
 
 
-def _silent(stands: signs.Signs) -> TransientError:
+def _silent(stands: driver_status.Signs) -> TransientError:
     if stands["state"] == "submitted":
-        return TransientError("run", f"no worker has begun it in {signs.SILENT_SECONDS:g} s", "",
+        return TransientError("run", f"no worker has begun it in {driver_status.SILENT_SECONDS:g} s", "",
                               "see whether workers are free, and wait on or submit it again")  # fmt: skip
-    return TransientError("run", f"its driver has given no sign of life for {signs.SILENT_SECONDS:g} s", "",
+    return TransientError("run", f"its driver has given no sign of life for {driver_status.SILENT_SECONDS:g} s", "",
                           "see whether the cluster is up, and submit it again: it goes on there")  # fmt: skip
 
 
 def cancel(path: Path) -> None:
     """Ask the driver to stop at its next task; what is measured stays, and a later submit goes on from there."""
-    stands = signs.told(path)
-    if stands.get("state") not in signs.AT_WORK:
+    stands = driver_status.told(path)
+    if stands.get("state") not in driver_status.AT_WORK:
         return
     with disk_errors(path):
         write_whole(path / STOP, stands["submission"].encode())
@@ -253,7 +253,7 @@ def cancel(path: Path) -> None:
         _end(path, lambda now: all(now[name] == stands[name] for name in same), _cancelled())
 
 
-def _asked_to_stop(path: Path, stands: signs.Signs) -> bool:
+def _asked_to_stop(path: Path, stands: driver_status.Signs) -> bool:
     with suppress(FileNotFoundError):
         return read_bytes(path / STOP).decode() == stands.get("submission")
     return False
@@ -272,6 +272,12 @@ def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     elif error is not None:
         code, text, state = INTERNAL, f"the driver failed with {type(error).__name__}{hint()}", "failed"
     with suppress(OSError, DpscaleError):
-        signs.change(path, lambda stands: allowed(stands) and stands["state"] in signs.AT_WORK, exit_code=code,
-                     state=state, error=text, working=None)  # fmt: skip
+        driver_status.change(
+            path,
+            lambda stands: allowed(stands) and stands["state"] in driver_status.AT_WORK,
+            exit_code=code,
+            state=state,
+            error=text,
+            working=None,
+        )
     return code

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from dpscale.base.discreet import no_memory
+from dpscale.base.error_redaction import no_memory
 from dpscale.base.errors import DEBUG_WARNING, DpscaleError, TransientError, debugging
 
 STOPPED = "dpscale: stopped; the same command (without --fresh) goes on where it left, and spends nothing twice"

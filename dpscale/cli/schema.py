@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.base.faults import Settings, rows_of
+from dpscale.base.settings import Settings, rows_of
 from dpscale.job import Job
 from dpscale.job.sections import MechanismTable, ReconstructTable
 from dpscale.mechanisms import MECHANISMS, mechanism

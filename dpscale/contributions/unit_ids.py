@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Words
 from dpscale.base.errors import DataError
-from dpscale.records.numbers import NOTHING, bytes_of, is_text
+from dpscale.records.column_values import NOTHING, bytes_of, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

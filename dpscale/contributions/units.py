@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Flags, Words
 from dpscale.contributions.unit_ids import family
 from dpscale.contributions.unit_shards import ROW_WORDS, Piece, Shard
-from dpscale.records.marked import Marked
+from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
 
 ROW_BYTES = 128  # of a batch that is decided: words, table, and both of what came and what is put together

@@ -5,11 +5,15 @@ What `choice` gives and `program` compiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from dpscale.base.arrays import Integers
-from dpscale.base.names import AttributeSet
+import numpy as np
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
 from dpscale.domain import Domain
 
 PLANES, DIRECT = -1, -2
@@ -48,3 +52,96 @@ def total(savings: Iterable[Saving]) -> Saving:
     """Several passes' savings as one."""
     rows = [(one.asked, one.joints, one.planes, one.alone, one.covered) for one in savings]
     return Saving(*(sum(column) for column in zip(*rows, strict=True)))
+
+
+MOST_CELLS = 1 << 16  # of a joint
+SPARE_CELLS = 1 << 24  # of all joints of a task, where nothing is said
+BYTE = 1 << 8
+BITS_CELLS = 1 << 10  # up to here a set may be counted by bit planes
+# nanoseconds on one core of an EPYC (Zen 4): a row into a joint of 2^i cells, code and increment
+SCATTER = np.array([0.5] * 15 + [0.6, 0.65, 1.2, 1.7, 1.9, 2.6, 3.0] + [5.0] * 50)
+PLANE = 0.0017  # a row and a cell by bit planes
+FOLD = 0.8  # a cell of a joint, summed to one set
+ASSEMBLE = 3.0  # a cell of a set, put together from bit planes
+
+
+def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
+    """A cover of the sets for a task of about so many rows, with joints of at most `spare_cells` cells in all."""
+    rows, asked = max(rows, 1), _Asked.of(domain, sets)
+    spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
+    bits, alone = asked.by_planes(rows), _alone(asked.cells, rows)
+    owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
+    owners = np.where(owners >= 0, owners, np.where(bits <= alone, PLANES, DIRECT))
+    cells = np.array([domain.cells(names) for names in joints], dtype=float)
+    planes, cost = owners == PLANES, _joint_cost(cells, owners, rows)
+    cost += float(bits[planes].sum() + alone[owners == DIRECT].sum())
+    saving = Saving(len(sets), len(joints), int(planes.sum()), float(alone.sum()), cost)
+    return Cover(domain, tuple(sets), tuple(joints), owners, rows, saving)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The asked sets as arrays: set s has attributes attrs[starts[s]:starts[s+1]], by number in the domain."""
+
+    sizes: Integers
+    attrs: Integers
+    starts: Integers
+
+    @classmethod
+    def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _Asked:
+        place = {name: index for index, name in enumerate(domain.names)}
+        sizes = np.array([attribute.size for attribute in domain.attributes], dtype=np.int64)
+        attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
+        return cls(sizes, attrs, np.cumsum([0, *map(len, sets)], dtype=np.int64))
+
+    @cached_property
+    def cells(self) -> Floats:
+        """Cells of each set."""
+        return self._product(self.sizes[self.attrs].astype(float))
+
+    def by_planes(self, rows: int) -> Floats:
+        """Nanoseconds of each set by bit planes; infinite where they do not serve."""
+        sizes = self.sizes[self.attrs].astype(float)
+        narrow = self._product((sizes <= BYTE).astype(float)) > 0
+        serves = narrow & (self.cells <= BITS_CELLS) & (np.diff(self.starts) > 0)
+        return np.where(serves, rows * PLANE * self._product(sizes - 1) + ASSEMBLE * self.cells, np.inf)
+
+    def _product(self, values: Floats) -> Floats:
+        """The product of the values of each set's attributes; 1 for the empty set."""
+        products, full = np.ones(len(self.starts) - 1), np.diff(self.starts) > 0
+        if full.any():
+            products[full] = np.multiply.reduceat(values, self.starts[:-1][full])
+        return products
+
+
+def guess_rows(domain: Domain, size: int) -> int:
+    """About how many rows so many bytes of Parquet are, by what a record of the domain takes at the most."""
+    bits = sum(math.log2(attribute.size) for attribute in domain.attributes)
+    return int(8 * size / max(bits, 1.0)) + 1
+
+
+def _joints(domain: Domain, asked: _Asked, worth: Floats, rows: int, spare: int) -> tuple[Integers, list[AttributeSet]]:
+    from dpscale.counting.cover_search import grow
+
+    holders = np.repeat(np.arange(len(worth)), np.diff(asked.starts))
+    order = np.argsort(asked.attrs, kind="stable")
+    inverse_starts = np.searchsorted(asked.attrs[order], np.arange(len(asked.sizes) + 1))
+    seeds = np.argsort(-worth, kind="stable")
+    owners, members = grow(asked.sizes, asked.attrs, asked.starts, holders[order], inverse_starts, worth, seeds,
+                         float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
+    return owners, [tuple(domain.names[x] for x in sorted(row[row >= 0])) for row in members]
+
+
+def _joint_cost(cells: Floats, owners: Integers, rows: int) -> float:
+    """Nanoseconds for joints of so many cells and the sets that are summed from them."""
+    covered = np.bincount(owners[owners >= 0], minlength=len(cells))
+    return float((rows * _scatter(cells) + FOLD * cells * (covered + 1)).sum())
+
+
+def _scatter(cells: Floats) -> Floats:
+    return SCATTER[np.minimum(np.ceil(np.log2(np.maximum(cells, 1))), len(SCATTER) - 1).astype(int)]
+
+
+def _alone(cells: Floats, rows: int) -> Floats:
+    """Nanoseconds for sets of so many cells, each with increments of its own."""
+    return rows * _scatter(cells) + FOLD * cells

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 from dpscale.counting.cover import DIRECT, PLANES, Cover
 from dpscale.domain import Domain
 

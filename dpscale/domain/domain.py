@@ -16,12 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from dpscale.base.display import called, glance, nearest, shown
 from dpscale.base.errors import DomainError
-from dpscale.base.glance import glance
-from dpscale.base.names import called, nearest, shown
 from dpscale.domain.attribute import Attribute, check_size
-from dpscale.domain.declared import EXAMPLE, check_keys, coded, from_tables
-from dpscale.domain.impossible import check_rules, closed, follows, listed, read_rules
+from dpscale.domain.domain_schema import EXAMPLE, check_keys, coded, from_tables
+from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 RULES = ("impossible", "determined")

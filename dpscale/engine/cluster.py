@@ -17,15 +17,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from dpscale.base.discreet import accepted
-from dpscale.engine import checks
+from dpscale.base.error_redaction import accepted
+from dpscale.engine import connect
 from dpscale.engine.base import Engine, Progress, silent, spread
-from dpscale.engine.batches import Batches, message_of
 from dpscale.engine.connect import await_worker
-from dpscale.engine.discretion import Discreet
 from dpscale.engine.graphs import Graph, calls, exchanges, literal, sums
-from dpscale.engine.parcels import batch_graph, call_graphs, cut, deliveries, dumped, fetched, joined
-from dpscale.engine.watch import Watch, dependable, lost_scheduler, settle
+from dpscale.engine.message_chunks import batch_graph, call_graphs, cut, deliveries, dumped, fetched, joined
+from dpscale.engine.task_sizing import Batches, message_of
+from dpscale.engine.waiting import Discreet, Watch, dependable, lost_scheduler, settle
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -241,7 +240,7 @@ class ClusterEngine(Engine):
 
     def _resources(self, memory: int | None) -> dict[str, int] | None:
         """Bytes to ask for, where all workers declare how many they have; no more than the smallest has."""
-        declared = checks.declared(self.client, RESOURCE) if memory else None
+        declared = connect.declared(self.client, RESOURCE) if memory else None
         return {RESOURCE: min(memory, declared)} if memory and declared else None
 
     def check_workers(self) -> None:
@@ -254,17 +253,17 @@ class ClusterEngine(Engine):
         """The same of workers that came since: an autoscaled one may be of an older image."""
         present = set(self._nthreads(anew=True))
         if new := present - self._known:
-            checks.check_versions(self.client, sorted(new))
+            connect.check_versions(self.client, sorted(new))
         self._known = present
 
     def check_room(self, needed: int, what: str) -> None:
         """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""
         with dependable(self.client, "check"):
-            checks.check_room(self.client, needed, what)
+            connect.check_room(self.client, needed, what)
 
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """JobError where a worker cannot write in a folder or read some files."""
-        checks.check_sight(self.client, place(folder), [str(file) for file in files])
+        connect.check_sight(self.client, place(folder), [str(file) for file in files])
 
     def close(self) -> None:
         """Close the client where the engine opened it."""

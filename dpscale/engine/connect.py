@@ -2,16 +2,171 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
 import re
+import secrets
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Any
 
-from dpscale.base.errors import JobError, TransientError
-from dpscale.engine.checks import check_versions
-from dpscale.engine.watch import no_workers, worker_seconds
+from dpscale.base.display import sized
+from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
+from dpscale.engine.waiting import FIELD, dependable, no_workers, worker_seconds
+from dpscale.storage.files import is_local, place, write_whole
+from dpscale.storage.objects import is_url, opening
+
+PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
+SHOWN = 3  # workers that a sentence names
+SAMPLE = 100  # files that every worker is asked for
+BASE = 1 << 28  # bytes that a worker has of its own, once all libraries are loaded
+ENDS = 1 << 16  # bytes at either end of a file that are looked at: most of a Parquet file's footer is there
+DATA = ("read the file", "see the file")
+SAME = "install the same versions everywhere: see cluster/README.md"
+
+
+def check_versions(client: Any, workers: list[str] | None = None) -> None:
+    """JobError that tells which worker, of some or of all, differs from this process in what."""
+    differing: dict[str, list[str]] = {}
+    for name in ("python", *PACKAGES):
+        here, there = _here(name), _there(client, name, workers)
+        for worker, installed in there.items():
+            if installed != here:
+                differing.setdefault(worker, []).append(f"{name} {installed} (here {here})")
+    if differing:
+        raise JobError(f"{FIELD}.scheduler", _listed(differing, "has"), "the driver's versions", SAME)
+
+
+def _here(name: str) -> str:
+    return _minor(platform.python_version()) if name == "python" else version(name)
+
+
+def _there(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
+    """The version of each worker; workers that are lost meanwhile are left out."""
+    if name == "python":
+        answers = client.run(platform.python_version, workers=workers, on_error="return")
+    else:
+        answers = client.run(version, name, workers=workers, on_error="return")
+    versions = {worker: "missing" if isinstance(one, PackageNotFoundError) else one for worker, one in answers.items()}
+    return {
+        worker: _minor(one) if name == "python" else one for worker, one in versions.items() if isinstance(one, str)
+    }
+
+
+def _minor(text: str) -> str:
+    return ".".join(text.split(".")[:2])
+
+
+def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
+    """JobError where a worker cannot work in `folder` as the driver does, or does not see some of the files.
+
+    A token that only its owner may read, as the secret of a release is, is put there and taken away again.
+    """
+    token = folder / f".seen-{secrets.token_hex(8)}"
+    content = secrets.token_bytes(16)
+    try:
+        _put(token, content)
+        faces = {file: face(file, content) for file in files[:SAMPLE]}
+        with dependable(client, "check"):  # and no more: this disk's errors are not the cluster's
+            answers = client.run(blind_spot, str(token), content, faces, on_error="return")
+    finally:
+        token.unlink(missing_ok=True)
+    blind = {worker: [blindness] for worker, blindness in answers.items() if isinstance(blindness, str) and blindness}
+    if blind:
+        raise JobError(
+            "data.path" if all(blindness.startswith(DATA) for [blindness] in blind.values()) else "run directory",
+            _listed(blind, "cannot"),
+            "paths that are the same on every machine, for the same user",
+            "mount a shared file system, or run workers as this user",
+        )
+
+
+def _put(token: Path, content: bytes) -> None:
+    if not is_local(token):
+        write_whole(token, content)
+        return
+    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def face(file: str, key: bytes) -> bytes:
+    """Size and ends of a file, hashed under a key that is used once; empty where it cannot be read, or is a folder."""
+    hasher = hashlib.blake2b(key=key)
+    try:
+        with opening(file, ENDS) as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(0)
+            hasher.update(b"%d:" % size + opened.read(ENDS))
+            opened.seek(max(size - ENDS, 0))
+            hasher.update(opened.read(ENDS))
+    except (OSError, DpscaleError):
+        return b""
+    return hasher.digest()
+
+
+def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
+    """On a worker: what it cannot do; empty where it can do all. `faces`: of files, as the driver sees them."""
+    folder, path = os.path.dirname(token), place(token)
+    try:
+        if path.read_bytes() != content:
+            return f"see {folder} as it is here"
+    except PermissionError:
+        return f"read what only its owner may read in {folder}"
+    except OSError:
+        return f"see {folder}"
+    except Exception as error:  # of a store's driver, whose text may tell keys
+        return f"reach {folder} ({type(error).__name__})"
+    if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
+        return f"write in {folder}"
+    for file, seen in faces.items():
+        if not is_url(file) and not os.access(file, os.R_OK):
+            return f"{DATA[0]} {file}"
+        if face(file, content) != seen:
+            return f"{DATA[1]} {file} as it is here"
+    return ""
+
+
+def check_room(client: Any, needed: int, what: str) -> None:
+    """PlanError where so many bytes exceed what the smallest worker has for a thread."""
+    rooms = {
+        worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
+        for worker, info in _workers(client).items()
+        if info.get("memory_limit")
+    }
+    if not rooms:
+        return
+    smallest = min(rooms, key=lambda worker: rooms[worker])
+    if needed > rooms[smallest]:
+        raise PlanError(
+            f"{FIELD}.memory",
+            f"a task on {what} needs {sized(needed)}",
+            f"at most the {sized(rooms[smallest])} that worker {smallest} has for each of its threads",
+            "set less, give workers more (--memory-limit) or fewer threads, or leave the set out",
+        )
+
+
+def declared(client: Any, resource: str) -> int | None:
+    """The least of a resource that a worker declares; None where not all do."""
+    amounts = [info.get("resources", {}).get(resource) for info in _workers(client).values()]
+    return None if not amounts or None in amounts else int(min(amounts))
+
+
+def _workers(client: Any) -> Mapping[str, Any]:
+    return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions tell of five workers only
+
+
+def _listed(findings: Mapping[str, Sequence[str]], verb: str) -> str:
+    """Some workers, and what each of them has or cannot do."""
+    first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(findings.items())[:SHOWN]]
+    more = len(findings) - len(first)
+    return " and ".join([*first, *([f"{more} more workers"] if more else [])])
+
 
 SCHEDULER_FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20

@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrays import Integers
-from dpscale.base.names import AttributeSet
-from dpscale.counting.choice import SPARE_CELLS, guess_rows, plan_cover
+from dpscale.base.display import AttributeSet
 from dpscale.counting.count import Layout, count_by
-from dpscale.counting.cover import ROWS, Cover, Saving, total
+from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.dealing import cut, fewer, worth
 from dpscale.engine.graphs import FAN_IN, pieces_of
-from dpscale.records.marked import Marked
+from dpscale.engine.task_sizing import cut, fewer, worth
+from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
 
 COUNTER_BYTES = 8

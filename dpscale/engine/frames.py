@@ -15,10 +15,10 @@ from typing import Any
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.batches import MOST_SENT
+from dpscale.engine.task_sizing import MOST_SENT
 from dpscale.records import Table
 from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
-from dpscale.records.matching import check_column
+from dpscale.records.row_filter import check_column
 from dpscale.records.where import EVERYTHING, Where
 
 PIECE_ROWS = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.engine.discretion import Discreet
+from dpscale.engine.waiting import Discreet
 
 Graph = dict[Any, Any]
 Named = Callable[[str], str]

@@ -14,17 +14,16 @@ from itertools import chain
 from typing import Any
 
 from dpscale.base.arrays import Integers
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 from dpscale.counting.count import Layout
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measurement import Measurements, measure_all
-from dpscale.measurement.adaptive import Shard, packed
-from dpscale.measurement.adaptive.shard import Distances, packed_bytes
-from dpscale.measurement.tags import SecretPlace
-from dpscale.plans.planned import Believed
-from dpscale.workload.residual.groups import Groups
+from dpscale.measurement.adaptive import Distances, Shard, packed, packed_bytes
+from dpscale.plans.measurement_plan import Believed
+from dpscale.privacy.secret import SecretPlace
+from dpscale.workload.residual.in_axis import Groups
 
 Handle = Any
 Count = Callable[[Pass], list[Handle]]

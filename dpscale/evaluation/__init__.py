@@ -5,6 +5,6 @@ room reads records. What it makes is exact, so it goes to a folder outside every
 read, and nothing of it to a terminal, a log or a run. It spends nothing, for nothing of it may be published.
 """
 
-from dpscale.evaluation.compared import compare
+from dpscale.evaluation.comparison import compare
 
 __all__ = ["compare"]

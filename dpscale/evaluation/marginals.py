@@ -9,15 +9,89 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import nan
+from math import comb, isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrays import Floats, Integers
-from dpscale.base.names import AttributeSet
-from dpscale.evaluation.dependence import cramers_v
-from dpscale.evaluation.sets import Chosen
+from dpscale.base.display import AttributeSet
+from dpscale.counting.count import Counter, Layout, encoded
+from dpscale.counting.cover import guess_rows, plan_cover
+from dpscale.counting.program import Program
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.counting import Pass, partition_groups, plan_passes
+from dpscale.evaluation.inputs import Numbered, Side, folded, numbered
+from dpscale.privacy.streams import Chance
+from dpscale.synthesis.quality import unranked
+
+DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The sets of one degree that are compared, of how many, and how many drawn ones have too many cells for it."""
+
+    sets: tuple[AttributeSet, ...]
+    of: int
+    too_large: int
+
+
+def chosen(domain: Domain, names: Sequence[str], release: str) -> dict[int, Chosen]:
+    """By degree. What is drawn follows from the release's public name, and never from the data."""
+    return {degree: _of_degree(domain, domain.ordered(names), degree, release) for degree in DEGREES}
+
+
+def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> Chosen:
+    every = comb(len(names), degree)
+    numbers = range(every) if every <= MOST else _drawn(every, Chance(release, "compared sets", degree))
+    sets = [tuple(names[i] for i in unranked(number, len(names), degree)) for number in numbers]
+    small = tuple(one for one in sets if domain.cells(one) <= MOST_CELLS)
+    return Chosen(small, every, len(sets) - len(small))
+
+
+def _drawn(every: int, chance: Chance) -> list[int]:
+    """MOST numbers below `every`, which are more than that."""
+    found: list[int] = []
+    while len(found) < MOST:
+        more = (chance.uniforms(MOST) * every).astype(np.int64).tolist()
+        found = list(dict.fromkeys([*found, *more]))[:MOST]
+    return sorted(found)
+
+
+Pair = tuple[AttributeSet, float, float]
+WORST_PAIRS = 10
+
+
+def cramers_v(counts: Integers) -> float:
+    """Of counts, (n_a, n_b): 0 without dependence, 1 where one follows from the other; nan without records."""
+    table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
+    (rows, columns), total = table.shape, table.sum()
+    if min(rows, columns) < 2:
+        return 0.0 if total else nan
+    expected = np.outer(table.sum(1), table.sum(0)) / total
+    squared = float(((table - expected) ** 2 / expected).sum() / total)
+    squared = max(squared - (rows - 1) * (columns - 1) / (total - 1), 0.0)
+    least = min(size - (size - 1) ** 2 / (total - 1) for size in (rows, columns)) - 1
+    return min(sqrt(squared / least), 1.0) if least > 0 else nan
+
+
+def of_pairs(found: Sequence[Pair]) -> dict[str, Any]:
+    """Names, and V in the data and in the rows, of all pairs that have both: summed up, the worst of them named."""
+    pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
+    both = np.array([pair[1:] for pair in pairs]).reshape(-1, 2)
+    gaps = np.abs(both[:, 0] - both[:, 1])
+    return {
+        "measure": "Cramér's V, bias corrected",
+        "pairs": len(pairs),
+        "mean_difference": float(gaps.mean()) if pairs else nan,
+        "max_difference": float(gaps.max()) if pairs else nan,
+        "worst": [{"attributes": list(names), "data": data, "rows": rows} for names, data, rows in pairs[:WORST_PAIRS]],
+        "data": both[:, 0].tolist(),
+        "rows": both[:, 1].tolist(),
+    }
+
 
 WORST = 5
 
@@ -76,3 +150,50 @@ def by_degree(found: Sequence[Scored], sets: dict[int, Chosen]) -> dict[str, dic
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else nan
+
+
+TABLES = 4  # counters of two halves and of the rows, and what scoring makes of a set
+
+
+def score_all(
+    engine: Engine, data: Side, rows: Side, sets: Sequence[AttributeSet], memory: int, release: str
+) -> list[Scored]:
+    """Every set's figures, in the order of the sets."""
+    found = []
+    for one in plan_passes(rows.domain, sets, memory // TABLES, engine.workers):
+        counts = [*_counted(engine, data, one, 2, release), *_counted(engine, rows, one, 1, release)]
+        found += engine.map(score, [(data.domain, rows.domain, one.sets, *counts)], "compare")[0]
+    return found
+
+
+def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> list[Integers]:
+    """Handles of a pass's counts of a table, cut at random into so many."""
+    groups = partition_groups(side.table.partitions, engine.workers)
+    rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
+    program = Program.of(plan_cover(side.domain, one.sets, rows, one.spare))
+    items = [(side.domain, program, numbered(side, group), ways, release) for group in groups]
+    return engine.reduce(count_ways, items, ways, "count", ways * one.bytes)
+
+
+def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Integers]:
+    """Counts of some partitions over a program's sets, each row in one of so many; flat arrays."""
+    counters = [Counter(program) for _ in range(ways)]
+    names = list(dict.fromkeys([*program.names, *(one.name for one in domain.attributes if one.drops)]))
+    for number, partition in parts:
+        chance = Chance(release, "compared halves", number)
+        for codes, gone, *_ in encoded(domain, [partition], names):
+            way = np.floor(chance.uniforms(codes.shape[1]) * ways)
+            for index, counter in enumerate(counters):
+                counter.add(codes[:, (way == index) if gone is None else (way == index) & ~gone])
+    return [counter.finish() for counter in counters]
+
+
+def score(
+    data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Integers, second: Integers, drawn: Integers
+) -> list[Scored]:
+    """The figures of the sets of a pass, whose counts lie one after another."""
+    every = [(data, first), (data, second), (rows, drawn)]
+    laid = zip(*(Layout(domain, tuple(sets)).marginals(flat) for domain, flat in every), strict=True)
+    return [scored(same[0].attributes, *(folded(one.counts, [domain[name] for name in one.attributes])
+                                         for one, (domain, _) in zip(same, every, strict=True)))
+            for same in laid]  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from dpscale.base.display import shown
 from dpscale.base.errors import DataError, JobError
-from dpscale.base.faults import Settings
-from dpscale.base.names import shown
+from dpscale.base.settings import Settings
 from dpscale.privacy.protection import Protection
-from dpscale.records.formats import Dialect
+from dpscale.records.files import Dialect
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.objects import check_url

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError
 
+from dpscale.base.display import called, nearest, shown
 from dpscale.base.errors import JobError
-from dpscale.base.faults import Settings, check_texts, checked, message_of
-from dpscale.base.names import called, nearest, shown
+from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
 from dpscale.job.data import Data
 from dpscale.job.sections import (
@@ -25,12 +25,12 @@ from dpscale.job.sections import (
     ReconstructTable,
     SynthesizeTable,
 )
-from dpscale.ledger.place import resolved
+from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, taking
-from dpscale.reconstruction.contract import Reconstruction
-from dpscale.reconstruction.joint import MOST_JOINT
+from dpscale.reconstruction.base import Reconstruction
+from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
 from dpscale.workload import NAMES, Workload, counts_of

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpscale.base.errors import JobError
-from dpscale.base.faults import Settings
-from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.base.settings import Settings
+from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out

@@ -24,14 +24,13 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import chain, moving
+from dpscale.ledger import chain, transfer
 from dpscale.ledger import rows as ledgerrows
-from dpscale.ledger.account import Account, canonical
-from dpscale.ledger.cap import Cap, new_cap
+from dpscale.ledger.account import Account, Cap, canonical, new_cap
 from dpscale.ledger.chain import Link, chain_of
-from dpscale.ledger.place import resolved
+from dpscale.ledger.location import resolved
 from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
-from dpscale.ledger.schema import VERSION
+from dpscale.ledger.sqlite_schema import VERSION
 from dpscale.ledger.statement import findings, statement
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
 from dpscale.privacy.accounting import Cost
@@ -89,7 +88,7 @@ class Ledger:
 
         `timeout`: seconds to wait for other processes, and for a server that is away for a moment.
         """
-        return cls(moving.opened(resolved(os.getcwd(), path), create, timeout))
+        return cls(transfer.opened(resolved(os.getcwd(), path), create, timeout))
 
     @property
     def name(self) -> str:
@@ -254,7 +253,7 @@ class Ledger:
         A repeat finishes what was cut off; once all is moved it changes nothing.
         """
         self.verify()
-        return moving.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
+        return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
 
     def _read(self, act: Callable[[Database], Result]) -> Result:
         return repeated(lambda: self._within(False, act), self._store.timeout)
@@ -263,7 +262,7 @@ class Ledger:
         """What `act` gives on a ledger that is open; it may be asked several times, and writes what it writes once."""
 
         def on_open(db: Database) -> Result:
-            moving.check_open(db, self.path)
+            transfer.check_open(db, self.path)
             return act(db)
 
         return repeated(lambda: self._within(writes, on_open), self._store.timeout)

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dpscale.base.display import shown
 from dpscale.base.errors import BudgetError, JobError
-from dpscale.base.names import shown
 from dpscale.ledger import rows as ledgerrows
-from dpscale.ledger.account import Account, canonical, cost_to_text
-from dpscale.ledger.cap import Cap, checked_request, refusal
+from dpscale.ledger.account import Account, Cap, canonical, checked_request, cost_to_text, refusal
 from dpscale.ledger.store import Database
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
-from dpscale.ledger.account import Account, Row, canonical
-from dpscale.ledger.cap import Cap
-from dpscale.ledger.schema import ROWS, VERSION
+from dpscale.ledger.account import Account, Cap, Row, canonical
+from dpscale.ledger.sqlite_schema import ROWS, VERSION
 from dpscale.ledger.store import Database
 from dpscale.privacy.protection import Protection
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
-from dpscale.ledger.account import Account, Row, cost_from_text, is_public
-from dpscale.ledger.cap import MOST, remaining_epsilon
-from dpscale.ledger.schema import ROWS, STATES
-from dpscale.privacy.accounting import float_above
+from dpscale.ledger.account import MOST, Account, Row, cost_from_text, is_public, remaining_epsilon
+from dpscale.ledger.sqlite_schema import ROWS, STATES
+from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, float_above
 from dpscale.privacy.conversion import gdp_mu
-from dpscale.privacy.currency import CURRENCIES, PURE, Spending
 
 
 def statement(account: Account, stated_delta: float) -> dict[str, Any]:

@@ -5,8 +5,7 @@ measured, many in a file, and `filing` says which are where; `Released` is all o
 room that is not on the ledger first (the stages charge before they call).
 """
 
-from dpscale.measurement.block import measure_block
-from dpscale.measurement.measurement import Measurements, carry_out, measure_all
-from dpscale.measurement.released import Released
+from dpscale.measurement.measurement import Measurements, carry_out, measure_all, measure_block
+from dpscale.measurement.measurement_store import Released
 
 __all__ = ["Measurements", "Released", "carry_out", "measure_all", "measure_block"]

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.blas import one_thread
-from dpscale.base.each import Each, plainly
+from dpscale.base.compute import Each, one_thread, plainly
+from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.faults import Settings, checked
-from dpscale.base.names import nearest, shown
+from dpscale.base.settings import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
-from dpscale.optimize.store import user_store
+from dpscale.optimize.plan_store import user_store
+from dpscale.plans.measurement_plan import Planned
 from dpscale.plans.plan import Plan
-from dpscale.plans.planned import Planned
-from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.workload import Workload
 
 MECHANISMS = {
@@ -59,10 +58,10 @@ def plan(
 ) -> Plan:
     """Plan a workload with a mechanism and its options; reads no data and spends nothing.
 
-    `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.plans.allocation`).
+    `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.privacy.draws`).
     `most_cells`: of a marginal that may be counted and held.
     Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
-    it. What was solved before on this machine is taken from the store (`dpscale.optimize.store`).
+    it. What was solved before on this machine is taken from the store (`dpscale.optimize.plan_store`).
     """
     if not isinstance(workload, Workload):
         raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"

@@ -14,11 +14,10 @@ from typing import Self
 from pydantic import model_validator
 
 from dpscale.base.errors import JobError
-from dpscale.base.faults import setting
-from dpscale.domain.impossible import Excludes
-from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
+from dpscale.base.settings import setting
+from dpscale.domain.structural_zeros import Excludes
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
-from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 

@@ -22,14 +22,13 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.base.faults import setting
-from dpscale.base.names import AttributeSet
-from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
+from dpscale.base.display import AttributeSet
+from dpscale.base.settings import setting
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
-from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.decision import Selection
 from dpscale.mechanisms.aim.graphical import Graphical
 from dpscale.mechanisms.aim.schedule import FEWER, Inside, Plainly, Targets, by_overlap, vain
-from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 from dpscale.reconstruction.junction_tree.tree import model_cells

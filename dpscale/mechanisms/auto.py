@@ -20,7 +20,7 @@ from dpscale.mechanisms import (
 )
 from dpscale.mechanisms import weighted_fourier as fourier
 from dpscale.mechanisms.contract import Mechanism, NoOptions, Question, Tools
-from dpscale.mechanisms.matrix import Settled, matrix_mechanism
+from dpscale.mechanisms.fixed_plan import Settled, matrix_mechanism
 from dpscale.plans.plan import Plan
 
 NAME = "auto"

@@ -12,18 +12,17 @@ from collections.abc import Callable
 from typing import Literal
 
 from dpscale.base.arrays import Floats
-from dpscale.base.faults import Settings, setting
+from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize import baselines
-from dpscale.optimize.implicit import AxisGram, Implicit, implicit
+from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
+from dpscale.optimize.integer_strategies import product_block
+from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import Noise, error_of
-from dpscale.optimize.rounded_blocks import product_block
-from dpscale.optimize.svd_bound import svd_bound
-from dpscale.plans.allocation import LAPLACE, allocate
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import LAPLACE, allocate
 
 NAME = "baseline"
 AXIS: dict[str, Callable[[AxisGram, Noise], Floats]] = {

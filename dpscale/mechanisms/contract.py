@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.each import Each, plainly
-from dpscale.base.faults import Settings
-from dpscale.optimize.store import Store
-from dpscale.plans.planned import Planned
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.base.compute import Each, plainly
+from dpscale.base.settings import Settings
+from dpscale.optimize.plan_store import Store
+from dpscale.plans.measurement_plan import Planned
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.workload import Workload
 
 MOST_CELLS = 1 << 27

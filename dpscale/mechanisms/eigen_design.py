@@ -15,19 +15,18 @@ from pydantic import model_validator
 
 from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.faults import Settings, setting
+from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize import baselines
-from dpscale.optimize.design_weights import eigen_design, principal_design, separated_design
-from dpscale.optimize.implicit import explicit_gram, implicit
+from dpscale.optimize.eigen_design import eigen_design, principal_design, separated_design
+from dpscale.optimize.implicit_workload import explicit_gram, implicit
+from dpscale.optimize.integer_strategies import joint_block, product_block
+from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.opt_explicit import Strategy
 from dpscale.optimize.opt_marginals import optimise_marginals
-from dpscale.optimize.rounded_blocks import joint_block, product_block
-from dpscale.optimize.svd_bound import svd_bound, svd_of_gram
-from dpscale.plans.allocation import GAUSSIAN
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import GAUSSIAN
 from dpscale.workload import Workload
 
 NAME = "eigen-design"

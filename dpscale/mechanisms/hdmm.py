@@ -14,21 +14,19 @@ from functools import partial
 from typing import Literal
 
 from dpscale.base.errors import PlanError
-from dpscale.base.faults import Settings, setting
+from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import check_cells, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize.baselines import identity
-from dpscale.optimize.implicit import Implicit, explicit_gram, implicit
+from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
+from dpscale.optimize.integer_strategies import joint_block, product_block
+from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.opt_explicit import Noise, optimise_explicit
+from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
-from dpscale.optimize.opt_product import optimise_product
-from dpscale.optimize.opt_union import optimise_union
-from dpscale.optimize.rounded_blocks import joint_block, product_block
-from dpscale.optimize.svd_bound import svd_bound, svd_of_gram
-from dpscale.plans.allocation import LAPLACE
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Workload
 
 NAME = "hdmm"

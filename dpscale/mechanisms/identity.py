@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import whole_plan
-from dpscale.plans.allocation import allocate
-from dpscale.plans.block import Block
+from dpscale.mechanisms.fixed_plan import matrix_mechanism, whole_plan
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import allocate
 from dpscale.workload import Part, ProductPart, Workload
 
 NAME = "identity"

@@ -21,13 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.names import AttributeSet
-from dpscale.mechanisms.aim.asking import Shares, asked, same_as_kept
+from dpscale.base.display import AttributeSet
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
-from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.decision import Selection
 from dpscale.mechanisms.aim.graphical import Graphical
 from dpscale.mechanisms.aim.schedule import Batched
-from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import State
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
 

@@ -6,12 +6,12 @@ import math
 from functools import partial
 
 from dpscale.base.arrays import Floats
-from dpscale.base.faults import Settings, setting
+from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
-from dpscale.optimize.store import Store
+from dpscale.optimize.plan_store import Store
 from dpscale.plans.plan import Plan
 
 NAME = "query-smasher"

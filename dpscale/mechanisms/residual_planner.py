@@ -14,17 +14,17 @@ from typing import Literal
 import numpy as np
 
 from dpscale.base.errors import JobError
-from dpscale.base.faults import Settings, setting
+from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import Solved
-from dpscale.optimize.max_variance import least_maximum
-from dpscale.optimize.solution import Solution
+from dpscale.optimize.convex import Solution
+from dpscale.optimize.marginal_algebra import least_maximum
 from dpscale.optimize.wide_bounds import lower_bound
-from dpscale.plans.allocation import GAUSSIAN, allocate, total_error, variance_factor
+from dpscale.plans.attribute_sets import Sets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
-from dpscale.plans.sets import Sets
+from dpscale.privacy.draws import GAUSSIAN, allocate, total_error, variance_factor
 from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
 from dpscale.workload.wide import WideGram
 

@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.base.faults import Settings, setting
-from dpscale.base.names import nearest
+from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
-from dpscale.optimize.lattice import LARGEST_BITS, round_strategy, worth
-from dpscale.plans.allocation import allocate, variance_factor
-from dpscale.plans.block import Block
-from dpscale.plans.blocks import Blocks
+from dpscale.optimize.integer_strategies import LARGEST_BITS, round_strategy, worth
+from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import allocate, variance_factor
 from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
 
 NAME = "residual-planner-plus"

@@ -14,17 +14,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.blas import one_thread
-from dpscale.base.names import AttributeSet
+from dpscale.base.compute import one_thread
+from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.optimize.product_form import solve_product
+from dpscale.optimize.convex import Solution, Solve
+from dpscale.optimize.opt_kronecker import solve_product
 from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
-from dpscale.optimize.solution import Solution, Solve
-from dpscale.plans.allocation import GAUSSIAN, allocate
+from dpscale.plans.attribute_sets import Sets
 from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
-from dpscale.plans.sets import Sets
+from dpscale.privacy.draws import GAUSSIAN, allocate
 from dpscale.workload import Subworkload, Subworkloads, decompose
 from dpscale.workload.residual import Weights
 

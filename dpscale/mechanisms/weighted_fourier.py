@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscale.base.arrays import Floats
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
 from dpscale.plans.plan import Plan

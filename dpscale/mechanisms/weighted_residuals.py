@@ -15,27 +15,26 @@ from functools import partial
 
 import numpy as np
 
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.names import AttributeSet
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, Question, Tools
-from dpscale.mechanisms.matrix import matrix_mechanism
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
-from dpscale.optimize.axis_weights import Searched, along_curve, search, sums, unpacked
-from dpscale.optimize.demands import Demands, demands_of
-from dpscale.optimize.floor import exact_floor, floor
-from dpscale.optimize.lattice import bits_of_weights
-from dpscale.optimize.solution import Solution, Solve
-from dpscale.optimize.store import Store
-from dpscale.optimize.unsplit import candidates, unsplit
-from dpscale.optimize.weighed import Point
+from dpscale.optimize.axis_weights import Searched, along_curve, cell_weights, search, sums, unpacked
+from dpscale.optimize.convex import Solution, Solve
+from dpscale.optimize.integer_strategies import bits_of_weights
+from dpscale.optimize.joint_residuals import candidates, unsplit
+from dpscale.optimize.lower_bounds import exact_floor, floor
+from dpscale.optimize.plan_store import Store
+from dpscale.optimize.residual_grams import Demands, demands_of
+from dpscale.optimize.weight_objective import Point
 from dpscale.optimize.wide_bounds import whole_bound
-from dpscale.optimize.wide_weights import cell_weights
-from dpscale.plans.allocation import LAPLACE, rooted
 from dpscale.plans.plan import Plan
+from dpscale.privacy.draws import LAPLACE, rooted
 from dpscale.workload.residual import subsets
-from dpscale.workload.residual.weights import Weights
+from dpscale.workload.residual.axes import Weights
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact

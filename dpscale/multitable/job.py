@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.base.faults import Settings, check_texts
-from dpscale.base.names import nearest
+from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import Job, job_content, job_sentence
 from dpscale.job.data import Address, Filed
 from dpscale.job.sections import EngineSettings, Named, Part, Privacy
-from dpscale.ledger.place import resolved
-from dpscale.privacy.budget import GAUSSIAN
+from dpscale.ledger.location import resolved
+from dpscale.privacy.accounting import GAUSSIAN
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import is_url, located, real
 

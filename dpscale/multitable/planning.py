@@ -18,17 +18,15 @@ import numpy as np
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import Job
-from dpscale.multitable.counted import sizes
+from dpscale.multitable.budget import Piece
 from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.pieces import Piece
+from dpscale.multitable.link_data import sizes
+from dpscale.multitable.privacy_unit import Whom, table_job, whom
 from dpscale.multitable.report import neighbours
-from dpscale.multitable.tablejobs import table_job
-from dpscale.multitable.whom import Whom, whom
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.features import STEP
-from dpscale.relational.shares import at_random, planned
-from dpscale.relational.siblings import Tables
-from dpscale.relational.sides import Side
+from dpscale.privacy.streams import Chance
+from dpscale.relational.assignment import Tables
+from dpscale.relational.budget_shares import at_random, planned
+from dpscale.relational.features import STEP, Side
 from dpscale.runs.stages.plan import make_plan
 
 LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000

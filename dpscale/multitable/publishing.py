@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from dpscale.base.arrays import Floats, Integers
-from dpscale.measurement.adaptive.shard import distance
-from dpscale.measurement.linked import LinkRecords
-from dpscale.plans.believed import SCALE
+from dpscale.measurement.adaptive import distance
+from dpscale.measurement.link_sums import LinkRecords
+from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.streams import open_stream
-from dpscale.relational.cross import Cross
 from dpscale.relational.published import Fit, Rounds, learnt, moved_entries
+from dpscale.relational.rounding import Cross
 from dpscale.storage.files import present, read_bytes, writing
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +19,38 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import JobError
-from dpscale.measurement.tags import secret_tag
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.opened import at_versions, latest
-from dpscale.multitable.tablejobs import table_job
-from dpscale.multitable.whom import Whom, whom
-from dpscale.privacy.secret import read_secret
-from dpscale.runs.making import make, making
+from dpscale.domain import Domain
+from dpscale.multitable.job import DatabaseJob, TableSection
+from dpscale.multitable.privacy_unit import Whom, table_job, whom
+from dpscale.privacy.secret import read_secret, secret_tag
+from dpscale.records import Table
+from dpscale.runs.create import make, making
 from dpscale.runs.manifest import MANIFEST, VERSION, Kept, check_version, versions
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import present
 from dpscale.storage.lock import free, locked
+
+Files = TableSection | str  # a table of pairs is a path
+NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
+
+
+def opened(files: Files, domain: Domain = NO_DOMAIN) -> Table:
+    """The table there, large files cut to partitions."""
+    return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
+
+
+def latest(job: DatabaseJob) -> dict[str, int]:
+    """The latest version of every table with a log of which none is asked for."""
+    asked = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
+    return {name: one.origin.lake(one.path).version for name, one in asked.items()}
+
+
+def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
+    """The job at these versions of some tables."""
+    tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
+              for name, one in job.tables.items()}  # fmt: skip
+    return job.model_copy(update={"tables": tables}) if versions else job
+
 
 KIND = "database"
 

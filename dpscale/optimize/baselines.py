@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
-from dpscale.optimize.implicit import Implicit
+from dpscale.base.display import AttributeSet
+from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import asked, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
 from dpscale.optimize.opt_marginals import marginal_error

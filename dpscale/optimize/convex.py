@@ -20,10 +20,108 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.optimize.barrier import Point, polish
 from dpscale.optimize.symmetry import SymmetryBlocks, split
+from dpscale.plans.factor import Factor
+
+NEWTON_STEPS = 60
+TO_BOUNDARY = 0.95
+FLOOR = 1e-6
+ROUNDS = 12
+NEAR = 0.9
+KEPT = 1e-3
+MIXED = 1e-6
+
+
+class Point:
+    """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio that certifies it."""
+
+    def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
+        self.blocks, self.weights = blocks, weights
+        self.turned: list[Floats] = []
+        self.values: list[Floats] = []
+        for block in blocks.blocks:
+            values, vectors = np.linalg.eigh((block.rows * weights) @ block.rows.T)
+            self.values.append(np.maximum(values, values[-1] * 1e-30))
+            self.turned.append(vectors.T @ block.rows)
+        pairs = list(zip(self.turned, self.values, strict=True))
+        self.trace = float(sum(np.sqrt(values).sum() for values in self.values))
+        self.leverage: Floats = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
+        self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
+
+    def normal(self) -> Point:
+        """The same point with weights that sum to 1."""
+        return Point(self.blocks, self.weights / self.weights.sum())
+
+    def root(self) -> Floats:
+        """B with BᵀB = X / max X_ii, on all cells."""
+        parts = [
+            self.blocks.expand(block, values[:, None] ** -0.25 * rows)
+            for block, rows, values in zip(self.blocks.blocks, self.turned, self.values, strict=True)
+        ]
+        return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
+
+    def curvature(self) -> Floats:
+        """H, on the orbits."""
+        total = np.zeros((len(self.weights),) * 2)
+        for rows, values in zip(self.turned, self.values, strict=True):
+            roots = np.sqrt(values)
+            for k, row in enumerate(rows):
+                others = rows[k:] * row * np.sqrt(1 / (roots[k] * roots[k:] * (roots[k] + roots[k:])))[:, None]
+                others[1:] *= np.sqrt(2.0)
+                total += others.T @ others
+        return total
+
+
+def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
+    """Take a point to the tolerance, or as far as the deadline lets: Newton on the cells that can carry weight.
+
+    A cell can carry weight when its leverage is near the largest; few can, and the certificate is taken on all cells.
+    """
+    best, weights = start, start.weights
+    chosen = np.zeros(len(weights), dtype=bool)
+    for _ in range(ROUNDS):
+        point = Point(start.blocks, weights)
+        chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
+        orbits = np.flatnonzero(chosen)
+        optimum = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
+        weights = np.zeros(len(weights))
+        weights[orbits] = optimum.weights
+        point = Point(start.blocks, weights / weights.sum())
+        best = point if point.ratio < best.ratio else best
+        if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
+            break
+        weights = point.weights + MIXED * weights.mean()
+    return best
+
+
+def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
+    """Newton steps from a good point until the certificate is within the tolerance; the best point met, normalised."""
+    weights = start.weights / start.weights.sum()
+    point = Point(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
+    slack = np.maximum(1 - point.leverage, 1e-4)
+    best = start
+    for _ in range(NEWTON_STEPS):
+        target = 0.2 * float(point.weights @ slack) / len(slack)
+        gradient = 1 - point.leverage - target / point.weights
+        step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
+        slack_step = (target - slack * step) / point.weights - slack
+        length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
+        slack = slack + length * slack_step
+        point = Point(point.blocks, point.weights + length * step)
+        best = point if point.ratio < best.ratio else best
+        if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
+            break
+    return best.normal()
+
+
+def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
+    """How far a step can go before a value loses most of itself."""
+    falling = step < 0
+    return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
+
 
 MEMORY = 15
 POWER = 2.0
@@ -160,3 +258,53 @@ class Mixing:
         d_point = np.stack([point - other for other in self.points[:-1]], axis=1)
         mix = np.linalg.lstsq(d_change, change, rcond=1e-10)[0]
         return np.asarray(point + change - (d_point + d_change) @ mix)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A subworkload's strategy with its coefficient L (noise of the lattice included) and a lower bound of L."""
+
+    factors: tuple[Factor, ...]
+    coefficient: float
+    bound: float
+
+
+class Solve(Protocol):
+    """Solves the problem of one Gram FᵀF of trace 1 on the cells of `shape`; equal keys mean equal problems.
+
+    Where the key is None the problem is a passing one, and is not kept. `tolerance` None: the solver's own.
+    """
+
+    def __call__(
+        self, key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None
+    ) -> Optimum: ...
+
+
+LEAST = 1e-14
+
+
+def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
+    """Y of the problem of `rows` (r, cells) at its optimum: (cells, cells)."""
+    blocks = split(rows, shape)
+    point = Point(blocks, optimum.weights)
+    cells = _on_cells(optimum, blocks)
+    parts = [
+        blocks.expand(block, np.maximum(values, values.max() * LEAST)[:, None] ** -0.75 * turned) * cells
+        for block, values, turned in zip(blocks.blocks, point.values, point.turned, strict=True)
+    ]
+    stacked = np.concatenate(parts)
+    return np.asarray(point.trace * stacked.T @ stacked)
+
+
+def cell_weights(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
+    """μ on every cell, where the optimum has it on the orbits of the problem's symmetries."""
+    return _on_cells(optimum, split(rows, shape))
+
+
+def dual(rows: Floats, weights: Floats) -> float:
+    """(tr M^½)² at some weights of the cells: no strategy for the Gram of the rows goes below."""
+    return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
+
+
+def _on_cells(optimum: Optimum, blocks: SymmetryBlocks) -> Floats:
+    return np.asarray((optimum.weights / np.bincount(blocks.orbit))[blocks.orbit])

@@ -14,14 +14,25 @@ So `sizes` below are the ν_i where attributes have strategies of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
-from dpscale.optimize.implicit import Implicit, Product
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
+from dpscale.base.errors import PlanError
+from dpscale.optimize.convex import Mixing
+from dpscale.optimize.implicit_workload import Implicit, Product
+from dpscale.privacy.draws import BELOW_ONE
+from dpscale.workload import ProductPart, Workload
+from dpscale.workload.residual import subsets
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 RANK = 1e-13
 
@@ -136,3 +147,158 @@ def _halves(values: Floats, axis: int) -> tuple[Floats, Floats]:
     lower = values[(*index, ...)]
     index[axis] = 1
     return lower, values[(*index, ...)]
+
+
+ROUNDS = 12
+NEWTON_STEPS = 60
+TO_BOUNDARY = 0.95
+NEAR = 0.7
+CARRIES = 1e-7
+MOST_CANDIDATES = 3000
+FLOOR = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedWeights:
+    """Weights u of the marginals, with the error Σ t/λ, d_S and Z of the module, all of shape (2,)*d."""
+
+    weights: Floats
+    error: float
+    slopes: Floats
+    curves: Floats
+
+    @property
+    def least(self) -> float:
+        """What no marginals of the same sum of weights can go below, times that sum: the certificate."""
+        return self.error**2 / float(self.slopes.max())
+
+    @property
+    def ratio(self) -> float:
+        """Error times cost over the certified least."""
+        return float(self.weights.sum()) * float(self.slopes.max()) / self.error
+
+
+def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> CertifiedWeights:
+    """Everything that follows from weights; traces of zero need not be measured."""
+    levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
+    ratio = traces / levels
+    slopes = characteristic(sizes) * over_subsets(ratio / levels)
+    return CertifiedWeights(weights, float(ratio.sum()), slopes, over_subsets(ratio / levels**2))
+
+
+def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
+    """Weights of sum 1 whose error is within the gap of the certificate, or the best met."""
+    best = certified(traces, start / start.sum(), sizes)
+    chosen = np.zeros(start.shape, dtype=bool)
+    weights = best.weights
+    for _ in range(ROUNDS):
+        state = certified(traces, weights, sizes)
+        chosen |= (state.slopes > NEAR * state.slopes.max()) | (weights > CARRIES * weights.max())
+        if best.ratio - 1 <= gap or chosen.sum() > MOST_CANDIDATES:
+            break
+        weights = _interior_point(traces, weights, sizes, np.flatnonzero(chosen), gap)
+        state = certified(traces, weights / weights.sum(), sizes)
+        best = state if state.error < best.error or state.ratio < best.ratio else best
+        weights = state.weights
+    return best
+
+
+def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], chosen: Integers, gap: float) -> Floats:
+    """Newton steps in log-like scale for the chosen marginals; the others get no weight."""
+    u = np.maximum(start.reshape(-1)[chosen], FLOOR * start.max())
+    state = _at(traces, u, sizes, chosen)
+    u = u * np.sqrt(state.error / u.sum())
+    slack = np.maximum(1 - _at(traces, u, sizes, chosen).slopes.reshape(-1)[chosen], 1e-3)
+    scale = characteristic(sizes).reshape(-1)[chosen]
+    for _ in range(NEWTON_STEPS):
+        state = _at(traces, u, sizes, chosen)
+        steep = state.slopes.reshape(-1)[chosen]
+        if float(u.sum()) * float(steep.max()) / state.error - 1 <= gap / 2:
+            break
+        target = 0.2 * float(u @ slack) / len(u)
+        scaled = scale * u
+        matrix = 2 * np.outer(scaled, scaled) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
+        matrix[np.diag_indices(len(u))] += slack * u
+        relative = np.linalg.solve(matrix, target - u * (1 - steep))
+        slack_step = target / u - slack * relative - slack
+        length = min(_to_boundary(np.ones(len(u)), relative), _to_boundary(slack, slack_step))
+        u, slack = u * (1 + length * relative), slack + length * slack_step
+    return _spread(u, start.shape, chosen)
+
+
+def _at(traces: Floats, u: Floats, sizes: tuple[float, ...], chosen: Integers) -> CertifiedWeights:
+    return certified(traces, _spread(u, traces.shape, chosen), sizes)
+
+
+def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
+    weights = np.zeros(int(np.prod(shape)))
+    weights[chosen] = u
+    return weights.reshape(shape)
+
+
+def _to_boundary(values: Floats, step: Floats) -> float:
+    """How far a step can go before a value loses most of itself."""
+    falling = step < 0
+    return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
+
+
+TOLERANCE = 1e-8
+STEPS = 5000
+LEAST = 1e-200
+
+
+def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tuple[list[float], str]:
+    """The shares of the residuals, and a remark that tells the maximum and its certified gap."""
+    shares, worst, bound = minimise_maximum(_spread_shares(workload, residuals))
+    root = math.sqrt(worst)
+    return (
+        shares,
+        f"largest weighted standard error of a query at privacy cost 1: {root:.6g} (gap {worst / bound - 1:.1e})",
+    )
+
+
+def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
+    """Shares, maximum and bound for rows w_A a_τA, a row for each set and a column for each residual."""
+    sets, mixing = spread.shape[0], Mixing()
+    log_weights, best = np.zeros(sets), (np.zeros(0), math.inf, 0.0)
+    for _ in range(STEPS):
+        weights = np.exp(log_weights - log_weights.max())
+        weights /= weights.sum()
+        roots = np.sqrt(np.maximum(spread.T @ weights, LEAST))
+        variances = (spread @ (1 / roots)) * roots.sum()
+        value = float(roots.sum()) ** 2
+        best = (roots, min(best[1], float(variances.max())), max(best[2], value)) if variances.max() <= best[1] else (
+            best[0], best[1], max(best[2], value))  # fmt: skip
+        if best[1] / best[2] - 1 <= TOLERANCE:
+            break
+        log_weights = mixing.next(np.log(np.maximum(weights, LEAST)), np.log(variances / value), value)
+    roots, worst, bound = best
+    return list(map(float, roots / roots.sum() * BELOW_ONE)), worst, bound
+
+
+def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr_matrix:
+    """w_A a_τA, largest weight of a set that is asked several times."""
+    from scipy.sparse import csr_matrix
+
+    column = {attributes: index for index, attributes in enumerate(residuals)}
+    weights = _weights(workload)
+    entries: list[tuple[float, int, int]] = []
+    for row, (attributes, weight) in enumerate(weights.items()):
+        sizes = dict(zip(attributes, workload.domain.shape(attributes), strict=True))
+        for kept in subsets(attributes):
+            value = math.prod(((n - 1) / n) ** 2 if name in kept else n**-2 for name, n in sizes.items())
+            entries.append((weight * value, row, column[kept]))
+    values, rows, columns = zip(*entries, strict=True)
+    return csr_matrix((values, (rows, columns)), shape=(len(weights), len(residuals)))
+
+
+def _weights(workload: Workload) -> dict[AttributeSet, float]:
+    weights: dict[AttributeSet, float] = {}
+    for part in workload.parts:
+        if not (isinstance(part, ProductPart) and part.name == "marginal"):
+            raise PlanError("mechanism.objective", f"max with family {part.name!r}", "family marginal",
+                            "minimise the sum, or ask marginals")  # fmt: skip
+        for attributes, weight in zip(part.sets, part.weights, strict=True):
+            if weight > 0:
+                weights[attributes] = max(weights.get(attributes, 0.0), weight)
+    return weights

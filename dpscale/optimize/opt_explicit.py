@@ -14,8 +14,123 @@ import numpy as np
 
 from dpscale.base.arrays import Floats
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.p_identity import optimise_p_identity
 from dpscale.workload import root_of
+
+CELLS_PER_QUERY = 16
+FEWEST_QUERIES = 4
+SCALES = (1.0, 5.0)
+FIRST_STEPS = 80
+STEPS = 800
+FLAT = 1e-9
+MOST_STARTS = 24
+START_CELLS = 4096
+FEWEST_STARTS = 4
+SAME = 1e-12
+LARGEST = 1e3  # of Θ: at 10,000 already the two sums of the error cancel in floating point
+
+
+@dataclass(frozen=True, eq=False)
+class PIdentity:
+    """A strategy by its parameters Θ, (p, n), and its error coefficient tr(G (AᵀA)⁻¹)."""
+
+    parameters: Floats
+    error: float
+
+    @property
+    def matrix(self) -> Floats:
+        """A, (n + p, n) or fewer rows where some would be zero: every column of L1 norm 1."""
+        scale = 1 / (1 + self.parameters.sum(axis=0))
+        asked = self.parameters[self.parameters.any(axis=1)]
+        return np.concatenate([np.diag(scale), asked * scale])
+
+
+def optimise_p_identity(
+    gram: Floats, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Floats | None = None
+) -> PIdentity:
+    """The best p-Identity strategy found for a Gram (n, n), of several seeded starts; the same for the same seed.
+
+    `p`: queries beside the identity; n/16, at least 4, unless told. `warm`: an earlier strategy's parameters as
+    one more start. A Gram a·I + b·11ᵀ (marginals) needs one query only, found on a line.
+    """
+    if _is_symmetric(gram):
+        return _on_a_line(gram)
+    n, scaled = len(gram), gram / np.trace(gram)
+    generator = np.random.default_rng(seed)
+    rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)
+    count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
+    begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
+    first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
+    kept = sorted(first, key=lambda strategy: strategy.error)[: max(1, len(first) // FEWEST_STARTS)]
+    ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in kept)]
+    best = min(ends, key=lambda strategy: strategy.error)
+    return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
+
+
+def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
+    """tr(G (AᵀA)⁻¹) and its gradient by Θ, (p, n)."""
+    column = 1 + parameters.sum(axis=0)
+    diagonal = np.diagonal(gram)
+    inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
+    turned = inverse @ ((parameters * column) @ gram)
+    scaled = turned * column
+    of_columns = 2 * (column * diagonal - (parameters * turned).sum(axis=0))
+    value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
+    return value, of_columns - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
+
+
+def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
+    """tr(G (AᵀA)⁻¹) without the difference of large sums, once at the end: O(n³)."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
+
+
+def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
+    """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
+    from scipy.optimize import minimize
+
+    def function(flat: Floats) -> tuple[float, Floats]:
+        value, gradient = p_identity_error(gram, flat.reshape(start.shape))
+        return value, gradient.reshape(-1)
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
+    bounds = [(0.0, LARGEST)] * start.size
+    optimum = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    parameters = np.asarray(optimum.x.reshape(start.shape))
+    return PIdentity(parameters, p_identity_error(gram, parameters)[0])
+
+
+def _is_symmetric(gram: Floats) -> bool:
+    """Whether the Gram is a·I + b·11ᵀ."""
+    if len(gram) == 1:
+        return True
+    model = np.full(gram.shape, gram[0, 1])
+    np.fill_diagonal(model, gram[0, 0])
+    return bool(np.abs(gram - model).max() <= SAME * gram[0, 0])
+
+
+def _on_a_line(gram: Floats) -> PIdentity:
+    """The best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
+
+    Where a = 0, Total alone would be best; it is no p-Identity strategy, but the limit of large c.
+    """
+    from scipy.optimize import minimize_scalar
+
+    n = len(gram)
+    outer = float(gram[0, 1]) if n > 1 else 0.0
+    inner = float(gram[0, 0]) - outer
+
+    def error(c: float) -> float:
+        return (1 + c) ** 2 * (inner * (n - 1) + (inner + outer * n) / (1 + n * c**2))
+
+    grid = [0.0, *np.geomspace(1e-6, LARGEST, 181)]
+    best = min(grid, key=error)
+    if best > 0:
+        around = (math.log(best) - 0.2, min(math.log(best) + 0.2, math.log(LARGEST)))
+        fine = math.exp(minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x)
+        best = min(best, fine, key=error)
+    return PIdentity(np.full((1, n), best), error(best))
+
 
 Noise = Literal["gaussian", "laplace"]
 TOLERANCE = 1e-7

@@ -18,14 +18,22 @@ from functools import partial
 import numpy as np
 
 from dpscale.base.arrays import Flags, Floats
-from dpscale.base.each import Each, plainly
+from dpscale.base.compute import Each, plainly
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.names import AttributeSet
-from dpscale.optimize.implicit import Implicit
-from dpscale.optimize.marginal_algebra import asked, dimensions, eigenvalues, lens_of, residual_traces, weights_of
-from dpscale.optimize.marginal_newton import certified, polish
+from dpscale.optimize.implicit_workload import Implicit
+from dpscale.optimize.lower_bounds import svd_bound
+from dpscale.optimize.marginal_algebra import (
+    asked,
+    certified,
+    dimensions,
+    eigenvalues,
+    lens_of,
+    polish,
+    residual_traces,
+    weights_of,
+)
 from dpscale.optimize.opt_explicit import Noise, inverse_gram, optimise_explicit
-from dpscale.optimize.svd_bound import svd_bound
 
 MOST_ATTRIBUTES = 15
 STEPS = 1000

@@ -9,22 +9,264 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.optimize.convex import Optimum
-from dpscale.optimize.lattice import bits_for, weight_bits
-from dpscale.optimize.linear_axis import LinearAxis, long_family
-from dpscale.optimize.problem import Problem, problem_of
-from dpscale.optimize.solution import Solution
-from dpscale.optimize.wide_problems import CellsAlone, Nested, TwoLevels, wide_problem
-from dpscale.plans.allocation import variance_factor
-from dpscale.plans.factor import Factor
-from dpscale.workload import GramFactor, Subworkload
-from dpscale.workload.factors import AxisWeights
-from dpscale.workload.wide import WideGram
+from dpscale.base.errors import PlanError
+from dpscale.optimize.convex import Optimum, Solution, Solve
+from dpscale.optimize.integer_strategies import (
+    BASIS_BITS,
+    ENTRY_BITS,
+    bits_for,
+    centred_on,
+    round_strategy,
+    two_cells,
+    weight_bits,
+    worth,
+)
+from dpscale.optimize.long_axis import LinearAxis, long_family
+from dpscale.optimize.wide_bounds import lower_bound
+from dpscale.plans.factor import Factor, center_factor
+from dpscale.plans.nested import NestedFactor
+from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
+from dpscale.workload import GramFactor, Subworkload, root_of
+from dpscale.workload.factors import AxisWeights, compressed
+from dpscale.workload.residual import Weights, kron, profile_of
+from dpscale.workload.wide import Cut, WideGram, block_gram, cut_of, inner_gram, runs_of
+
+RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
+ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded, and the fewest of the basis
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span.
+
+    `weights`: of every axis, by which the rows are centred. `based`: whether its strategy lies in the span of the rows.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    rows: Floats
+    basis: Floats | None
+    weights: tuple[Weights | None, ...]
+    based: bool = True
+
+    @property
+    def on_two_cells(self) -> bool:
+        """Whether its strategy is the only one that there is, by weights."""
+        return self.shape == (2,) and self.weights != (None,)
+
+    @cached_property
+    def is_center(self) -> bool:
+        """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
+        n = self.rows.shape[1]
+        if len(self.shape) != 1 or len(self.rows) != n - 1 or self.weights != (None,):
+            return False
+        gram = self.rows.T @ self.rows
+        return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
+
+    @cached_property
+    def rounded_basis(self) -> Floats | None:
+        """Integer rows near an orthonormal basis of the rows, whose rounding error no estimate can show; None where the
+        rows span the whole space, or have exact integer rows."""
+        if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
+            return None
+        directions = np.linalg.svd(self.rows, full_matrices=False)[2]
+        bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
+        if bits < LEAST_BITS:
+            raise PlanError("workload", f"queries of values that are not whole over {self.rows.shape[1]} cells of axes "
+                            "with weights", "whole numbers", "take query-smasher")  # fmt: skip
+        scaled = np.ldexp(directions / np.abs(directions).max(), bits)
+        return centred_on(self.shape, self.weights)(scaled).explicit().astype(np.float64)
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Its optimum, by the function that solves one problem."""
+        return solve(self.key, self.rows, self.shape)
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """An integer strategy near the optimum, and its error coefficient."""
+        factor = self._factor(optimum, bits)
+        return factor, worth(factor, self.rows, noise)
+
+    def _factor(self, optimum: Optimum, bits: int) -> Factor:
+        if self.is_center:
+            return center_factor(self.shape[0])
+        if self.on_two_cells and self.weights[0] is not None:
+            return two_cells(self.weights[0])
+        if self.rounded_basis is not None:
+            mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
+            finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
+            return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
+        if self.basis is not None:
+            finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
+            return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
+        return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
+
+
+def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | None, weights: AxisWeights,
+               based: bool = True) -> Problem:  # fmt: skip
+    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added
+    on few cells.
+
+    The addition is a trace, so that rounding the strategy cannot leave the span of the queries. On many cells a basis
+    of the queries is rounded instead.
+    """
+    rows = compressed(rows)
+    full = math.prod(n - 1 for n in shape)
+    if basis is not None and len(rows) < full:
+        return Problem(key, shape, rows, basis, weights)
+    if len(rows) < full and not based and full > WHOLE_CELLS:
+        raise PlanError("workload", f"queries over {math.prod(shape)} cells for strategies that span all of them",
+                        f"at most {WHOLE_CELLS} cells", "take query-smasher")  # fmt: skip
+    if len(rows) < full and (not based or full <= RIDGE_CELLS):
+        gram = rows.T @ rows
+        centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
+        rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
+    return Problem(key, shape, rows, None, weights, based)
+
+
+def _orthogonal(weights: Weights | None, size: int) -> Floats:
+    """The projector on what is orthogonal to u."""
+    profile = profile_of(weights, size)
+    return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)
+
+
+MIXED_BITS = 10  # of the multipliers that bring the levels to their shares: an error there counts squared
+FEWEST_BITS = 12
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """The optima of the blocks and within them by run, the best of two levels, and the bound of all strategies."""
+
+    parts: tuple[Optimum, ...]
+    primal: float
+    dual: float
+
+    @property
+    def ended(self) -> str:
+        return next((part.ended for part in self.parts if part.ended != "gap"), "gap")
+
+    @property
+    def gap(self) -> float:
+        return max(part.gap for part in self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class CellsAlone:
+    """The problem of a wide marginal."""
+
+    key: str
+    size: int
+    is_center = True
+    weights: tuple[Weights | None, ...] = (None,)
+
+    def solved(self, solve: Solve) -> Optimum:
+        least = (self.size - 1) / self.size
+        return Optimum(np.zeros((0, 0)), least, least, np.zeros(0))
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        factor = center_factor(self.size)
+        return factor, factor.squared_sensitivity(noise) / self.size**2
+
+
+@dataclass(frozen=True, eq=False)
+class Nested:
+    """The problem of a wide axis in two levels: `levels` of the blocks, then within those of every run."""
+
+    gram: WideGram
+    levels: tuple[Problem, ...]
+    traces: tuple[float, ...]  # of each level's Gram, all its blocks together: 1 in all
+    is_center = False
+
+    @property
+    def key(self) -> str:
+        return self.gram.key
+
+    @property
+    def weights(self) -> tuple[Weights | None, ...]:
+        return (self.gram.weights,)
+
+    def solved(self, solve: Solve) -> TwoLevels:
+        parts = tuple(problem.solved(solve) for problem in self.levels)
+        primal = two_levels([part.primal * trace for part, trace in zip(parts, self.traces, strict=True)])
+        return TwoLevels(parts, primal, min(lower_bound(self.gram), primal))
+
+    def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
+        """The levels rounded, and brought to their shares by whole multipliers."""
+        finer = max(bits - MIXED_BITS, FEWEST_BITS)
+        pairs = zip(self.levels, optimum.parts, strict=True)
+        parts = [problem.rounded(part, finer, noise) for problem, part in pairs]
+        errors = [error * trace for (_, error), trace in zip(parts, self.traces, strict=True)]
+        factor = self._joined([factor for factor, _ in parts], errors, noise)
+        scaled = [part.squared_sensitivity(noise) for part in factor.parts]  # of which an error takes no notice else
+        told = sum(error / number for error, number in zip(errors, scaled, strict=True))
+        return factor, told * factor.squared_sensitivity(noise)
+
+    def _joined(self, parts: Sequence[Factor], errors: Sequence[float], noise: str) -> NestedFactor:
+        shares, _ = allocate([errors[0], sum(errors[1:])], noise)
+        wanted = [shares[0], *([shares[1]] * (len(parts) - 1))]
+        scales = [(share**0.5 if noise == GAUSSIAN else share) / math.sqrt(part.squared_sensitivity(noise))
+                  for share, part in zip(wanted, parts, strict=True)]  # fmt: skip
+        unit = min(scales) / (1 << MIXED_BITS)
+        top, *inner = [_times(part, round(scale / unit)) for part, scale in zip(parts, scales, strict=True)]
+        weights = None if self.gram.weights is None else (self.gram.weights,)
+        return NestedFactor("nested", (self.gram.size,), weights=weights, top=top, inner=tuple(inner))
+
+
+def two_levels(optima: Sequence[float]) -> float:
+    """(√L₁ + √L₂)² of the blocks and of all runs together."""
+    return (math.sqrt(optima[0]) + math.sqrt(sum(optima[1:]))) ** 2
+
+
+def _times(factor: Factor, number: int) -> Factor:
+    return Factor("matrix", factor.shape, factor.explicit() * number, factor.weights)
+
+
+def wide_problem(gram: WideGram) -> CellsAlone | Nested:
+    """The problem of a wide axis."""
+    if gram.cells_alone:
+        return CellsAlone(gram.key, gram.size)
+    cut, profile = cut_of(gram.size, gram.weights)
+    grams = [gram.mixed(partial(block_gram, cut=cut), profile)]
+    for run, own in zip(cut.runs, cut.within, strict=True):
+        grams.append(gram.mixed(partial(inner_gram, size=gram.size, cells=run.size), own))
+    counts = [1, *(run.count for run in cut.runs)]
+    traces = [count * float(np.trace(one)) for count, one in zip(counts, grams, strict=True)]
+    weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
+    levels = [_level(f"{gram.key} {key}", one, own) for key, one, own in zip(keys, grams, weights, strict=True)]
+    return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
+
+
+def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
+    size = len(gram)
+    weights = (1, 1) if size == 2 and weights is None else weights  # one row, and not the two that centre
+    rows = root_of((gram + gram.T) / (2 * float(np.trace(gram))))[-(size - 1) :]
+    return Problem(key, (size,), rows, None, (weights,))
+
+
+def _whole_of(gram: WideGram, cut: Cut) -> list[Weights | None]:
+    """Whole weights of the blocks, and within those of every run; None for the plain mean."""
+    if gram.weights is None:
+        even = len(cut.runs) == 1
+        return [None if even else tuple(int(length) for length in cut.lengths), *[None] * len(cut.runs)]
+    numbers, start, sums, within = gram.weights, 0, [], []
+    for run in runs_of(gram.size):
+        blocks = [numbers[start + i * run.size : start + (i + 1) * run.size] for i in range(run.count)]
+        sums += [sum(block) for block in blocks]
+        within.append(_reduced(blocks[0]))
+        start += run.count * run.size
+    return [_reduced(tuple(sums)), *within]
+
+
+def _reduced(weights: Sequence[int]) -> Weights:
+    common = reduce(math.gcd, weights)
+    return tuple(number // common for number in weights)
+
 
 AnyProblem = Problem | CellsAlone | Nested | LinearAxis
 AnyOptimum = Optimum | TwoLevels

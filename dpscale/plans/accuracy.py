@@ -1,19 +1,162 @@
-"""Accuracy: the errors that a plan's blocks leave, of planned noise and of drawn noise alike.
+"""Accuracy where every block's estimates of different residuals are independent.
 
-Where every block's estimates of different residuals are independent, a query's variance is the sum over its pieces
-(`independent`; QuerySmasher, section 7); else the blocks' covariances are carried along (`coupled`).
+Then a query's variance is the sum over its pieces: for a product query q = ⊗ q_i
+    Σ_τ scale_τ · Π over τ of q_iᵀ (K_iᵀK_i)⁺ q_i · Π outside τ of (mean of q_i)²,
+an outer product over the axes for all queries of a family at once, unless the strategy is joint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from typing import Any
 
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
 from dpscale.domain import Domain
-from dpscale.plans.block import Block
-from dpscale.plans.blocks import Blocks
+from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuery
+from dpscale.plans.axis_variances import joint_quadratic
+from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.coupled import CoupledResiduals
-from dpscale.plans.independent import IndependentResiduals
-from dpscale.plans.told import Accuracy
+from dpscale.plans.factor import Factor
+from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, axis_of
+from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
+from dpscale.workload.wide import is_wide
+
+Kept = dict[tuple[Hashable, ...], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentResiduals(Accuracy):
+    """Variances that add over the residuals; what joint strategies and families come to is kept from set to set."""
+
+    _kept: Kept = field(default_factory=dict, init=False, repr=False)
+
+    def variance_of(self, query: SpannedQuery) -> float:
+        return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
+
+    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
+        if not isinstance(part, ProductPart):
+            return self._array_variances(part, attributes)
+        families = dict(zip(attributes, part.families(attributes), strict=True))
+        total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
+        for estimator in self._inside(attributes):
+            total += self._product_variances(families, estimator)
+        return total
+
+    def part_error(self, part: Part, attributes: AttributeSet) -> float:
+        if not isinstance(part, ProductPart):
+            return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
+        families = dict(zip(attributes, part.families(attributes), strict=True))
+        return math.fsum(self._product_error(families, estimator) for estimator in self._inside(attributes))
+
+    def _spread(self, block: Block, kept: AttributeSet) -> float:
+        return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
+
+    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+        if block.joint:
+            return block.factors
+        by_name = dict(zip(block.attributes, block.factors, strict=True))
+        return tuple(by_name[name] for name in kept)
+
+    def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
+        """The residuals of a set that were measured; one that no query needs counts as known."""
+        return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
+
+    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
+        total = np.zeros(part.count(attributes))
+        for estimator in self._inside(attributes):
+            total += estimator.scale * self._array_quadratics(part, attributes, estimator)
+        return total
+
+    def _array_quadratics(
+        self, part: JointPart | ExplicitPart, attributes: AttributeSet, estimator: ResidualEstimator
+    ) -> Floats:
+        """What one residual adds at a scale of 1; of a joint family kept for the next set of the same sizes."""
+        axes = [attributes.index(name) for name in estimator.attributes]
+        if isinstance(part, ExplicitPart):
+            return self._of_pieces(part, attributes, axes, estimator)
+        key = ("array", part.key(attributes), *axes, *estimator.factors, *map(self.weights.get, attributes))
+        if key not in self._kept:
+            self._kept[key] = self._of_pieces(part, attributes, axes, estimator)
+        return np.asarray(self._kept[key])
+
+    def _of_pieces(
+        self, part: JointPart | ExplicitPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
+    ) -> Floats:
+        pieces = piece(part.queries(attributes), axes, lead=1, profiles=self.axis_profiles(attributes))
+        return replace(estimator, scale=1.0).variances(pieces)
+
+    def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Floats:
+        """What one residual adds for every product query: an outer product unless the strategy is joint."""
+        means = {name: self._means(name, family) ** 2 for name, family in families.items()}
+        if estimator.joint:
+            return self._joint_variances(families, means, estimator)
+        pairs = zip(estimator.attributes, estimator.factors, strict=True)
+        vectors = means | {name: factor.quadratics(families[name]) for name, factor in pairs}
+        return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
+
+    def _means(self, name: str, family: Family) -> Floats:
+        """What is left of every query where an attribute is averaged away."""
+        return _means(family, self.domain[name].size, self.weights.get(name))
+
+    def _joint_variances(
+        self, families: dict[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
+    ) -> Floats:
+        kept = estimator.attributes
+        total = estimator.scale * self._quadratic(tuple(families[name] for name in kept), estimator.factors[0])
+        for axis, name in enumerate(families):
+            if name not in kept:
+                total = np.expand_dims(total, axis) * means[name].reshape([-1, *[1] * (total.ndim - axis)])
+        return total
+
+    def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
+        """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
+        key = ("quadratic", *(family.name for family in families), factor)
+        if key not in self._kept:
+            self._kept[key] = joint_quadratic(families, factor.covariance, factor.shape)
+        return np.asarray(self._kept[key])
+
+    def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
+        """What one residual adds to the sum over all product queries: traces of Grams times covariances."""
+        kept = estimator.attributes
+        pairs = [(family, name) for name, family in families.items() if name not in kept]
+        outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]
+        return estimator.scale * math.prod(outside) * self._trace(tuple(families[name] for name in kept), estimator)
+
+    def _trace(self, families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
+        """tr(WᵀW ⊗ (KᵀK)⁺) on a residual's axes; of a joint strategy kept for the next set with it."""
+        if not estimator.joint:
+            return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
+        factor = estimator.factors[0]
+        key = ("trace", *(family.name for family in families), factor)
+        if key not in self._kept:
+            grams = [family.gram(n) for family, n in zip(families, factor.shape, strict=True)]
+            self._kept[key] = float((kron(grams) * factor.covariance).sum())
+        return float(self._kept[key])
+
+
+@lru_cache(maxsize=4096)
+def _axis_trace(family: Family, factor: Factor) -> float:
+    return factor.trace(family)
+
+
+@lru_cache(maxsize=4096)
+def _means(family: Family, size: int, weights: Weights | None) -> Floats:
+    """W1/n, or Wu: what is left of a family's queries where the axis is averaged away."""
+    return family.means(size) if weights is None else family.answers(profile_of(weights, size), 0)
+
+
+@lru_cache(maxsize=4096)
+def _mean_square(family: Family, size: int, weights: Weights | None) -> float:
+    if is_wide(size) and family.count(size) > size:  # more queries than are listed
+        return axis_of(family.name, size, weights).mean_square
+    return float((_means(family, size, weights) ** 2).sum())
+
 
 __all__ = ["Accuracy", "accuracy_of"]
 

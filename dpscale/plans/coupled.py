@@ -22,24 +22,23 @@ from itertools import product
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
-from dpscale.plans.axis_tables import (
+from dpscale.base.display import AttributeSet
+from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span, spans
+from dpscale.plans.axis_variances import (
     Averaging,
     averaging_profile,
     centred_variance,
     combined,
     gram_table,
+    joint_quadratic,
     joint_spreads,
     mixed,
     query_table,
     total_variance,
     with_outside,
 )
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
-from dpscale.plans.quadratic import joint_quadratic
-from dpscale.plans.residual_estimator import spans
-from dpscale.plans.told import Accuracy, SpannedQuery, out_of_span
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import kron, piece
 

@@ -10,13 +10,14 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import comb, isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers
-from dpscale.plans.allocation import LAPLACE
+from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
@@ -271,3 +272,27 @@ def center_factor(size: int) -> Factor:
 def identity_factor(size: int) -> Factor:
     """Every cell once: for measurements of a marginal itself."""
     return Factor("identity", (size,))
+
+
+BITS = 12
+FEWEST, MOST = (
+    3,
+    512,
+)  # cells: of two each is told as well alone; beyond these a matrix of cells × cells is long to invert
+
+
+@lru_cache(maxsize=1024)
+def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
+    """K with linearly independent columns of nearly one norm; `both_ends`: R from either end, for ranges."""
+    root = _root(size)
+    rows = np.vstack([root, root[::-1, ::-1]]) if both_ends else root
+    squares = (rows**2).sum(axis=0).tolist()
+    alone = np.diag([isqrt(max(squares) - square) for square in squares])
+    return Factor("full", (size,), np.vstack([rows, alone[alone.any(axis=1)]]).astype(np.int64))
+
+
+def _root(size: int) -> Integers:
+    """2^BITS · R in whole numbers, (size, size)."""
+    down = np.array([((comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
+    behind = np.subtract.outer(np.arange(size), np.arange(size))
+    return np.where(behind >= 0, down[np.abs(behind)], 0)

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet, glance, shown
 from dpscale.base.errors import PlanError
-from dpscale.base.glance import glance
-from dpscale.base.names import AttributeSet, shown
 from dpscale.domain import Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
+from dpscale.plans.attribute_sets import Counted, counted_for
 from dpscale.plans.blocks import Blocks
-from dpscale.plans.counted import Counted, counted_for
 from dpscale.workload import Workload
 from dpscale.workload.residual import kron
 

@@ -185,3 +185,54 @@ def epsilon_of_squared_mu(squared: Fraction, delta: float) -> float:
     """The least epsilon for which Gaussian DP of that squared mu implies (epsilon, delta)-DP; inf beyond floats."""
     mu = root_above(squared)
     return math.inf if math.isinf(mu) else epsilon_of_mu(mu, delta)
+
+
+GDP, PURE = "gdp", "pure"
+CURRENCIES = {GDP: "squared mu of Gaussian DP", PURE: "epsilon of pure DP"}
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a history has come to. `approximate`: not all of it is pure; `public`: the noise of some of it is known."""
+
+    squared_mu: Fraction = Fraction(0)
+    pure: Fraction = Fraction(0)
+    approximate: bool = False
+    public: bool = False
+
+    def plus(self, cost: Cost, public: bool = False) -> Spending:
+        """With one release more, charged as a whole."""
+        return Spending(
+            self.squared_mu + cost.squared_mu,
+            self.pure + cost.pure,
+            self.approximate or not cost.is_pure,
+            self.public or public,
+        )
+
+    def epsilon(self, currency: str, delta: float) -> float:
+        """What the whole history comes to in a currency; inf where that cannot say it."""
+        if self.public or (currency == PURE and self.approximate):
+            return math.inf
+        return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, delta)
+
+    def amount(self, currency: str) -> float:
+        """What is spent in the currency itself."""
+        if self.public or (currency == PURE and self.approximate):
+            return math.inf
+        return float_above(self.pure if currency == PURE else self.squared_mu)
+
+
+GAUSSIAN, LAPLACE = "gaussian", "laplace"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`amount`: β for Gaussian noise, ε for Laplace."""
+
+    noise: str
+    amount: float
+
+    @property
+    def privacy_cost(self) -> float:
+        """What a plan's squared errors at privacy cost 1 are divided by: β, or ε²."""
+        return self.amount**2 if self.noise == LAPLACE else self.amount

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
 from dpscale.base.errors import PlanError
-from dpscale.privacy.accounting import Cost
+from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,
     MAX_VARIANCE,
@@ -183,3 +183,32 @@ def _rounded_up(costs: Iterable[Costs]) -> Fraction:
 def _too_small(what: str) -> PlanError:
     return PlanError("privacy", f"a budget too small to measure {what}", "noise below 2^99 lattice steps",
                      "give more budget, or ask less")  # fmt: skip
+
+
+__all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "rooted", "total_error", "variance_factor"]
+
+BELOW_ONE = 1 - 1e-15
+
+
+def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list[float], float]:
+    """Shares that sum to at most 1, and the total error at privacy cost 1."""
+    roots = [value ** (1 / 3) if noise == LAPLACE else math.sqrt(value) for value in coefficients]
+    total = math.fsum(roots)
+    shares = [root / total * BELOW_ONE for root in roots]
+    return shares, total_error(coefficients, shares, noise)
+
+
+def rooted(noise: str) -> float:
+    """The power of the coefficients by which shares go: the error is that power's sum, taken back."""
+    return 1 / 3 if noise == LAPLACE else 1 / 2
+
+
+def total_error(coefficients: Sequence[float], shares: Sequence[float], noise: str = GAUSSIAN) -> float:
+    """The error at privacy cost 1 that shares leave."""
+    power = 2 if noise == LAPLACE else 1
+    return math.fsum(value / share**power for value, share in zip(coefficients, shares, strict=True))
+
+
+def variance_factor(noise: str) -> int:
+    """Variance of the noise in units of its squared scale: b ↦ 2b² for Laplace."""
+    return 2 if noise == LAPLACE else 1

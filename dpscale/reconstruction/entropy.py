@@ -19,14 +19,13 @@ from functools import cached_property, reduce
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
-from dpscale.domain.impossible import Excludes, Follows, speaking
-from dpscale.reconstruction.fit import PAIRS, Margin, fit_in_place, proportional_fit
-from dpscale.reconstruction.held import MOST_CELLS, coarse_possible, following, kept_cells, settled
-from dpscale.reconstruction.paired import Ones
-from dpscale.reconstruction.threes import Threes
+from dpscale.base.display import AttributeSet
+from dpscale.domain.structural_zeros import Excludes, Follows, speaking
+from dpscale.reconstruction.constraints import MOST_CELLS, coarse_possible, following, kept_cells, settled
+from dpscale.reconstruction.proportional_fitting import PAIRS, Margin, fit_in_place, proportional_fit
+from dpscale.reconstruction.set_arrays import Ones, Threes
 from dpscale.workload.residual import subsets
-from dpscale.workload.residual.groups import Groups, coarsened
+from dpscale.workload.residual.in_axis import Groups, coarsened
 
 ROUNDS, TOLERANCE = 12, 1e-4
 HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6

@@ -15,20 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.blas import one_thread
-from dpscale.base.each import Each
+from dpscale.base.compute import Each, one_thread
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.faults import setting
-from dpscale.base.names import AttributeSet
-from dpscale.plans.planned import Planned
-from dpscale.reconstruction.contract import Estimates, Plain, Reconstruction
-from dpscale.reconstruction.evidence import Evidence
+from dpscale.base.settings import setting
+from dpscale.plans.measurement_plan import Planned
+from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
 from dpscale.reconstruction.junction_tree.fit import Effort, fit
 from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
-from dpscale.reconstruction.modelled import NO_ERRORS, Modelled
+from dpscale.reconstruction.model_answers import NO_ERRORS, Modelled
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual.groups import Groups
+from dpscale.workload.residual.in_axis import Groups
 
 NAME, FILE = "graphical", "graphical.npz"
 BYTES = 40  # a cell of a clique: potentials, probabilities, slopes and what making them takes

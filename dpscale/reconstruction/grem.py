@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.base.blas import one_thread
-from dpscale.base.each import Each
-from dpscale.base.faults import setting
-from dpscale.base.names import AttributeSet
-from dpscale.reconstruction.contract import Estimates, Plain, Reconstruction
-from dpscale.reconstruction.evidence import Evidence
-from dpscale.reconstruction.modelfiles import RESIDUALS, read_residuals, write_residuals
-from dpscale.reconstruction.modelled import NO_ERRORS, Modelled
+from dpscale.base.compute import Each, one_thread
+from dpscale.base.display import AttributeSet
+from dpscale.base.settings import setting
+from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
+from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, Modelled, read_residuals, write_residuals
 from dpscale.workload.residual.grem import non_negative
 
 

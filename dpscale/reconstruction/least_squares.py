@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.reconstruction.contract import Estimates, Plain, Reconstruction
-from dpscale.reconstruction.evidence import Evidence
+from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
 
 
 def estimates(evidence: Evidence, options: Plain, folder: Path) -> Estimates:

@@ -16,18 +16,62 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
-from dpscale.domain.impossible import Excludes, speaking
-from dpscale.reconstruction.chains import Links
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
+from dpscale.domain.structural_zeros import Excludes, speaking
+from dpscale.reconstruction.constraints import known_pair, pairs_held
 from dpscale.reconstruction.entropy import LowOrder, product_of
-from dpscale.reconstruction.held import known_pair, pairs_held
-from dpscale.reconstruction.near import NEIGHBOUR_REACHES, near
-from dpscale.reconstruction.paired import Ones, Paired
-from dpscale.reconstruction.shrink import NoisyTable, NoisyTables, best_posterior
+from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import Groups
+from dpscale.workload.residual.in_axis import Groups
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Known pairs both ways round: `turned`, that of attributes i and j from place[i, j] on; the same over the 1-way of
+    the second, `shares`; and how far each is from independence in L1, `strength`, -1 where there is no such pair.
+
+    Of all chains that imply a pair those few are looked at whose weaker link is strongest. Not by BLAS, whose last bits
+    depend on its threads.
+    """
+
+    place: Integers
+    strength: Floats
+    turned: Floats
+    shares: Floats
+
+    @classmethod
+    def of(cls, paired: Paired, tables: Floats) -> Links:
+        """Of flat tables that have the 1-ways as margins."""
+        from dpscale.reconstruction import pair_loops
+
+        count = len(paired.ones.at) - 1
+        place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
+        links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
+        pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
+        return links
+
+    def nearest(self, paired: Paired, noisy: Floats) -> Floats:
+        """Of the product and all chains, the one nearest to each noisy table in L2."""
+        return self._followed(paired, noisy, True)[0]
+
+    def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
+        """Of every pair the chain farthest from independence in L1; of those that have one."""
+        tables, found = self._followed(paired, paired.independent(), False)
+        each = paired.apart(tables).items()
+        return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
+
+    def _followed(self, paired: Paired, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
+        from dpscale.reconstruction import pair_loops
+
+        out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
+        pair_loops.follow(*paired.placed, self.place, self.strength, self.turned, self.shares, others, nearest, out,
+                          found)  # fmt: skip
+        return out, found
+
 
 Tables = dict[AttributeSet, Floats]
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6

@@ -15,20 +15,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.blas import one_thread
-from dpscale.base.each import Each
+from dpscale.base.compute import Each, one_thread
+from dpscale.base.display import AttributeSet, sized
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.faults import Settings, setting
-from dpscale.base.names import AttributeSet, sized
-from dpscale.plans.planned import Planned
-from dpscale.reconstruction.agreement import Disagreement, agreeing, disagreement
-from dpscale.reconstruction.contract import Estimates, Reconstruction
+from dpscale.base.settings import Settings, setting
+from dpscale.plans.measurement_plan import Planned
+from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
+from dpscale.reconstruction.constraints import Disagreement, agreeing, disagreement
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.evidence import Evidence
-from dpscale.reconstruction.modelfiles import (
+from dpscale.reconstruction.model_answers import (
     AGREED,
     ERRORS,
     MODEL,
+    NO_ERRORS,
+    SIMULATED,
+    Agreed,
+    Modelled,
     read_agreed,
     read_errors,
     read_model,
@@ -36,7 +38,6 @@ from dpscale.reconstruction.modelfiles import (
     write_errors,
     write_model,
 )
-from dpscale.reconstruction.modelled import NO_ERRORS, SIMULATED, Agreed, Modelled
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets
@@ -113,10 +114,16 @@ def _by_model(options: Options) -> bool:
 def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
     """With pairs, and wanted sets of three, that were not measured as a model of all pairs has them, where that is
     learnt in some seconds."""
-    from dpscale.reconstruction.pairwise.learn import completed, effort, learn  # it loads the compiled loops
+    from dpscale.reconstruction.pairwise.learn import (  # it loads the compiled loops
+        LEARNT,
+        completed,
+        effort,
+        lacking,
+        learn,
+        with_triples,
+        write_learnt,
+    )
     from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-    from dpscale.reconstruction.pairwise.stored import LEARNT, write_learnt
-    from dpscale.reconstruction.pairwise.triples import lacking, with_triples
 
     asked, threes = wanted(model, LEARNING_BYTES), lacking(model, sets)
     whole = not threes and all(asked.known[i, j] for i, j in asked.layout.pairs)

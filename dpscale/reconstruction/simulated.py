@@ -29,24 +29,71 @@ beside Bonferroni's normal quantile, which is less than √(2L): V has room alre
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.each import Each, plainly
-from dpscale.base.names import AttributeSet
-from dpscale.reconstruction import unmeasured
+from dpscale.base.compute import Each, plainly
+from dpscale.base.display import AttributeSet
+from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.foretold import chance, dispersion
-from dpscale.reconstruction.from_residuals import model_of
-from dpscale.reconstruction.joint import bonferroni
+from dpscale.reconstruction.joint_intervals import bonferroni
+from dpscale.reconstruction.low_order import Links
+from dpscale.reconstruction.low_order_sources import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.reconstruction.set_arrays import Ones, Paired
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
+
+FEW, LEAST_OVERDISPERSION = 8, 1e-9  # guesses that tell something
+
+
+def dispersion(model: LowOrder, residuals: Residuals) -> float:
+    """φ ≥ 1 of a model that was made of these residuals; 1 where too few sets can be foretold."""
+    of_pairs = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+    pairs, larger = (sorted(_guesses(of_pairs, residuals, many)) for many in (False, True))
+    if len(pairs) < FEW:
+        return 1.0
+    own = max(1.0, float(np.quantile(pairs, 0.25)))
+    return own if len(larger) < FEW else math.sqrt(own * max(1.0, float(np.median(larger))))
+
+
+def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
+    """D / U of the measured pairs, or of the larger sets."""
+    sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
+    chains = {} if larger else _chains(of_pairs, sets)
+    for names in sets:
+        residual = residuals.values[names]
+        inside = [kept for kept in of_pairs.tables if set(kept) < set(names)] if larger else []
+        expected = of_pairs.coarse_marginal(names) if larger else chains.get(names)
+        if expected is None:
+            continue
+        noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
+        off = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
+        yield off / chance(expected, names, inside)
+
+
+def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
+    """The strongest chain of measured pairs that implies each pair."""
+    ones = Ones.of(of_pairs.coarse, of_pairs.total)
+    known = Paired(ones, [names for names in of_pairs.tables if names in of_pairs.measured])
+    tables = [np.zeros(0), *(of_pairs.tables[names].reshape(-1) for names in known.names)]
+    return Links.of(known, np.concatenate(tables)).strongest(Paired(ones, sets))
+
+
+def chance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
+    """Σ μ̂ Π (1 − μ̂/margin) over the margins that hold a cell, 1-ways and those `inside`, as of
+    `unmeasured.cell_variances`."""
+    left = expected.copy()
+    for kept in [*inside, *((name,) for name in names)]:
+        others = tuple(axis for axis, name in enumerate(names) if name not in kept)
+        left *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST_OVERDISPERSION)
+    return max(float(np.maximum(left, 0).sum()), LEAST_OVERDISPERSION)
+
 
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS = 20
@@ -74,14 +121,14 @@ class Simulated:
     def cell_errors(self, names: Sequence[str]) -> Floats:
         """Standard errors of a marginal's cells, an axis each in the order asked."""
         ordered = self._ordered(names)
-        rest = partial(unmeasured.cell_variances, self.model, ordered)
+        rest = partial(model_variance.cell_variances, self.model, ordered)
         return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
 
     def query_error(self, names: Sequence[str], query: Floats) -> float:
         """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
         ordered = self._ordered(names)
         turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        rest = partial(unmeasured.query_variance, self.model, ordered, turned)
+        rest = partial(model_variance.query_variance, self.model, ordered, turned)
         return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
 
     def part_errors(self, part: Part, names: AttributeSet) -> Floats:
@@ -92,7 +139,7 @@ class Simulated:
             return np.full(part.count(names), np.nan)
 
         def rest(known: Collection[AttributeSet]) -> Floats:
-            return np.array([unmeasured.query_variance(self.model, names, q, known) for q in part.queries(names)])
+            return np.array([model_variance.query_variance(self.model, names, q, known) for q in part.queries(names)])
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
@@ -117,7 +164,7 @@ class Simulated:
         if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
             return np.full([count for count, _ in shapes], np.nan)
         rows = [family.matrix(size) for family, size in _sized(part, names)]
-        rest = partial(unmeasured.product_variances, self.model, names, rows)
+        rest = partial(model_variance.product_variances, self.model, names, rows)
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
@@ -135,7 +182,7 @@ class Simulated:
 
     def _drowned(self, names: AttributeSet, rest: Rest, left: Floats) -> Floats | float:
         """(1 − w) φ (U₀ − U); w: the mean of the measured sets inside."""
-        inside = [self.known[kept] for kept in unmeasured.inside(names, self.known)]
+        inside = [self.known[kept] for kept in model_variance.inside(names, self.known)]
         if not inside:
             return 0.0
         return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)

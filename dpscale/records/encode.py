@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Flags, Integers
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.domain import Domain
-from dpscale.domain.attribute import Attribute
-from dpscale.domain.calendar import numbered
-from dpscale.records.moments import days
-from dpscale.records.numbers import Numbers, is_text, numbers
+from dpscale.domain.attribute import Attribute, numbered
+from dpscale.records.column_values import Numbers, days, is_text, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.numbers import bytes_of, is_text
+from dpscale.records.column_values import bytes_of, is_text
 from dpscale.records.raw import batch_rows
 from dpscale.records.table import Partition
 

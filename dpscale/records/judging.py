@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
+from dpscale.records.column_values import is_text
 from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
-from dpscale.records.numbers import is_text
 from dpscale.records.table import Partition
 
 if TYPE_CHECKING:

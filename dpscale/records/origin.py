@@ -10,7 +10,7 @@ from typing import Any
 
 from dpscale.base.errors import DataError, DpscaleError
 from dpscale.domain import Domain
-from dpscale.records.formats import PLAIN, Dialect, check_formats
+from dpscale.records.files import PLAIN, Dialect, check_formats
 from dpscale.records.lake.version import FIELD, NAMES, Lake
 from dpscale.records.table import Partition, Table
 from dpscale.records.where import EVERYTHING, Where

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.discreet import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
+from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
-from dpscale.records.formats import TAKEN, codec_of, format_of, is_csv
+from dpscale.records.files import TAKEN, codec_of, format_of, is_csv
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 
 BATCH_ROWS = 1 << 18
@@ -22,11 +22,8 @@ SMALL_BYTES = 1 << 18
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
 DECODERS = (
     "records/raw.py",
-    "records/sources.py",
-    "records/arrow_files.py",
-    "records/csv_files.py",
+    "records/file_readers.py",
     "records/pages.py",
-    "records/page_columns.py",
     "records/table.py",
     "records/parquet/",
     "storage/",

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL
-from dpscale.domain.calendar import PERIODS, name_of, numbered
-from dpscale.records.formats import PLAIN, Dialect
-from dpscale.records.moments import days
-from dpscale.records.numbers import Numbers, is_text, numbers
+from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
+from dpscale.records.column_values import Numbers, days, is_text, numbers
+from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.origin import Origin
 from dpscale.records.raw import other_delimiter
 

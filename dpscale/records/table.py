@@ -13,15 +13,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpscale.base.display import called
 from dpscale.base.errors import DataError
-from dpscale.base.names import called
 from dpscale.domain import Domain
-from dpscale.records.files import Fixed, check_links, common_root, find_files, find_objects, hive_columns
-from dpscale.records.formats import PLAIN, Dialect, check_formats, codec_of, is_csv
+from dpscale.records.file_readers import Source, open_source
+from dpscale.records.files import (
+    PLAIN,
+    Dialect,
+    Fixed,
+    check_formats,
+    check_links,
+    codec_of,
+    common_root,
+    find_files,
+    find_objects,
+    hive_columns,
+    is_csv,
+)
 from dpscale.records.lake.version import Lake
-from dpscale.records.matching import check_column, check_type, kept, left
 from dpscale.records.raw import other_delimiter, reading
-from dpscale.records.sources import Source, open_source
+from dpscale.records.row_filter import check_column, check_type, kept, left
 from dpscale.records.where import EVERYTHING, FIELD, Where
 from dpscale.storage.objects import is_url, looked_at
 

@@ -18,8 +18,8 @@ from datetime import datetime
 from fractions import Fraction
 from typing import NoReturn
 
+from dpscale.base.display import shown
 from dpscale.base.errors import DataError
-from dpscale.base.names import shown
 
 FIELD = "data.where"
 SIGNS = ("!=", "<=", ">=", "=", "<", ">")

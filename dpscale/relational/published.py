@@ -19,10 +19,9 @@ import numpy as np
 
 from dpscale.base.arrays import Floats, Integers
 from dpscale.privacy.protection import REPLACE
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.cross import Cross
-from dpscale.relational.sampler import sampled
-from dpscale.relational.sides import Side
+from dpscale.privacy.streams import Chance
+from dpscale.relational.features import Side
+from dpscale.relational.rounding import Cross, sampled
 
 STEPS, POWER, NEWTON = 100, 20, 100
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers32
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing

@@ -9,13 +9,21 @@ import hashlib
 import json
 from pathlib import Path
 
-from dpscale.base.each import Each
-from dpscale.reconstruction.contract import Estimates
+from dpscale.base.compute import Each
+from dpscale.job.sections import SynthesizeTable
+from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.junction_tree.model import Model
-from dpscale.reconstruction.modelfiles import MODEL, read_model
+from dpscale.reconstruction.model_answers import MODEL, read_model
+from dpscale.reconstruction.pairwise.learn import learn, read_learnt, write_learnt
+from dpscale.reconstruction.pairwise.pairs import Spread, wanted
 from dpscale.runs.run import Run
 from dpscale.storage.files import present
+from dpscale.synthesis.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
+from dpscale.synthesis.draw import Part, Sampler, Way, sizes_of
+from dpscale.synthesis.quality import apart, counted
+from dpscale.synthesis.three_way import THREES, read_told, told, write_told
+from dpscale.synthesis.tree import tree_start
 
 
 def estimates_of(run: Run) -> Estimates:
@@ -52,3 +60,77 @@ def model_folder(run: Run) -> Path:
     manifest = run.manifest
     name = json.dumps([manifest["release"], manifest["snapshot"]])
     return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+Apart = dict[str, float]
+LEARNT = "rows.npz"
+TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
+TRIED = Part(20_000, 1, 0)
+MOST_OPEN = 2
+_open: dict[str, tuple[Run, Way]] = {}
+
+
+def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[str, Apart]]:
+    """The way that is asked for, or the one whose rows are nearest to the estimates; how near each is."""
+    ways = _kept(run, asked, each)
+    if len(ways) == 1:
+        return ways[0], {}
+    estimated = estimates_of(run).marginal
+    tried = {}
+    for name in ways:
+        way = read_way(model_folder(run), name)
+        sizes = sizes_of(way)
+        counts = counted(way.rows(TRIED, run.manifest["release"]), sizes)
+        tried[name] = apart(counts, way.names, sizes, estimated)
+    return min(tried, key=lambda name: sum(tried[name].values())), tried
+
+
+def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
+    """The ways there are, each with its file."""
+    ways, folder = [], model_folder(run)
+    joint = None if asked.method == "sampler" or asked.weights else joint_of(run, each)
+    if joint is not None:
+        write_ancestral(folder / ANCESTRAL, ancestral(joint))
+        ways.append("ancestral")
+    if asked.method != "ancestral":
+        _learn(run, folder)
+        ways.append("polished" if _polish(run, asked, folder) else "sampler")
+    return ways
+
+
+def _learn(run: Run, folder: Path) -> None:
+    if present(folder / LEARNT):
+        return
+    model = low_order_of(run)
+    asked = wanted(model, run.job.engine.bytes // TASKS)
+    learnt = learn(asked, run.manifest["release"], start=tree_start)
+    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
+
+
+def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
+    """Whether rows are polished; what by is made then."""
+    learnt, _, total = read_learnt(folder / LEARNT)
+    if not asked.polishes(total):
+        return False
+    if not present(folder / THREES):
+        write_told(
+            folder / THREES, told(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS)
+        )
+    return True
+
+
+def read_way(folder: Path, name: str) -> Way:
+    """What its files say."""
+    if name == "ancestral":
+        return read_ancestral(folder / ANCESTRAL)
+    return Sampler(*read_learnt(folder / LEARNT), read_told(folder / THREES) if name == "polished" else None)
+
+
+def opened_way(path: str, folder: str, name: str) -> tuple[Run, Way]:
+    """What tasks draw by, kept in the process from one to the next."""
+    key = f"{folder} {name}"
+    if key not in _open:
+        _open[key] = (Run(path), read_way(Path(folder), name))
+        while len(_open) > MOST_OPEN:
+            _open.pop(next(iter(_open)))
+    return _open[key]

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +21,18 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.each import Each, plainly
+from dpscale.base.compute import Each, plainly
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import SynthesizeTable
 from dpscale.measurement import Released
-from dpscale.measurement.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
-from dpscale.plans.planned import Planned
-from dpscale.privacy.secret import read_secret
-from dpscale.runs.family import following, latest, unmeasured
-from dpscale.runs.hashes import digest_left, disk_errors
-from dpscale.runs.making import led_to, make, making
+from dpscale.plans.measurement_plan import Planned
+from dpscale.privacy.secret import SecretPlace, read_secret, secret_tag
+from dpscale.records.origin import Origin
+from dpscale.runs.create import following, latest, led_to, make, making, unmeasured
+from dpscale.runs.fingerprints import digest_left, disk_errors
 from dpscale.runs.manifest import MANIFEST, Kept, asked_since, check_version, first_manifest, left_by
 from dpscale.runs.stage import Stage
 from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
@@ -298,3 +298,9 @@ def _state_after(error: BaseException) -> str:
 def now() -> str:
     """The time, as manifests and logs have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def origin_of(run: Run) -> Origin:
+    """As its job says; a table that moves on since is read at the version that the run began with."""
+    origin, begun = run.job.data.origin, run.manifest.get("table")
+    return replace(origin, version=begun["version"]) if begun and origin.format else origin

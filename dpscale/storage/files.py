@@ -19,8 +19,8 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, BinaryIO, cast
 
+from dpscale.base.display import shown
 from dpscale.base.errors import DpscaleError, JobError, TransientError
-from dpscale.base.names import shown
 
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from dpscale.base.arrays import Floats, Integers, Integers32
-from dpscale.reconstruction.junction_tree.messages import others
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.junction_tree.model import Model
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.junction_tree.tree import others
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import Part
 

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers32
-from dpscale.domain.impossible import Follows
-from dpscale.reconstruction.fit import proportional_fit
-from dpscale.reconstruction.held import known_pair, settled
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.domain.structural_zeros import Follows
+from dpscale.privacy.streams import Chance
+from dpscale.reconstruction.constraints import known_pair, settled
+from dpscale.reconstruction.pairwise.learn import LOG_UNIT
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
-from dpscale.reconstruction.pairwise.sweeping import LOG_UNIT
+from dpscale.reconstruction.proportional_fitting import proportional_fit
 from dpscale.synthesis import loops
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
 ROUNDS, THROUGH = 2, 12

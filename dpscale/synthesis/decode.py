@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers32
-from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute
-from dpscale.domain.calendar import EPOCH, first_day
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
+from dpscale.privacy.streams import Chance
 
 if TYPE_CHECKING:
     import pyarrow as pa

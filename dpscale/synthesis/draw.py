@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.reconstruction.pairwise.learn import Learnt
-from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
-from dpscale.synthesis.balance import balanced
-from dpscale.synthesis.polish import BETAS as POLISHING
-from dpscale.synthesis.polish import Polisher, Told
+from dpscale.base.arrays import Floats, Integers32
+from dpscale.privacy.streams import Chance
+from dpscale.reconstruction.pairwise.learn import Learnt, Sweeper, independent_rows
+from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
+from dpscale.synthesis.cells import spread
+from dpscale.synthesis.one_way_rounding import balanced, settled
+from dpscale.synthesis.three_way import BETAS as POLISHING
+from dpscale.synthesis.three_way import Polisher, Told
 
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
@@ -92,3 +94,78 @@ def draw(learnt: Learnt, part: Part, release: str, told: Told | None = None) -> 
 def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
     """Each prototype as often as any other, or once more or less."""
     return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
+
+
+ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
+
+
+def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> Floats:
+    """(n,): how many records each row over groups stands for; they sum to the part's share of `total`."""
+    layout = wanted.layout
+    if not len(rows):
+        return np.empty(0)
+    whole = total * len(rows) / part.rows
+    weights = np.full(len(rows), whole / len(rows))
+    for _ in range(ROUNDS):
+        for i, j in layout.pairs:
+            at = rows[:, i].astype(np.int64) * layout.sizes[j] + rows[:, j]
+            target = layout.of(wanted.shares, i, j).ravel() * whole
+            has = np.bincount(at, weights, minlength=len(target))
+            weights *= np.clip(target / np.maximum(has, 1e-300), LEAST_STEP, MOST_STEP)[at]
+        weights *= whole / weights.sum()
+    return weights
+
+
+class Way(Protocol):
+    """How rows are drawn. `total`: about how many records were released; `ones`: every attribute's 1-way."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def ones(self) -> dict[str, Floats]: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def held(self) -> int:
+        """How many pairs of attributes rows are held to."""
+
+    def rows(self, part: Part, release: str) -> Integers32:
+        """(count, d): the part's rows over cells."""
+
+
+def sizes_of(way: Way) -> list[int]:
+    """Cells of every attribute."""
+    return [len(way.ones[name]) for name in way.names]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """`learnt`: of all pairs over groups; `cells`: what spreads groups over cells; `told`: what polish holds to."""
+
+    learnt: Learnt
+    cells: Spread
+    total: float
+    told: Told | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.learnt.wanted.layout.names
+
+    @property
+    def ones(self) -> dict[str, Floats]:
+        return dict(self.cells.ones)
+
+    @property
+    def held(self) -> int:
+        return len(self.learnt.wanted.layout.pairs)
+
+    def rows(self, part: Part, release: str) -> Integers32:
+        groups = draw(self.learnt, part, release, self.told)
+        chance = Chance(release, "cells", *part.key)
+        return settled(self.learnt.wanted, self.cells, spread(self.learnt.wanted, self.cells, groups, chance))
+
+    def weights(self, rows: Integers32, part: Part) -> Floats:
+        """(count,): how many records each of the part's rows stands for."""
+        labels = [self.cells.groups[name].labels for name in self.names]
+        groups = np.stack([own[rows[:, i]] for i, own in enumerate(labels)], axis=1).astype(np.int32)
+        return raked(self.learnt.wanted, groups, part, self.total)

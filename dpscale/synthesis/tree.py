@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpscale.base.arrays import Floats, Integers32
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.privacy.streams import Chance
+from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
 from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
-from dpscale.reconstruction.pairwise.sweeping import LEAST_WEIGHT, LOG_UNIT
 
 Edge = tuple[int, int]
 INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm

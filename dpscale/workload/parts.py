@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError
-from dpscale.base.names import AttributeSet
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, MARGINAL, PREFIX, Family
-from dpscale.workload.joint import JOINT, joint_queries, levels
+from dpscale.workload.families import FAMILIES, JOINT, MARGINAL, PREFIX, Family, joint_queries, levels
 from dpscale.workload.residual import kron
 
 MOST_ENTRIES = 1 << 26

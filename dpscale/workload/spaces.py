@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 
 NOWHERE = -1  # the term of a space of which nothing is asked
 LARGEST_CODE = 1 << 62

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet, glance, nearest, shown
 from dpscale.base.errors import DomainError, JobError
-from dpscale.base.glance import glance
-from dpscale.base.names import AttributeSet, nearest, shown
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES
-from dpscale.workload.joint import JOINT, RANDOM_P
+from dpscale.workload.families import FAMILIES, JOINT, RANDOM_P
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted
 
 NAMES = (*FAMILIES, *JOINT, "hybrid")
@@ -201,3 +199,28 @@ def _check_joint(family: str, sets: tuple[AttributeSet, ...]) -> None:
         if degree is not None and len(attributes) != degree:
             got = f"{len(attributes)} attributes for family {family!r}"
             raise JobError("workload.degree", got, f"{degree} attributes", f"write degree = {degree}")
+
+
+FINEST = 1 << 20
+
+
+def targets_of(workload: Workload) -> dict[AttributeSet, float]:
+    """The attribute sets that weigh, with their weights summed over the parts that ask for them."""
+    targets: dict[AttributeSet, float] = {}
+    for part in workload.parts:
+        weights = (float(part.each.max(initial=0)),) if isinstance(part, ExplicitPart) else part.weights
+        for names, weight in zip(part.sets, weights, strict=True):
+            if weight > 0 and names:
+                targets[names] = targets.get(names, 0.0) + weight
+    if not all(math.isfinite(weight) for weight in targets.values()):
+        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "mend them")
+    if not targets:
+        raise JobError("workload", "no attribute set that weighs", "one marginal at least", "add a family")
+    return targets
+
+
+def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
+    """Weights as whole numbers in proportion, the smallest about 1, unless they differ more than FINEST times."""
+    least = max(min(targets.values()), max(targets.values()) / FINEST)
+    exact = len(set(targets.values())) == 1
+    return tuple(1 if exact else max(1, round(16 * weight / least)) for weight in targets.values())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.reconstruction import joint
-from dpscale.reconstruction.joint import half_width, joint_width
+from dpscale.reconstruction import joint_intervals
+from dpscale.reconstruction.joint_intervals import half_width, joint_width
 from tests.answers.exact import estimates, planned
 
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 2})
@@ -49,5 +49,5 @@ def test_batches_draw_the_same_law(monkeypatch):
     found = estimates(planned(DOMAIN, ASKED), np.zeros((4, 3, 2)))
     part = found.workload.parts[0]
     whole = joint_width(found, part, ("a", "b"), 0.95, "release")
-    monkeypatch.setattr(joint, "BATCH", 1000)
+    monkeypatch.setattr(joint_intervals, "BATCH", 1000)
     assert joint_width(found, part, ("a", "b"), 0.95, "release") == pytest.approx(whole, rel=0.05)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.answers.publish import rounding
-from dpscale.answers.publish.tables import chosen, publish
+from dpscale.answers import publish as publishing
+from dpscale.answers.publish import chosen, publish
 from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
-from dpscale.domain.impossible import possible
+from dpscale.domain.structural_zeros import possible
 from dpscale.workload.residual import kron
 from tests.answers.exact import estimates, planned
 
@@ -83,9 +83,9 @@ def test_every_cell_is_its_fitted_value_rounded_down_or_up(seed, total):
     names, estimate, held = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
     rows = rng.multinomial(total, np.full(3, 1 / 3))
     columns = rng.multinomial(total, np.full(4, 1 / 4))
-    found = rounding.settled(estimate, names, {("a",): rows, ("b",): columns}, held)
-    fitted = rounding.proportional(estimate, [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)],
-                                   held)  # fmt: skip
+    found = publishing.settled(estimate, names, {("a",): rows, ("b",): columns}, held)
+    margins = [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)]
+    fitted = publishing.proportional(estimate, margins, held)
     there = max(np.abs(fitted.sum(axis=1) - rows).max(), np.abs(fitted.sum(axis=0) - columns).max()) < 1e-6
     assert np.abs(found - fitted).max() < (1 if there else 2)
     assert found.sum(axis=1).tolist() == rows.tolist()
@@ -104,7 +104,7 @@ def test_tables_rounded_one_by_one_would_be_seen():
 def test_margins_that_no_table_has_leave_it_out():
     held = np.array([[True, False], [True, True]])
     rows, columns = np.array([5, 0]), np.array([0, 5])  # all would have to be in the cell that may hold nobody
-    assert rounding.settled(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
+    assert publishing.settled(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
 
 
 def test_rules_of_other_attributes_say_nothing():
@@ -120,7 +120,7 @@ def test_the_margins_of_a_fit_are_those_of_matrices():
     table = np.random.default_rng(0).random((3, 4, 2))
     for own in (("a",), ("b", "c"), ("a", "c"), ()):
         sums = [np.eye(n) if name in own else np.ones((1, n)) for name, n in zip("abc", table.shape, strict=True)]
-        group = rounding._groups(table.shape, ("a", "b", "c"), own)
+        group = publishing._groups(table.shape, ("a", "b", "c"), own)
         np.testing.assert_allclose(np.bincount(group, table.reshape(-1)), kron(sums) @ table.reshape(-1))
 
 
@@ -133,12 +133,12 @@ def test_sets_are_those_asked_or_named():
 
 
 def test_a_set_of_too_many_cells_is_named_and_not_dropped(monkeypatch):
-    monkeypatch.setattr("dpscale.answers.publish.tables.MOST_CELLS", 6)
+    monkeypatch.setattr("dpscale.answers.publish.MOST_CELLS", 6)
     source = answered(np.ones(tuple(SIZES.values())), PAIRS)
     published = publish(source, chosen(source, [], None))
     assert set(published.tables) == {("a", "c"), ("c", "d")}
     assert set(published.left_out) == set(PAIRS) - set(published.tables)
     assert "more than 6 cells" in published.left_out["a", "b"]
-    monkeypatch.setattr("dpscale.answers.publish.tables.MOST_CELLS", 1)
+    monkeypatch.setattr("dpscale.answers.publish.MOST_CELLS", 1)
     with pytest.raises(Exception, match="name some by --set"):
         chosen(source, [], None)

@@ -80,7 +80,7 @@ def test_what_is_not_there_is_refused_in_a_sentence(run, tmp_path):
 def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_not():
     import pyarrow as pa
 
-    from dpscale.answers.publish.writing import _escaped
+    from dpscale.answers.publish import _escaped
 
     table = pa.table({"=1+2": ["=A1", "+x", "-y", "@z", "\tt", "\rr", "-5", "+1.5e3", "plain", None],
                       "count": list(range(-5, 5))})  # fmt: skip
@@ -92,8 +92,7 @@ def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_
 
 def test_no_formula_is_live_in_files_of_a_publication(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
-    from dpscale.answers.publish.tables import Published
-    from dpscale.answers.publish.writing import write_published
+    from dpscale.answers.publish import Published, write_published
     from dpscale.domain import Domain
     from dpscale.domain.attribute import Attribute
 

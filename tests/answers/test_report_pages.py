@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dpscale as dp
-from dpscale.answers.report.redacted import HIDDEN, public_name, redacted
+from dpscale.answers.report.page import HIDDEN, public_name, redacted
 from dpscale.mechanisms import MECHANISMS
 from tests.answers.chromium import BROWSER, looked_at
 from tests.multitable.small import write as write_shop
@@ -122,7 +122,7 @@ def test_nothing_tells_where_things_are(reports):
 def test_what_it_says_of_reading_the_answers_works(reports, monkeypatch):
     from dpscale.runs.answers import read_index
     from dpscale.runs.run import Run
-    from dpscale.runs.stages.reportparts import snippets
+    from dpscale.runs.stages.report import snippets
 
     run = reports["laplace"].parent
     told = dict(snippets(Run(run), read_index(run / "answers")))

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.answers import telling
+from dpscale.answers import tables
 from dpscale.answers.tables import Answered
 from dpscale.cli.demo.randhie import outcome
 from tests.answers.exact import estimates, planned
@@ -22,26 +22,26 @@ def answered(counts, noise=None):
 def test_the_pair_that_goes_together_comes_first():
     counts = np.full(DOMAIN.shape(DOMAIN.names), 100.0)
     counts[0, 0] += 200
-    found = telling.pairs(answered(counts, np.random.default_rng(0)), 2)
+    found = tables.pairs(answered(counts, np.random.default_rng(0)), 2)
     assert [one.names for one in found] == [("a", "b"), ("c", "d")], "then one of other attributes"
-    assert telling.sentence(found[0]).startswith("a = 0 and b = 0: ")
+    assert tables.sentence(found[0]).startswith("a = 0 and b = 0: ")
 
 
 def test_a_table_that_says_nothing_departs_by_nothing():
     values = np.outer([1.0, 2, 3], [4.0, 5])
-    assert telling.departure(values, np.zeros((3, 2))) == pytest.approx(0, abs=1e-30)
-    assert telling.departure(np.full(7, 3.0), np.zeros(7)) == 0
+    assert tables.departure(values, np.zeros((3, 2))) == pytest.approx(0, abs=1e-30)
+    assert tables.departure(np.full(7, 3.0), np.zeros(7)) == 0
     rng, far = np.random.default_rng(1), []
     for _ in range(200):
-        far.append(telling.departure(1000 + rng.normal(0, 30, 10), np.full(10, 30.0)))
+        far.append(tables.departure(1000 + rng.normal(0, 30, 10), np.full(10, 30.0)))
     assert np.median(far) < 30**2 / 1000**2
 
 
 def test_sentences_tell_cell_count_and_share():
     counts = np.ones(DOMAIN.shape(DOMAIN.names))
     counts[:, :, :, 1] = 3
-    one = next(one for one in telling.singles(answered(counts), 4) if one.names == ("d",))
-    said = telling.sentence(one)
+    one = next(one for one in tables.singles(answered(counts), 4) if one.names == ("d",))
+    said = tables.sentence(one)
     assert said.startswith("d = 1: 180 ± ")
     assert said.endswith(" records, 75 % of all")
 

@@ -51,7 +51,7 @@ def main(job: str, run_dir: str, how: str) -> None:
 
     from dpscale.job import Job
     from dpscale.runs.run import Run
-    from dpscale.runs.stages.running import run_stages
+    from dpscale.runs.stages.runner import run_stages
 
     dask.config.set({"logging.distributed": "debug"})
     with (

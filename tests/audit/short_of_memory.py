@@ -50,9 +50,9 @@ def mapped(name: str) -> int:
 
 def tell_everything(rows: int) -> None:
     """The planted fault: errors as their makers word them, with the size of the table that was in sight of them."""
-    from dpscale.base import discreet
+    from dpscale.base import error_redaction
 
-    discreet._told = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
+    error_redaction._told = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
 
 
 def rows_of(run: str) -> int:

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 import tomli_w
 
-from dpscale.base.discreet import no_memory
+from dpscale.base.error_redaction import no_memory
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 
 ROOT = Path(__file__).parents[2]
 ROWS = 400_000

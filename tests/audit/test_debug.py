@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.base.discreet import Discreet, discreetly
+from dpscale.base.error_redaction import Discreet, discreetly
 from dpscale.cli.commands import main
 from dpscale.engine import resolve
-from dpscale.records import encode, sources
+from dpscale.records import encode, file_readers
 from dpscale.records.raw import reading
 from tests.runs.small import write_job
 
@@ -65,13 +65,13 @@ def check_unexpected(error, kind, place):
 
 @pytest.mark.parametrize("kind", OURS)
 def test_misuse_of_pyarrow_in_a_reader_is_not_damage(file, monkeypatch, kind):
-    monkeypatch.setattr(sources, "small", fail(kind))
+    monkeypatch.setattr(file_readers, "small", fail(kind))
     with pytest.raises(dp.DpscaleError) as caught:
         dp.Table.open(file, dp.Domain({"a": 2})).partitions[0].columns()
-    check_unexpected(caught.value, kind, "records/sources.py")
+    check_unexpected(caught.value, kind, "records/file_readers.py")
     with pytest.raises(dp.DpscaleError) as caught:
         count(file)
-    check_unexpected(caught.value, kind, "records/sources.py")
+    check_unexpected(caught.value, kind, "records/file_readers.py")
 
 
 @pytest.mark.parametrize("kind", OURS + OF_ANOTHER_PLACE)
@@ -109,7 +109,7 @@ def test_damage_is_still_damage(tmp_path, name, debug):
 
 
 def test_the_cause_is_chained_where_the_user_asks_for_it(file, monkeypatch, debug):
-    monkeypatch.setattr(sources, "small", fail(pa.ArrowTypeError))
+    monkeypatch.setattr(file_readers, "small", fail(pa.ArrowTypeError))
     with pytest.raises(dp.TransientError, match="ArrowTypeError at dpscale") as caught:
         count(file)
     assert isinstance(caught.value.__cause__, pa.ArrowTypeError)
@@ -144,7 +144,7 @@ def test_the_cause_travels_from_workers_only_where_the_user_asks_for_it(schedule
 
 
 def test_the_command_shows_the_cause_and_warns(place, monkeypatch):
-    monkeypatch.setattr(sources, "small", fail(pa.ArrowTypeError))
+    monkeypatch.setattr(file_readers, "small", fail(pa.ArrowTypeError))
     call = ["run", str(write_job(place)), "--run-dir", str(place / "run"), "--quiet"]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 75

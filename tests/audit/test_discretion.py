@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from dpscale import DataError, TransientError
-from dpscale.base.discreet import discreetly, no_memory
+from dpscale.base.display import nearest
+from dpscale.base.error_redaction import discreetly, no_memory
 from dpscale.base.errors import Unreadable
-from dpscale.base.names import nearest
 from dpscale.engine import resolve
-from dpscale.engine.discretion import Discreet
+from dpscale.engine.waiting import Discreet
 from tests.audit.leaks import leaks_in
 
 ERRORS = {
@@ -110,7 +110,7 @@ def test_what_the_driver_fails_with_is_its_kind_and_place():
 
     with pytest.raises(TransientError) as caught:
         discreetly("stage measure", fail_so)
-    assert str(caught.value).startswith("engine: stage measure failed with TypeError at dpscale/base/names.py:")
+    assert str(caught.value).startswith("engine: stage measure failed with TypeError at dpscale/base/display.py:")
     assert "31337" not in "".join(traceback.format_exception(caught.value))
 
 

@@ -13,10 +13,9 @@ import pytest
 from scipy import stats
 
 import dpscale as dp
-from dpscale.audit.laws import faults, low_bits_p, scale_p, shape_p
-from dpscale.audit.planted import noise_on_floats, noise_scaled
+from dpscale.audit.noise_and_stability import faults, low_bits_p, scale_p, shape_p
 from dpscale.audit.releases import MECHANISMS, applied, case_of
-from dpscale.audit.selftest import noise_of
+from dpscale.audit.selftest import noise_of, noise_on_floats, noise_scaled
 from dpscale.counting.count import count_marginals
 from dpscale.records import Table
 from tests.audit.small import write
@@ -96,7 +95,7 @@ def test_another_shape_is_found():
 
 
 def test_a_planted_shared_stream_is_found():
-    from dpscale.audit.planted import key_reused
+    from dpscale.audit.selftest import key_reused
 
     assert "shared by two measurements" in faults(*noise_of(key_reused(case_of("residual-planner", (30, 40)))))
 

@@ -11,11 +11,11 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import records_of
 from dpscale.job import Job
+from dpscale.plans.attribute_sets import Sets
 from dpscale.plans.blocks import Blocks
-from dpscale.plans.sets import Sets
-from dpscale.runs.hashes import digest_left
+from dpscale.runs.fingerprints import digest_left
 from dpscale.runs.run import Run
-from dpscale.runs.stages import running, spending
+from dpscale.runs.stages import budget, runner
 from tests.answered import edit_blocks
 from tests.audit.small import write
 
@@ -58,7 +58,7 @@ def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monk
     (tmp_path / "domain.toml").write_text(
         tomli_w.dumps({"attributes": {name: {"kind": "coded", "size": 5} for name in "abc"}})
     )
-    real_stage, real_destroy = running.run_stage, spending.destroy_secret
+    real_stage, real_destroy = runner.run_stage, budget.destroy_secret
 
     def staged(stage, *arguments, **settings):
         if stage.name == "measure":
@@ -71,8 +71,8 @@ def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monk
         return real_destroy(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "run_stage", staged)
-        patched.setattr(spending, "destroy_secret", destroyed)
+        patched.setattr(runner, "run_stage", staged)
+        patched.setattr(budget, "destroy_secret", destroyed)
         with suppress(dp.DpscaleError):  # to refuse the edit is right as well
             dp.run(job, run)
     if not copy.exists():
@@ -87,7 +87,7 @@ def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monk
 
 def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
     run = Run.create(Job.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
-    running.run_stages(run, only="plan")
+    runner.run_stages(run, only="plan")
     path = run.path / "plan" / "plan.json"
     written = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(path.read_text() + " ")
@@ -97,7 +97,7 @@ def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
 def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
     """A later process: read at its beginning, edited before it is charged."""
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    running.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
+    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
     run = Run(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -112,7 +112,7 @@ def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechani
     job = write(tmp_path, mechanism=mechanism, privacy={"rho": 0.5, "dataset": "small"},
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
-        patched.setattr(spending, "destroy_secret", lambda path: 1 / 0)
+        patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
     assert Run(tmp_path / "run").planned.law == ["aim-grem", "1", 1]

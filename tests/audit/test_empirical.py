@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpscale.audit.attacks import attack, clopper_pearson
-from dpscale.audit.planted import PLANTED, noise_scaled
 from dpscale.audit.releases import MECHANISMS, case_of
-from dpscale.audit.selftest import NEEDED, PURE, WEAKER, selftest, worst_pair
+from dpscale.audit.selftest import NEEDED, PLANTED, PURE, WEAKER, noise_scaled, selftest, worst_pair
 
 DELTA = 1e-3
 

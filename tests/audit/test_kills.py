@@ -164,7 +164,7 @@ def test_torn_files_are_never_read(tmp_path):
     import numpy as np
 
     from dpscale import JobError
-    from dpscale.measurement.store import Shelf, write_values
+    from dpscale.measurement.value_files import Shelf, write_values
 
     path, head = tmp_path / "m.parquet", {"release": "r"}
     write_values(path, head, [("{}", np.arange(20.0))])

@@ -19,7 +19,7 @@ import tomli_w
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
 
 ROOT = Path(__file__).parents[2]

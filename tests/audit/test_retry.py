@@ -21,9 +21,9 @@ from dpscale.measurement import carry_out
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
 from dpscale.runs.run import Run
-from dpscale.runs.stages import STAGES, reading, spending
+from dpscale.runs.stages import STAGES, budget
 from dpscale.runs.stages import measure as measuring
-from dpscale.runs.stages.running import run_stage, run_stages
+from dpscale.runs.stages.runner import run_stage, run_stages
 from tests.audit.small import frame, measurements, write
 
 PRIVATE = {"scheduler": "synchronous"}
@@ -77,7 +77,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "where", [(measuring, "publish"), (spending, "destroy_secret")], ids=["publish", "destroy_secret"]
+    "where", [(measuring, "publish"), (budget, "destroy_secret")], ids=["publish", "destroy_secret"]
 )
 def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
     run = begun(tmp_path, engine=PRIVATE)
@@ -115,7 +115,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
     """Killed between the overwriting and the removal of the secret, 32 zeros are left: a key that anyone knows."""
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, spending, "destroy_secret")
+        crashing(patch, budget, "destroy_secret")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     run.secret_path.write_bytes(bytes(32))
@@ -255,14 +255,14 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
-    found = reading.rows_beyond
+    found = measure.rows_beyond
 
     def meanwhile(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr(reading, "rows_beyond", meanwhile)
+    monkeypatch.setattr(measure, "rows_beyond", meanwhile)
     with pytest.raises(DataError):
         measure(run)
 
@@ -318,16 +318,16 @@ def die_once(victim):
 
 def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):
     """Workers in containers may share a process id: neither may write into the other's half made file."""
-    from dpscale.measurement import store
+    from dpscale.measurement import value_files
 
     path, head, rows, replace = tmp_path / "m.parquet", {"release": "r"}, [("{}", np.arange(3.0))], os.replace
 
     def meanwhile(one, other):
         monkeypatch.setattr(os, "replace", replace)
-        store.write_values(path, head, rows)
+        value_files.write_values(path, head, rows)
         replace(one, other)
 
     monkeypatch.setattr(os, "replace", meanwhile)
-    store.write_values(path, head, rows)
-    np.testing.assert_array_equal(store.Shelf(head).read(path, 0, 3, "{}"), np.arange(3.0))
+    value_files.write_values(path, head, rows)
+    np.testing.assert_array_equal(value_files.Shelf(head).read(path, 0, 3, "{}"), np.arange(3.0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.parquet"]

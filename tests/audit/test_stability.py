@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from dpscale import Domain, Table
-from dpscale.audit.planted import domain_of_the_data, sensitivity_off
+from dpscale.audit.noise_and_stability import distance, without_each, worst_neighbour, worst_record
 from dpscale.audit.releases import MECHANISMS, case_of, small_table
-from dpscale.audit.stability import distance, without_each, worst_neighbour, worst_record
+from dpscale.audit.selftest import domain_of_the_data, sensitivity_off
 from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
-from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond
 
 SIZES = (2, 3)
 DOMAIN = Domain({f"x{i}": size for i, size in enumerate(SIZES)})

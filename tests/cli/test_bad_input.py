@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.engine import connect
-from dpscale.runs.stages import reading
+from dpscale.runs.stages import measure
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
 
@@ -248,7 +248,7 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "run_pass", stopped)
+        patch.setattr(measure, "run_pass", stopped)
         result = call("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
     assert "goes on where it left" in result.stderr
@@ -290,7 +290,7 @@ def test_the_budget_refuses_with_exit_code_3(place):
 def test_a_refused_job_reads_no_data(place, monkeypatch):
     path = write_job(place)
     call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
-    monkeypatch.setattr(reading, "run_pass", None)
+    monkeypatch.setattr(measure, "run_pass", None)
     refused(place, path, "0.5", code=3)
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 import psutil
 import tomli_w
 
-from dpscale.cli import signs
+from dpscale.cli import driver_status
 from tests.cluster.machines import ROOT, Machines, kill
 
 SIZES = {"a": 4, "b": 3, "c": 5, "d": 2, "e": 3, "f": 4}
@@ -103,8 +103,8 @@ class Chaos:
             return AGAIN if code == -signal.SIGKILL else code
         if not self.submitted or code:
             return code
-        found = signs.read(self.run)
-        return found["exit_code"] if found["state"] not in signs.AT_WORK else self._listened(found["at"])
+        found = driver_status.read(self.run)
+        return found["exit_code"] if found["state"] not in driver_status.AT_WORK else self._listened(found["at"])
 
     def _listened(self, at: float) -> int | None:
         """What `wait` says of a driver that is silent, sooner: a client of the test's kind submits again."""
@@ -112,7 +112,7 @@ class Chaos:
             self._silent = (at, time.monotonic())
         if time.monotonic() - self._silent[1] < 8:
             return None
-        signs.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
+        driver_status.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
         return AGAIN
 
     def _kill(self, whom: str) -> None:
@@ -141,7 +141,7 @@ class Chaos:
             kill(self._driver)
             return True
         try:
-            os.kill(signs.read(self.run)["pid"], signal.SIGKILL)
+            os.kill(driver_status.read(self.run)["pid"], signal.SIGKILL)
         except (KeyError, TypeError, ProcessLookupError):
             return False
         return True

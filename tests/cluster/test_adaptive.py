@@ -10,7 +10,7 @@ import pytest
 
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import write
 from tests.cluster.conftest import ROOT
 from tests.cluster.released import check, everything

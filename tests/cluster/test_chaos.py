@@ -4,7 +4,7 @@ import pytest
 
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write
 from tests.cluster.released import check

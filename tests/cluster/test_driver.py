@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from dpscale import TransientError
-from dpscale.cli import driver, signs
+from dpscale.cli import driver, driver_status
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -104,10 +104,10 @@ def test_a_driver_killed_with_its_worker_is_started_again(cluster, client, slow,
     run = job.parent / "run"
     submit(cluster, job)
     assert measuring(run)
-    first = signs.read(run)
+    first = driver_status.read(run)
     os.kill(first["pid"], signal.SIGKILL)
     assert cli("wait", run, "--seconds", 500)[0] == 0
-    second = signs.read(run)
+    second = driver_status.read(run)
     assert first["submission"] == second["submission"]
     assert first["driver"] != second["driver"]
     check(run, expected)
@@ -124,7 +124,7 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
     assert code == 75
     assert told == "dpscale: run: cancelled; submit it again: it goes on where it stopped\n"
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
-    assert signs.read(run)["state"] == "cancelled"
+    assert driver_status.read(run)["state"] == "cancelled"
     assert "measure: cancelled, submit it again to go on" in cli("status", run)[1]
     assert "driver: cancelled" in cli("status", run)[1]
     assert "working" in submit(cluster, job)
@@ -172,11 +172,11 @@ def test_a_wrong_job_ends_with_its_sentence(cluster, client, tmp_path):
 
 
 def test_an_error_that_is_none_of_ours_tells_only_its_kind(tmp_path):
-    signs.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
+    driver_status.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
     assert driver._end(tmp_path, lambda _: True, ValueError("31337 rows")) == 70
     told = "the driver failed with ValueError; set DPSCALE_DEBUG=1 to see the cause (its output is private)"
-    assert signs.read(tmp_path)["error"] == told
-    assert "31337" not in (tmp_path / signs.FILE).read_text()
+    assert driver_status.read(tmp_path)["error"] == told
+    assert "31337" not in (tmp_path / driver_status.FILE).read_text()
 
 
 def test_a_refused_budget_ends_with_3(cluster, client, job):
@@ -199,7 +199,7 @@ def test_submitted_twice_it_runs_once(cluster, client, slow, job, expected):
         thread.join()
     assert measuring(run.path)
     assert submit(cluster, job)["state"] == "running"
-    assert len({one["submission"] for one in found} | {signs.read(run.path)["submission"]}) == 1
+    assert len({one["submission"] for one in found} | {driver_status.read(run.path)["submission"]}) == 1
     assert cli("wait", run.path, "--seconds", 500)[0] == 0
     starts = [json.loads(line)["stage"] for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert starts.count("measure") == 2  # its start and its end
@@ -228,11 +228,11 @@ def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhe
             submit(made, job)
         assert measuring(run)
         kill(scheduler)
-        monkeypatch.setattr(signs, "SILENT_SECONDS", 4)
+        monkeypatch.setattr(driver_status, "SILENT_SECONDS", 4)
         code, _, told = cli("wait", run, "--seconds", 500)
     assert code == 75
     assert "no sign of life" in told or "connection to the Dask scheduler was lost" in told, told
-    assert eventually(lambda: signs.told(run)["state"] == "failed" or signs.told(run)["silent"])
+    assert eventually(lambda: driver_status.told(run)["state"] == "failed" or driver_status.told(run)["silent"])
     submit(cluster, job)
     assert cli("wait", run, "--seconds", 500)[0] == 0
     check(run, expected)
@@ -250,7 +250,7 @@ def test_workers_that_do_not_see_the_run_directory_are_told_at_submit(tmp_path, 
     assert code == 2
     assert "run directory: worker tls://" in told
     assert "shared file system" in told
-    assert not signs.read(job.parent / "run")
+    assert not driver_status.read(job.parent / "run")
 
 
 def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(cluster, client, tmp_path):
@@ -259,7 +259,7 @@ def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(clus
     def seen(mounts):
         import importlib
 
-        from dpscale.ledger import place as ledgerplace
+        from dpscale.ledger import location as ledgerplace
 
         importlib.reload(ledgerplace)
         if mounts:
@@ -273,7 +273,7 @@ def test_a_ledger_on_a_network_file_system_of_the_workers_is_told_at_submit(clus
     assert code == 2
     assert told.startswith("dpscale: privacy.ledger: ")
     assert "(nfs4) at worker tls://" in told
-    assert not signs.read(tmp_path / "run")
+    assert not driver_status.read(tmp_path / "run")
 
 
 def test_what_was_never_submitted_cannot_be_waited_for(job):
@@ -289,7 +289,8 @@ def test_what_was_never_submitted_cannot_be_waited_for(job):
 def driven(job):
     """A run directory that says that it was submitted."""
     run = Run.create(Job.read(job), job.parent / "run").path
-    signs.change(run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
+    driver_status.change(
+        run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip
     return run
 
@@ -302,9 +303,9 @@ def test_a_run_cancelled_before_it_begins_does_not_begin(driven):
 
 
 def test_a_driver_of_an_older_submission_does_nothing(driven):
-    signs.change(driven, lambda _: True, submission="t")
+    driver_status.change(driven, lambda _: True, submission="t")
     assert driver.drive(str(driven), "s") == 0
-    assert signs.read(driven)["state"] == "submitted"
+    assert driver_status.read(driven)["state"] == "submitted"
 
 
 def test_a_cancel_meant_for_an_older_submission_stops_nothing(driven):
@@ -316,26 +317,26 @@ def test_a_cancel_meant_for_an_older_submission_stops_nothing(driven):
 
 
 def test_a_lost_driver_that_lives_on_writes_no_more_and_stops(driven, monkeypatch):
-    monkeypatch.setattr(signs, "BEAT_SECONDS", 0.05)
-    signs.change(driven, lambda _: True, driver="old", state="running")
+    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.05)
+    driver_status.change(driven, lambda _: True, driver="old", state="running")
     with driver.Heart(driven, "old") as old:
         old("count", 1, 2)
-        assert eventually(lambda: signs.read(driven)["working"] == {"tasks": "count", "done": 1, "total": 2})
-        signs.change(driven, lambda _: True, driver="new", working=None)
+        assert eventually(lambda: driver_status.read(driven)["working"] == {"tasks": "count", "done": 1, "total": 2})
+        driver_status.change(driven, lambda _: True, driver="new", working=None)
         assert eventually(lambda: old._taken)
         with pytest.raises(TransientError, match="another driver took over"):
             old("count", 2, 2)
     driver._end(driven, lambda found: found["driver"] == "old", TransientError("x", "y"))
-    assert (signs.read(driven)["state"], signs.read(driven)["working"]) == ("running", None)
+    assert (driver_status.read(driven)["state"], driver_status.read(driven)["working"]) == ("running", None)
 
 
 def test_silence_is_by_the_clock_of_who_listens(driven, monkeypatch):
     """A driver whose clock is an hour behind is heard by its next beat."""
-    monkeypatch.setattr(signs, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.2)
     now = time.time
-    monkeypatch.setattr(signs.time, "time", lambda: now() - 3600)
-    signs.change(driven, lambda _: True, driver="d", state="running")
+    monkeypatch.setattr(driver_status.time, "time", lambda: now() - 3600)
+    driver_status.change(driven, lambda _: True, driver="d", state="running")
     with driver.Heart(driven, "d"):
-        monkeypatch.setattr(signs, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
-        assert eventually(lambda: not signs.told(driven)["silent"]), "heard, if not in the first few beats"
-    assert signs.told(driven)["silent"]
+        monkeypatch.setattr(driver_status, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
+        assert eventually(lambda: not driver_status.told(driven)["silent"]), "heard, if not in the first few beats"
+    assert driver_status.told(driven)["silent"]

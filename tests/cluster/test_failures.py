@@ -37,7 +37,7 @@ def test_handles_that_died_with_their_worker_are_computed_again(cluster, client)
 
 def test_results_that_died_before_they_were_gathered_are_computed_again(cluster, client):
     """A worker that dies after its task ended and before the driver has the result."""
-    from dpscale.engine.watch import Watch
+    from dpscale.engine.waiting import Watch
 
     watch = Watch(client)
     future = client.submit(squared, 7, pure=False)

@@ -13,7 +13,7 @@ from dpscale import TransientError
 from dpscale.engine.cluster import ClusterEngine
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines

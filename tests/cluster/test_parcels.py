@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.engine import resolve
-from dpscale.engine.parcels import ALONE, MOST_SENT, Alone, Pieces, cut, dumped, joined, large
+from dpscale.engine.message_chunks import ALONE, MOST_SENT, Alone, Pieces, cut, dumped, joined, large
 from tests.cluster.troubles import die
 from tests.cluster.weighing import weigh_messages
 

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
 from dpscale.cli.commands import main
-from dpscale.engine import checks, connect, resolve
+from dpscale.engine import connect, resolve
 from tests.audit.small import write
 from tests.cluster.conftest import certificates_script, configured
 from tests.cluster.machines import free_port
 
 TLS = "distributed.comm.tls"
-BASE_AND_SOME = checks.BASE + 100_000_000
+BASE_AND_SOME = connect.BASE + 100_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, 
 
 def test_a_task_that_no_worker_has_room_for(cluster, client):
     engine = resolve(client)
-    limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values()) - checks.BASE
+    limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values()) - connect.BASE
     engine.check_room(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
         engine.check_room(limit + 1, "age, sex")

@@ -14,7 +14,7 @@ from dpscale import DataError
 from dpscale.engine import graphs
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import SIZES, frame
 
 FILES = 4

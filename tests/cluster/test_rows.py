@@ -7,7 +7,7 @@ import pytest
 
 from dpscale.job.sections import SynthesizeTable
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import write
 from tests.cluster.troubles import arm
 

@@ -9,7 +9,7 @@ from dpscale import TransientError
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import charges, check

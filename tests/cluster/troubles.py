@@ -27,7 +27,7 @@ ROUNDS = {  # of an adaptive job
 
 
 UNITS = {  # of rows dealt by their unit
-    "dealing": ("dpscale.engine.bounding", "deal"),
+    "dealing": ("dpscale.engine.contribution_bounds", "deal"),
     "taking": ("dpscale.contributions.units", "taken"),
     "deciding": ("dpscale.contributions.units", "decided"),
     "marking": ("dpscale.contributions.units", "marked"),

@@ -33,9 +33,9 @@ from dpscale.contributions.unit_ids import (
     one_family,
 )
 from dpscale.engine import LocalEngine
-from dpscale.engine.bounding import rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
-from dpscale.records.numbers import bytes_of
+from dpscale.records.column_values import bytes_of
 from tests.records.naive import NULL_WORDS
 
 DAY = datetime.datetime(2020, 1, 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.counting.count import ExactMarginal, Layout, count
-from dpscale.records.marked import Marked
+from dpscale.records.row_filter import Marked
 from tests.records import naive
 from tests.strategies import accepted_values, as_table, attribute_sets, coded_domains, coded_rows, cuts, domains
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.counting import choice, counter, counting_loops, planes, program
-from dpscale.counting.choice import guess_rows, plan_cover
-from dpscale.counting.counter import Counter
-from dpscale.counting.cover import DIRECT, PLANES, Cover
-from dpscale.counting.growth import grow
+from dpscale.counting import count, cover, kernels, program
+from dpscale.counting.count import Counter
+from dpscale.counting.cover import DIRECT, PLANES, Cover, guess_rows, plan_cover
+from dpscale.counting.cover_search import grow
 from dpscale.counting.program import Program
 from dpscale.records.encode import code_type
 
@@ -96,17 +95,17 @@ def test_any_owner_of_a_set_counts_it_exactly(data):
 
 @pytest.mark.parametrize(
     "block",
-    [1, 7, counting_loops.SLICE - 1, counting_loops.SLICE, counting_loops.SLICE + 1, 3 * counting_loops.SLICE + 5],
+    [1, 7, kernels.SLICE - 1, kernels.SLICE, kernels.SLICE + 1, 3 * kernels.SLICE + 5],
 )
 @pytest.mark.parametrize("sizes", [[3, 4, 5, 2, 9], [30, 40, 50, 20], [300, 70, 3, 2]])
 def test_block_and_batch_lengths_do_not_matter(block, sizes, monkeypatch):
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     sets = list(combinations(domain.names, 3)) + list(combinations(domain.names, 2))
-    codes = random_codes(domain, 2 * counting_loops.SLICE + 77 if block > 100 else 300, block)
+    codes = random_codes(domain, 2 * kernels.SLICE + 77 if block > 100 else 300, block)
     want = expected(domain, codes, sets)
     for name in ("NARROW_BLOCK", "WIDE_BLOCK"):
         monkeypatch.setattr(program, name, block)
-    monkeypatch.setattr(counter, "GATHER_ROWS", block)
+    monkeypatch.setattr(count, "GATHER_ROWS", block)
     for guess in (1000, 10**9):
         made = plan_cover(domain, sets, guess)
         assert np.array_equal(counted(made, codes, range(0, codes.shape[1], 999)), want)
@@ -140,8 +139,8 @@ def test_counters_beyond_32_bits():
 
 def test_narrow_counters_are_emptied_before_they_overflow(monkeypatch):
     """A thousand rows stand for 2³²: emptied at most every hundred rows, the counters never hold more."""
-    monkeypatch.setattr(counter, "FLUSH_ROWS", 100)
-    monkeypatch.setattr(counter, "GATHER_ROWS", 1)
+    monkeypatch.setattr(count, "FLUSH_ROWS", 100)
+    monkeypatch.setattr(count, "GATHER_ROWS", 1)
     domain = dp.Domain({"a": 3, "b": 2})
     made = Cover(domain, (("a",), ("b",)), (("a", "b"),), np.array([0, 0]))
     counting = Counter(Program.of(made))
@@ -158,7 +157,7 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
     made = Cover(domain, (("a",), ("b",)), (("a", "b"),), np.array([0, 0]))
     counting, full = Counter(Program.of(made)), (1 << 32) - 1
     counting._joint[:] = full
-    counting._narrow_rows = counter.FLUSH_ROWS
+    counting._narrow_rows = count.FLUSH_ROWS
     counting.add(np.ones((2, 10), dtype=np.uint8))
     assert counting.finish().tolist() == [2 * full, 2 * full + 10, 2 * full, 3 * full, 3 * full + 10]
 
@@ -168,16 +167,16 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
 
 def plant(monkeypatch, name):
     if name == "no flush":
-        monkeypatch.setattr(counting_loops, "fold", lambda *_: None)
+        monkeypatch.setattr(kernels, "fold", lambda *_: None)
     elif name == "a shared prefix too long":
         monkeypatch.setattr(Program, "of", lambda cover: sharing_more(_of(cover)))
     elif name == "padding counted":
-        monkeypatch.setattr(planes, "assemble", lambda rows, *rest: _assemble(rows + 1, *rest))
+        monkeypatch.setattr(kernels, "assemble", lambda rows, *rest: _assemble(rows + 1, *rest))
     elif name == "a batch lost":
-        monkeypatch.setattr(planes, "count_planes", lambda *_: None)
+        monkeypatch.setattr(kernels, "count_planes", lambda *_: None)
 
 
-_assemble, _of = planes.assemble, Program.of
+_assemble, _of = kernels.assemble, Program.of
 
 
 def sharing_more(made):
@@ -238,8 +237,8 @@ def test_six_four_valued_attributes_are_one_joint():
 
 
 def test_two_sets_of_one_joint_cost_less_than_two_joints():
-    assert choice.SCATTER[10] < 2 * choice.SCATTER[3]
-    assert len(choice.SCATTER) > 63, "any int64 number of cells has a cost"
+    assert cover.SCATTER[10] < 2 * cover.SCATTER[3]
+    assert len(cover.SCATTER) > 63, "any int64 number of cells has a cost"
 
 
 def test_the_search_ends_with_no_sets_and_with_empty_ones():

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Words
 from dpscale.base.errors import DataError
-from dpscale.contributions.through import Through
 from dpscale.contributions.unit_ids import Identities, identities
+from dpscale.contributions.unit_lookup import Through
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpscale.engine.batches import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, fair
+from dpscale.engine.task_sizing import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, fair
 
 
 class Handle:

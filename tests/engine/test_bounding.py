@@ -22,7 +22,7 @@ from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.units import buckets
 from dpscale.counting.count import encoded
 from dpscale.engine import LocalEngine
-from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups
 
 DOMAIN = dp.Domain({"a": 3, "b": 2})

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.engine import LocalEngine, counting, dealing
+from dpscale.engine import LocalEngine, counting, task_sizing
 from dpscale.engine.counting import FACTOR, TASKS, effort, partition_groups, plan_passes, run_pass
 from dpscale.engine.graphs import sums
 from dpscale.records import Partition
@@ -225,8 +225,8 @@ def test_a_small_table_is_not_dealt_to_all_of_a_thousand_workers(tmp_path):
     rows = in_files(tmp_path, domain, 100, 2)
     engine = Recorder("threads", workers=1000)
     check(engine, domain, [("a", "b")], tmp_path, rows)
-    assert len(engine.items) == dealing.LEAST_TASKS
-    assert dealing.worth(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
+    assert len(engine.items) == task_sizing.LEAST_TASKS
+    assert task_sizing.worth(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
 
 
 def test_the_tasks_told_are_the_tasks_run(tmp_path):

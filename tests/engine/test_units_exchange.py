@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.contributions import unit_hashes, unit_loops, units
-from dpscale.contributions.through import Through
 from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_lookup import Through
 from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing
-from dpscale.engine import LocalEngine, bounding
-from dpscale.engine.bounding import handed, rows_beyond
+from dpscale.engine import LocalEngine, contribution_bounds
+from dpscale.engine.contribution_bounds import handed, rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.records.marked import Marked
+from dpscale.records.row_filter import Marked
 from dpscale.storage import scratch
 from tests.engine import old_units
 
@@ -71,9 +71,9 @@ def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
         patch.setattr(units, "NEAR_ROWS", near)
-        patch.setattr(bounding, "BATCHES_A_WORKER", 2)
-        patch.setattr(bounding, "LEAST_SEGMENT", 5)
-        patch.setattr(bounding, "KEYS_SENT", 2)
+        patch.setattr(contribution_bounds, "BATCHES_A_WORKER", 2)
+        patch.setattr(contribution_bounds, "LEAST_SEGMENT", 5)
+        patch.setattr(contribution_bounds, "KEYS_SENT", 2)
         now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
         assert now == then
         through = Through.made(
@@ -135,9 +135,9 @@ def test_there_are_no_more_buckets_than_numbers(tmp_path):
     partitions, asked = many_rows(tmp_path), []
     groups, domain = partition_groups(partitions, 2), domain_of(False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounding, "Dealing", lambda *own: asked.append(Dealing(*own)) or asked[0])
-        patch.setattr(bounding, "LEAST_ROWS", 1)
-        patch.setattr(bounding, "LEAST_SEGMENT", 1 << 18)
+        patch.setattr(contribution_bounds, "Dealing", lambda *own: asked.append(Dealing(*own)) or asked[0])
+        patch.setattr(contribution_bounds, "LEAST_ROWS", 1)
+        patch.setattr(contribution_bounds, "LEAST_SEGMENT", 1 << 18)
         now = rows_beyond(LocalEngine("threads", 2), domain, groups, "unit", 3, 200_000, 4 * units.ROW_BYTES)
     assert asked[0].buckets == MOST_BUCKETS
     then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
@@ -207,7 +207,7 @@ def test_marked_rows_are_bits(flags, first, rows):
 def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
     engine, dropped = LocalEngine("synchronous"), {"part": Marked.of(np.ones(100, dtype=bool))}
     assert handed(engine, dropped) is dropped
-    monkeypatch.setattr(bounding, "SMALL", 3)
+    monkeypatch.setattr(contribution_bounds, "SMALL", 3)
     assert handed(engine, dropped) == dropped
 
 

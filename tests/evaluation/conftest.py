@@ -22,7 +22,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "drawn" not in request.fixturenames:
         for name in PLOTS:
-            monkeypatch.setattr(f"dpscale.evaluation.figures.{name}", lambda *_: "")
+            monkeypatch.setattr(f"dpscale.evaluation.comparison.{name}", lambda *_: "")
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.evaluation import compare
-from dpscale.evaluation import compared as room
-from dpscale.evaluation.compared import PRIVATE
+from dpscale.evaluation import comparison as room
+from dpscale.evaluation.comparison import PRIVATE
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.evaluation.small import compared, frame, state, write_job
 
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_file(
             raise OSError(28, "No space left on device")
         replace(one, other)
 
-    monkeypatch.setattr("dpscale.evaluation.place.os.replace", full)
+    monkeypatch.setattr("dpscale.evaluation.comparison.os.replace", full)
     assert "No space left" in refused(reference / "run", reference / "data", "--out", tmp_path / "out", code=75)
     assert not (tmp_path / "out").exists()
 

@@ -11,18 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscale.counting.choice import plan_cover
 from dpscale.counting.count import count_marginals
+from dpscale.counting.cover import plan_cover
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.declared import from_table
+from dpscale.domain.domain_schema import from_table
 from dpscale.engine import LocalEngine
-from dpscale.evaluation import sets as compared_sets
-from dpscale.evaluation.counting import count_ways, score_all
-from dpscale.evaluation.marginals import by_degree, scored
-from dpscale.evaluation.sets import chosen
-from dpscale.evaluation.sides import (
+from dpscale.evaluation import marginals as compared_sets
+from dpscale.evaluation.inputs import (
     Side,
     as_drawn,
     codes_of,
@@ -33,7 +30,8 @@ from dpscale.evaluation.sides import (
     open_rows,
     size_of,
 )
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.evaluation.marginals import by_degree, chosen, count_ways, score_all, scored
+from dpscale.privacy.streams import Chance
 from dpscale.runs.run import Run
 from dpscale.synthesis.decode import column
 from tests.evaluation.small import frame

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import chi2_contingency
 
-from dpscale.evaluation.dependence import cramers_v, of_pairs
+from dpscale.evaluation.marginals import cramers_v, of_pairs
 
 CASES = [
     ([[50, 0], [0, 50]], 1.0),

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dpscale.evaluation.figures import plots
+from dpscale.evaluation.comparison import plots
 
 NAME = "<b>$x_1$ & 東京</b>"
 MARGINALS = {

@@ -7,9 +7,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.domain import Domain
-from dpscale.domain.declared import from_table
-from dpscale.evaluation.learning import propensity, target_of, taught, usefulness
-from dpscale.evaluation.models import auc, check_learner
+from dpscale.domain.domain_schema import from_table
+from dpscale.evaluation.models import auc, check_learner, propensity, target_of, taught, usefulness
 
 RNG = np.random.default_rng(0)
 DOMAIN = Domain({"a": 10, "b": 6, "c": 2})

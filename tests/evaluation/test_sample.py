@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from dpscale.counting.choice import plan_cover
+from dpscale.counting.cover import plan_cover
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.engine import LocalEngine
-from dpscale.evaluation.counting import count_ways
-from dpscale.evaluation.sample import sample
-from dpscale.evaluation.sides import Side, numbered
+from dpscale.evaluation.inputs import Side, numbered, sample
+from dpscale.evaluation.marginals import count_ways
 from dpscale.records import Table
 from dpscale.records.snapshot import stamps
 

@@ -30,15 +30,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
-from dpscale.cli.ledgertext import ledger_text
+from dpscale.cli.ledger import ledger_text
 from dpscale.ledger import Ledger, chain
-from dpscale.ledger import file as ledgerfile
-from dpscale.ledger import schema as ledgerschema
-from dpscale.ledger.account import Account
-from dpscale.ledger.cap import Cap, largest_epsilon, remaining_epsilon
+from dpscale.ledger import sqlite_schema as ledgerschema
+from dpscale.ledger import sqlite_store as ledgerfile
+from dpscale.ledger.account import Account, Cap, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request
-from dpscale.privacy.accounting import Cost, epsilon_of_mu, float_above, gdp_mu, root_above
-from dpscale.privacy.currency import Spending
+from dpscale.privacy.accounting import Cost, Spending, epsilon_of_mu, float_above, gdp_mu, root_above
 
 DIGEST = "ab" * 32
 DELTA = 1e-9
@@ -257,10 +255,10 @@ def test_whom_it_protects_is_a_protection(ledger: Ledger, path: Path, protects: 
 def test_a_cap_beyond_all_bounds_of_an_older_version_is_shown(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float
 ) -> None:
-    from dpscale.ledger import cap
+    from dpscale.ledger import account
 
     with monkeypatch.context() as patch:
-        patch.setattr(cap, "MOST", math.inf)
+        patch.setattr(account, "MOST", math.inf)
         ledger.set_cap("adult", 1e308, delta)
     entry = ledger.summary("adult")["datasets"]["adult"]
     assert (entry["cap"]["epsilon"], entry["remaining"], entry["remaining_epsilon"]) == (1e308, None, None)

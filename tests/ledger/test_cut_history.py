@@ -11,7 +11,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.run import Run
-from dpscale.runs.stages.ending import dataset_of
+from dpscale.runs.stages.runner import dataset_of
 from tests.audit.small import write
 from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, command
 from tests.runs.disks import needs_mounts

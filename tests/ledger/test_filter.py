@@ -18,10 +18,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from dpscale.ledger.cap import Cap
-from dpscale.privacy.accounting import Cost
+from dpscale.ledger.account import Cap
+from dpscale.privacy.accounting import Cost, Spending
 from dpscale.privacy.conversion import gdp_mu, pure_of_mu
-from dpscale.privacy.currency import Spending
 
 Array = NDArray[np.float64]
 INTERPOLATED = 1e-3  # linear between points of a convex curve: a little above it

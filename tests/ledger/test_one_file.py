@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.ledger import Ledger
-from dpscale.ledger.file import create_file
+from dpscale.ledger.sqlite_store import create_file
 from dpscale.privacy.accounting import Cost
 from tests.audit.small import write
 from tests.runs.disks import needs_mounts

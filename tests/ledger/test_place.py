@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 import dpscale as dp
-from dpscale.ledger import place as ledgerplace
-from dpscale.ledger.place import kind_of
+from dpscale.ledger import location as ledgerplace
+from dpscale.ledger.location import kind_of
 from tests.audit.small import write
 
 MOUNTS = [

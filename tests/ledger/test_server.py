@@ -22,9 +22,9 @@ import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.commands import main
-from dpscale.ledger import Ledger, address, serverschema
-from dpscale.ledger import server as ledgerserver
-from dpscale.ledger.moving import unreached
+from dpscale.ledger import Ledger, location, postgres_schema
+from dpscale.ledger import postgres_store as ledgerserver
+from dpscale.ledger.transfer import unreached
 from tests.audit.small import write
 from tests.ledger import test_book, test_protection
 from tests.ledger.conftest import Server, free_port
@@ -374,11 +374,11 @@ def test_an_address_with_credentials_or_without_sense_is_refused_and_not_repeate
 
 
 def test_what_an_address_says_is_what_libpq_is_told() -> None:
-    assert address.connection("postgresql://db.example:6432/budget?sslmode=verify-full") == {
+    assert location.connection("postgresql://db.example:6432/budget?sslmode=verify-full") == {
         "host": "db.example", "port": "6432", "dbname": "budget", "sslmode": "verify-full",
     }  # fmt: skip
-    assert address.connection("postgresql:///budget?host=/run/pg") == {"host": "/run/pg", "dbname": "budget"}
-    assert address.connection("postgresql://[::1]/a%20b") == {"host": "::1", "dbname": "a b"}
+    assert location.connection("postgresql:///budget?host=/run/pg") == {"host": "/run/pg", "dbname": "budget"}
+    assert location.connection("postgresql://[::1]/a%20b") == {"host": "::1", "dbname": "a b"}
 
 
 def test_without_the_driver_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,12 +445,12 @@ def test_another_user_needs_rights_and_no_more_than_those_that_are_told(path: st
 
 def test_the_schema_is_that_of_the_file() -> None:
     """Column by column, so that a history moves either way."""
-    from dpscale.ledger.file import expected_schema
+    from dpscale.ledger.sqlite_store import expected_schema
 
     for kind, name, made in expected_schema():
-        if kind == "table" and name in serverschema.ROWS:
+        if kind == "table" and name in postgres_schema.ROWS:
             columns = [line.strip().split()[0] for line in made.split("(", 1)[1].splitlines()[1:]]
-            known = [part.split()[0] for part in serverschema.TABLES[name].replace("\n", " ").split(", ")]
+            known = [part.split()[0] for part in postgres_schema.TABLES[name].replace("\n", " ").split(", ")]
             assert set(columns) - {"UNIQUE"} <= set(known), name
 
 

@@ -9,11 +9,11 @@ from dpscale import Domain, Workload
 from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block
 from dpscale.measurement.adaptive import run as run_chain
+from dpscale.mechanisms.aim.adaptive_plan import Chosen
 from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
-from dpscale.mechanisms.aim.chain import Chosen
 from dpscale.mechanisms.aim.schedule import Batched, Published
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.workload.residual.groups import coarsened
+from dpscale.workload.residual.in_axis import coarsened
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
 NAMES = tuple(SIZES)

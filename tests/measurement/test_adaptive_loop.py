@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.adaptive import Scores, draw_chosen, packed
-from dpscale.measurement.adaptive.selection import sensitivity
-from dpscale.measurement.adaptive.shard import Held, distance
+from dpscale.measurement.adaptive import Held, Scores, distance, draw_chosen, packed, sensitivity
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
 from dpscale.mechanisms.aim.schedule import Batched, Published
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
-from dpscale.plans.believed import SCALE, Tables
+from dpscale.plans.measurement_plan import SCALE, Tables
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.groups import every_cell
+from dpscale.workload.residual.in_axis import every_cell
 from tests.measurement.small import (
     NAMES,
     OWN,

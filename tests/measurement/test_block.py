@@ -8,11 +8,11 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
-from dpscale.measurement import block as block_module
 from dpscale.measurement import measure_block
-from dpscale.plans.block import Block
+from dpscale.measurement import measurement as block_module
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.schedule import make_schedule
+from dpscale.plans.requests import make_schedule
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret

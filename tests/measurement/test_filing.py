@@ -8,15 +8,13 @@ import pytest
 
 from dpscale import Domain, JobError, Workload, plan
 from dpscale.counting.count import Layout
-from dpscale.measurement import Released, filing, store
-from dpscale.measurement.filing import Filing, file_name, runs, spans
+from dpscale.measurement import Released, value_files
 from dpscale.measurement.measurement import carry_out
-from dpscale.measurement.store import Shelf, records, write_values
-from dpscale.measurement.tags import SecretPlace, secret_tag
+from dpscale.measurement.value_files import Filing, Shelf, file_name, records, runs, spans, write_values
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.matrix import Settled
-from dpscale.privacy.budget import Budget
-from dpscale.privacy.secret import make_secret, read_secret
+from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.privacy.accounting import Budget
+from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
 
 DOMAIN = Domain({name: 2 + i % 3 for i, name in enumerate("abcdefghijkl")})
 
@@ -48,7 +46,7 @@ def test_every_value_has_one_place_and_files_end_where_sources_do(seed):
     source = asked.source[filed.sequence]
     assert (np.diff(source) >= 0).all()
     assert all(source[cut - 1] != source[cut] for cut in filed.cuts[1:-1])
-    assert len(filed.cuts) - 1 <= filing.FILES + 1
+    assert len(filed.cuts) - 1 <= value_files.FILES + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -104,7 +102,7 @@ def test_passes_and_files_change_no_value(tmp_path, monkeypatch, files):
     planned = settled(SMALL)
     whole, place = released_in(tmp_path / "whole", planned)
     measured(whole, place)
-    monkeypatch.setattr(filing, "FILES", files)
+    monkeypatch.setattr(value_files, "FILES", files)
     cut, place = released_in(tmp_path / "cut", planned)
     for number, names in enumerate(planned.counted):
         measured(cut, place, [names])
@@ -119,8 +117,8 @@ def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, 
     planned = settled(SMALL)
     whole, place = released_in(tmp_path / "whole", planned)
     measured(whole, place)
-    monkeypatch.setattr(filing, "FILES", 4)
-    monkeypatch.setattr(store, "GROUP_VALUES", 8)
+    monkeypatch.setattr(value_files, "FILES", 4)
+    monkeypatch.setattr(value_files, "GROUP_VALUES", 8)
     stopped, place = released_in(tmp_path / "stopped", planned)
     first = stopped.missing(planned.first())
     measured(stopped, place, wanted=first[:1])
@@ -141,7 +139,7 @@ def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, 
         with pytest.raises(KeyboardInterrupt):
             measured(stopped, place, wanted=first[1:])
     assert {path.name: path.read_bytes() for path in stopped.folder.iterdir()} == kept
-    monkeypatch.setattr(filing, "FILES", 64)
+    monkeypatch.setattr(value_files, "FILES", 64)
     vars(stopped).pop("_first")
     measured(stopped, place)
     assert values_of(stopped) == values_of(whole)
@@ -181,7 +179,7 @@ def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
 
 
 def test_values_come_back_from_any_group_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "GROUP_VALUES", 10)
+    monkeypatch.setattr(value_files, "GROUP_VALUES", 10)
     rng = np.random.default_rng(0)
     rows = [(f'{{"n":{i}}}', rng.normal(size=size)) for i, size in enumerate([3, 4, 4, 30, 1, 9, 1])]
     write_values(tmp_path / "x.parquet", {"release": "r"}, rows)

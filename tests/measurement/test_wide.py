@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpscale.counting import ExactMarginal
-from dpscale.measurement import block as block_module
 from dpscale.measurement import measure_block, wide
+from dpscale.measurement import measurement as block_module
 from dpscale.measurement.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
-from dpscale.plans.block import Block
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GaussianDraw

@@ -19,7 +19,7 @@ from dpscale.optimize.baselines import (
     wavelet,
     workload_itself,
 )
-from dpscale.optimize.implicit import implicit
+from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.marginal_algebra import residual_traces
 from dpscale.optimize.opt_explicit import error_of, sensitivity
 from dpscale.optimize.opt_marginals import marginal_error

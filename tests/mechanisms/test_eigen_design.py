@@ -7,7 +7,7 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.optimize.baselines import fourier, wavelet
-from dpscale.optimize.design_weights import (
+from dpscale.optimize.eigen_design import (
     complete_columns,
     eigen_design,
     eigen_queries,
@@ -16,9 +16,9 @@ from dpscale.optimize.design_weights import (
     separated_design,
     weigh,
 )
-from dpscale.optimize.implicit import implicit
+from dpscale.optimize.implicit_workload import implicit
+from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import error_of
-from dpscale.optimize.svd_bound import svd_of_gram
 from dpscale.workload import FAMILIES
 
 FIGURE_1 = np.array(

@@ -14,13 +14,12 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError
-from dpscale.measurement.adaptive import run
-from dpscale.measurement.adaptive.selection import sensitivity
-from dpscale.measurement.affordable import check_affordable
+from dpscale.measurement.adaptive import run, sensitivity
+from dpscale.measurement.measurement import check_affordable
 from dpscale.mechanisms import MECHANISMS, aim_pgm, mst
 from dpscale.mechanisms.contract import Mechanism, NoOptions, Question
-from dpscale.plans.believed import SCALE
-from dpscale.privacy.budget import GAUSSIAN, LAPLACE, Budget
+from dpscale.plans.measurement_plan import SCALE
+from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells

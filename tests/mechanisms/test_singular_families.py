@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import dpscale as dp
 from dpscale.mechanisms import MECHANISMS, Question, mechanism, plan_question
 from dpscale.mechanisms.contract import Tools
-from dpscale.privacy.budget import Budget
+from dpscale.privacy.accounting import Budget
 from dpscale.workload import FAMILIES
 from dpscale.workload import workload as asking
 from tests.oracles import explicit_strategy

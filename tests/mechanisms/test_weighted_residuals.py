@@ -11,14 +11,13 @@ import dpscale as dp
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
 from dpscale.optimize.axis_weights import along_curve, search, unpacked
-from dpscale.optimize.demands import demands_of
-from dpscale.optimize.floor import exact_floor, floor
-from dpscale.optimize.weighed import Weighed
+from dpscale.optimize.lower_bounds import exact_floor, floor
+from dpscale.optimize.residual_grams import demands_of
+from dpscale.optimize.weight_objective import Weighed
 from dpscale.plans.factor import Factor
-from dpscale.plans.planfile import content_of, read_plan, write_plan
+from dpscale.plans.plan_file import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.workload.residual.reduced import nearest_centred
-from dpscale.workload.residual.weights import centred, profile_of, whole_weights
+from dpscale.workload.residual.axes import centred, nearest_centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 from tests.runs.small import write_job
 from tests.runs.test_run import encoded

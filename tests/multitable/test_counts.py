@@ -15,14 +15,13 @@ import tomli_w
 import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.multitable import reading, running, whom
+from dpscale.multitable import measuring, privacy_unit, runner
 from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.linking import ExactLinks
+from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.run import DatabaseRun
-from dpscale.relational.bounds import squared_distance
-from dpscale.relational.buckets import bucket, buckets
-from dpscale.relational.features import BITS, Features
-from dpscale.relational.siblings import Tables
+from dpscale.relational.assignment import Tables
+from dpscale.relational.degrees import bucket, buckets
+from dpscale.relational.features import BITS, Features, squared_distance
 from tests.multitable.small import digests, frames
 from tests.multitable.small import job as shop
 from tests.multitable.small import write as write_shop
@@ -57,7 +56,7 @@ def write(folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any
 
 
 def read(job: DatabaseJob, folder: Path) -> dict[str, ExactLinks]:
-    return reading.read_all(DatabaseRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
+    return measuring.read_all(DatabaseRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
 
 
 def sums(exact: ExactLinks) -> list[np.ndarray]:
@@ -84,7 +83,7 @@ def furthest(folder: Path, seed: int, links: list[dict[str, Any]]) -> None:
     """Every person comes or goes: AssertionError where a link's sums move further than is charged."""
     data = database(seed)
     job = write(folder / "all", data, links, seed)
-    protects, before = whom.whom(job), read(job, folder / "all")
+    protects, before = privacy_unit.whom(job), read(job, folder / "all")
     for person in range(PERSONS):
         where = folder / f"without {person}"
         after = read(write(where, without(data, person), links, seed + 1), where)
@@ -127,7 +126,7 @@ def test_children_without_a_parent_and_rows_without_loops_move_nothing_further(
 
 def test_counting_what_hangs_on_others_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: how many payments a public kind has changes for all who have it when one person goes."""
-    monkeypatch.setattr(whom, "_check_counts", lambda *_: None)
+    monkeypatch.setattr(privacy_unit, "_check_counts", lambda *_: None)
     unsafe = [PAYMENTS, KINDS | {"max_degree": 1}, TAGS | {"counts": ["kinds"], "max_degree": 1}, ACCOUNTS]
     data = database(1)
     rare = data["payments"].drop_duplicates("kind")  # each kind has one payment, which goes with its payer
@@ -151,7 +150,7 @@ def test_counting_what_hangs_on_others_is_caught(tmp_path: Path, monkeypatch: py
 ])  # fmt: skip
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, links: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        whom.whom(write(tmp_path / "data", database(0), links, 0))
+        privacy_unit.whom(write(tmp_path / "data", database(0), links, 0))
 
 
 def test_links_of_rows_that_are_replaced_are_not_counted(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_links_of_rows_that_are_replaced_are_not_counted(tmp_path: Path) -> None
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
     job = DatabaseJob.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="a row that is replaced"):
-        whom.whom(job)
+        privacy_unit.whom(job)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 10, 50])
@@ -210,7 +209,7 @@ def test_rows_of_many_links_here_have_many_there(tmp_path: Path) -> None:
 def test_a_run_that_stopped_between_links_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = starred(tmp_path)
     whole = dpscale.run(path, tmp_path / "whole")
-    measure, seen = running.measure_link, []
+    measure, seen = runner.measure_link, []
 
     def stopping(run: Any, link: Any, *rest: Any) -> Any:
         seen.append(link.called)
@@ -218,10 +217,10 @@ def test_a_run_that_stopped_between_links_goes_on_to_the_same(tmp_path: Path, mo
             raise KeyboardInterrupt
         return measure(run, link, *rest)
 
-    monkeypatch.setattr(running, "measure_link", stopping)
+    monkeypatch.setattr(runner, "measure_link", stopping)
     with pytest.raises(KeyboardInterrupt):
         dpscale.run(path, tmp_path / "again")
-    monkeypatch.setattr(running, "measure_link", measure)
+    monkeypatch.setattr(runner, "measure_link", measure)
     dpscale.run(path, tmp_path / "again")
     assert seen == ["orders", "ratings"]
     assert digests(tmp_path / "again") == digests(whole.path)

@@ -97,8 +97,8 @@ def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
     """Links' sums, exactly: the snapshot differs with the files, so noise does; without it they are the same."""
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.linking import read_links
-    from dpscale.multitable.whom import whom
+    from dpscale.multitable.link_data import read_links
+    from dpscale.multitable.privacy_unit import whom
     from dpscale.relational.features import Features
 
     shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in frames().items()}
@@ -187,7 +187,7 @@ def test_both_sides_protected(tmp_path: Path) -> None:
 def test_duplicate_keys_are_one_unit_wherever_they_stand(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.linking import keyed
+    from dpscale.multitable.link_data import keyed
 
     data = frames()
     twice = data["persons"].head(20).assign(age=lambda one: 3 - one.age)
@@ -327,7 +327,7 @@ def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) ->
 
 def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
     """The secret is destroyed and nobody has said so yet: what was drawn is on disk, and the run ends with it."""
-    from dpscale.multitable import charging
+    from dpscale.multitable import budget
 
     path = write(tmp_path)
 
@@ -336,7 +336,7 @@ def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charging, "destroy_secret", stopped)
+        patch.setattr(budget, "destroy_secret", stopped)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     before = {name: digest for name, digest in digests(tmp_path / "run").items() if "links" in name}
@@ -350,8 +350,8 @@ def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
 def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.linking import read_links
-    from dpscale.multitable.whom import whom
+    from dpscale.multitable.link_data import read_links
+    from dpscale.multitable.privacy_unit import whom
 
     data, found = frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
@@ -392,9 +392,9 @@ def test_a_copy_whose_features_would_be_others_draws_nothing(tmp_path: Path) -> 
 
 
 def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None:
-    from dpscale.multitable import running
+    from dpscale.multitable import runner
 
-    path, original = write(tmp_path), running.read_all
+    path, original = write(tmp_path), runner.read_all
 
     def changed(*arguments: Any) -> Any:
         found = original(*arguments)
@@ -402,7 +402,7 @@ def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "read_all", changed)
+        patch.setattr(runner, "read_all", changed)
         with pytest.raises(dp.DataError, match="the files changed while they were read"):
             dp.run(path, tmp_path / "run")
     assert not charges(tmp_path)
@@ -410,9 +410,9 @@ def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None
 
 def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
     """Also where files are others for the moment of reading: such links are refused under the same charge."""
-    from dpscale.multitable import running
+    from dpscale.multitable import runner
 
-    path, original = write(tmp_path, {"engine": {"scheduler": "synchronous"}}), running.read_all
+    path, original = write(tmp_path, {"engine": {"scheduler": "synchronous"}}), runner.read_all
     stopped_before(path, tmp_path / "run", "links")
 
     def others(*arguments: Any) -> Any:
@@ -420,7 +420,7 @@ def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
         return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "read_all", others)
+        patch.setattr(runner, "read_all", others)
         with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
@@ -428,7 +428,7 @@ def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
 
 def test_links_end_at_the_rows_that_the_files_have(tmp_path: Path) -> None:
     """Also where rows were mended, since the domain rules some out."""
-    from dpscale.multitable.drawing import synthetic_codes
+    from dpscale.multitable.link_sampling import synthetic_codes
     from dpscale.runs.run import Run
 
     path = write(tmp_path)
@@ -450,11 +450,11 @@ def test_the_end_of_a_table_tells_what_all_of_it_cost(shop: Path, tmp_path: Path
 
 def test_the_secret_goes_when_all_names_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a power cut takes of measured links after that cannot be drawn again."""
-    from dpscale.multitable import charging
+    from dpscale.multitable import budget
 
     done: list[str] = []
-    flushed, destroyed = charging.flush_names, charging.destroy_secret
-    monkeypatch.setattr(charging, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
-    monkeypatch.setattr(charging, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
+    flushed, destroyed = budget.flush_names, budget.destroy_secret
+    monkeypatch.setattr(budget, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
+    monkeypatch.setattr(budget, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
     dp.run(write(tmp_path), tmp_path / "run")
     assert done == ["homes", "orders", "ratings", "links", "run", "secret"]

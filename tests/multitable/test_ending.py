@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.cli.commands import main
-from dpscale.multitable import running
+from dpscale.multitable import runner
 from tests.multitable.small import write
 
 
@@ -41,7 +41,7 @@ def test_a_finished_run_of_files_that_changed_is_not_opened_as_theirs(tmp_path: 
 def test_a_run_does_not_go_on_to_draw_with_files_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(running, "write_tables", stop)
+        patch.setattr(runner, "write_tables", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     file = tmp_path / "data" / "products" / "0.parquet"
@@ -59,7 +59,7 @@ def test_a_run_that_is_ended_has_no_secret_and_goes_on_no_more(
 ) -> None:
     path, run = write(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(running._Stages, begun, stop)
+        patch.setattr(runner._Stages, begun, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     assert list(run.rglob("secret.key"))

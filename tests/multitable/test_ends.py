@@ -13,13 +13,12 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
-from dpscale.multitable import drawing
+from dpscale.multitable import link_sampling
 from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.privacy_unit import whom
 from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.whom import whom
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.assign import unlooped
-from dpscale.relational.siblings import Tables, sibling_sums
+from dpscale.privacy.streams import Chance
+from dpscale.relational.assignment import Tables, sibling_sums, unlooped
 from tests.multitable.small import frames, job, table, write
 
 HOMES = job()["link"][2]
@@ -72,7 +71,7 @@ def test_no_row_is_linked_to_itself_where_the_job_says_so(tmp_path: Path) -> Non
 
 def exactly(path: Path) -> np.ndarray:
     """The exact links, by the rows' codes of the two ends' own orders: keys are sorted alike on both."""
-    from dpscale.multitable.linking import read_links
+    from dpscale.multitable.link_data import read_links
 
     read = DatabaseJob.read(path)
     return read_links(resolve(scheduler="synchronous"), read, read.link[0], whom(read)).rows
@@ -98,11 +97,11 @@ def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkey
     data, rng = frames(), np.random.default_rng(0)
     month = pd.Series(rng.integers(0, 3, 300), [f"p{i}" for i in range(300)])
     data["orders"]["month"] = month[data["orders"].person].to_numpy()
-    monkeypatch.setattr(drawing, "are_many", lambda *_: True)
+    monkeypatch.setattr(link_sampling, "are_many", lambda *_: True)
     same = {}
     for what in ("with", "without"):
         if what == "without":
-            monkeypatch.setattr(drawing, "MOST_WORDS", 0)
+            monkeypatch.setattr(link_sampling, "MOST_WORDS", 0)
         path = write(tmp_path, data=data, link=job()["link"][:1], privacy=TOLD,
                      tables={name: job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
         orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()

@@ -11,8 +11,8 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine import resolve
-from dpscale.multitable.checking import check
 from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.key_checks import check
 from dpscale.multitable.run import DatabaseRun
 from tests.multitable.small import frames, job, write
 

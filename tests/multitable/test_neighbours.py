@@ -15,17 +15,16 @@ import tomli_w
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import Engine, resolve
-from dpscale.engine.bounding import read_through, rows_beyond
+from dpscale.engine.contribution_bounds import read_through, rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.multitable import linking
+from dpscale.multitable import link_data
 from dpscale.multitable.job import DatabaseJob
+from dpscale.multitable.privacy_unit import Whom, whom
 from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.whom import Whom, whom
-from dpscale.relational.bounds import squared_distance
-from dpscale.relational.features import BITS, Features
-from dpscale.relational.measured import degrees_squared
-from dpscale.relational.siblings import Tables
-from dpscale.relational.unbounded import GRID
+from dpscale.relational.assignment import Tables
+from dpscale.relational.budget_shares import degrees_squared
+from dpscale.relational.degrees import GRID
+from dpscale.relational.features import BITS, Features, squared_distance
 
 PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
@@ -89,7 +88,7 @@ def statistics(engine: Engine, job: DatabaseJob, protects: Whom) -> dict[str, tu
     sizes = (2, 3)
     even = Features(sizes, tuple(np.full(size, 1 / size) for size in sizes), None)
     for link in job.link:
-        exact = linking.read_links(engine, job, link, protects)
+        exact = link_data.read_links(engine, job, link, protects)
         u, v, both = exact.sums(even, even)
         unit = 2.0**-BITS
         counts = (
@@ -233,7 +232,7 @@ def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytes
                 stays[at] = seen[keys[at].tobytes()] <= 2 * bound
         return stays
 
-    monkeypatch.setattr(linking, "at_most", first_of_both)
+    monkeypatch.setattr(link_data, "at_most", first_of_both)
     with pytest.raises(AssertionError):
         test_nothing_moves_further_than_is_charged(tmp_path, 0, {})
 
@@ -244,16 +243,16 @@ def test_a_bound_that_forgets_who_else_gets_a_place_is_caught(tmp_path: Path) ->
     for seed in range(4):
         data = database(seed)
         job = write(tmp_path / f"all {seed}", data, rng)
-        before = linking.read_links(engine, job, job.link[0], whom(job))
+        before = link_data.read_links(engine, job, job.link[0], whom(job))
         for person in range(PERSONS):
             other = write(tmp_path / f"{seed} without {person}", without(data, person), rng)
-            after = linking.read_links(engine, other, job.link[0], whom(other))
+            after = link_data.read_links(engine, other, job.link[0], whom(other))
             old, new = map(by_values, (before, after))
             found = max(found, old.sub(new, fill_value=0).abs().sum())
     assert found > job.link[0].bound
 
 
-def by_values(links: linking.ExactLinks) -> pd.Series:
+def by_values(links: link_data.ExactLinks) -> pd.Series:
     """How many links there are by the values at their ends."""
     values = np.hstack([links.parents[links.rows[:, 0]], links.children[links.rows[:, 1]]])
     return pd.Series(list(map(tuple, values))).value_counts()

@@ -15,17 +15,17 @@ import pytest
 from scipy.stats import chi2, chisquare
 
 import dpscale as dp
-from dpscale.measurement.linked import LinkRecords
+from dpscale.measurement.link_sums import LinkRecords
 from dpscale.multitable import publishing
-from dpscale.multitable.linking import ExactLinks
+from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.publishing import Loop
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import seeded_secret
-from dpscale.relational.cross import Cross
+from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, moved_entries
-from dpscale.relational.sides import Side
+from dpscale.relational.rounding import Cross
 from tests.multitable.small import digests, job, table, write
 
 U_SIZES, V_SIZES = (2, 2), (2, 3)

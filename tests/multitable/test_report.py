@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.multitable.integrity import Released
+from dpscale.multitable.report import Released
 from dpscale.multitable.run import DatabaseRun
 from tests.multitable.small import write
 

@@ -7,9 +7,9 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.optimize.axis_weights import along_curve, search
-from dpscale.optimize.demands import demands_of
-from dpscale.optimize.merged import merged
-from dpscale.optimize.weighed import Weighed
+from dpscale.optimize.implicit_workload import merged
+from dpscale.optimize.residual_grams import demands_of
+from dpscale.optimize.weight_objective import Weighed
 
 MANY = Domain({f"x{i}": 4 for i in range(36)})  # more kinds than are told apart: all are of one
 SIX = Domain({f"x{i}": 5 for i in range(6)})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, Workload
 from dpscale.base.errors import PlanError
-from dpscale.optimize.implicit import explicit_gram, implicit
+from dpscale.optimize.implicit_workload import explicit_gram, implicit
 
 DOMAIN = Domain({"a": 3, "unasked": 7, "b": 4, "c": 2})
 FAMILIES = ("marginal", "prefix", "range", "circular")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.lattice import bits_for, round_strategy, worth
+from dpscale.optimize.integer_strategies import bits_for, round_strategy, worth
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.workload import axis_of, root_of
 from dpscale.workload.residual import kron

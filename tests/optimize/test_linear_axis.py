@@ -8,10 +8,10 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.optimize import residual_problems
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.linear_axis import KNOWN, ROUND, LinearAxis, decomposed, quadrature, times_gram
+from dpscale.optimize.long_axis import KNOWN, ROUND, LinearAxis, decomposed, quadrature, times_gram
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES, root_of
-from dpscale.workload.residual.weights import centred, profile_of, whole_weights
+from dpscale.workload.residual.axes import centred, profile_of, whole_weights
 
 
 def some_weights(size, seed=0):
@@ -89,7 +89,7 @@ def test_the_inverse_of_a_long_axis_is_that_of_a_short_one(weights, monkeypatch)
 def test_a_plan_is_the_same_by_both_ways(mechanism, family, monkeypatch):
     asked = Workload(Domain({"a": 30, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
     before = plan(asked, mechanism)
-    monkeypatch.setattr("dpscale.optimize.linear_axis.LONG", 8)
+    monkeypatch.setattr("dpscale.optimize.long_axis.LONG", 8)
     called = []
     wrapped = residual_problems.LinearAxis.solved
     monkeypatch.setattr(residual_problems.LinearAxis, "solved", lambda *a: called.append(1) or wrapped(*a))

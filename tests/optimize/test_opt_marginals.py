@@ -5,8 +5,9 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.base.errors import PlanError
-from dpscale.optimize.implicit import implicit
+from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.marginal_algebra import (
+    certified,
     characteristic,
     dimensions,
     eigenvalues,
@@ -14,10 +15,10 @@ from dpscale.optimize.marginal_algebra import (
     lens_of,
     multiply,
     over_subsets,
+    polish,
     residual_traces,
     weights_of,
 )
-from dpscale.optimize.marginal_newton import certified, polish
 from dpscale.optimize.opt_explicit import error_of, inverse_gram, sensitivity
 from dpscale.optimize.opt_marginals import attribute_strategies, closed_form, marginal_error, optimise_marginals
 from dpscale.workload.residual import kron

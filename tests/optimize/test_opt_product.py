@@ -5,9 +5,9 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.implicit import implicit
+from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.opt_explicit import error_of, optimise_explicit, sensitivity
-from dpscale.optimize.opt_product import optimise_product
+from dpscale.optimize.opt_kronecker import optimise_product
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual import kron
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscale.optimize.p_identity import optimise_p_identity, p_identity_error
+from dpscale.optimize.opt_explicit import optimise_p_identity, p_identity_error
 from dpscale.workload import FAMILIES
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.mechanisms import query_smasher
-from dpscale.optimize.store import VARIABLE, Store, user_store
+from dpscale.optimize.plan_store import VARIABLE, Store, user_store
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dpscale.optimize import convex
 from dpscale.optimize.symmetry import SymmetryBlock, SymmetryBlocks, split
 from dpscale.workload import axis_of
 from dpscale.workload.factors import compressed
-from dpscale.workload.joint import joint_queries
+from dpscale.workload.families import joint_queries
 
 
 def whole(rows, shape) -> SymmetryBlocks:

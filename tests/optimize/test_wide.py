@@ -5,10 +5,10 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
-from dpscale.optimize import wide_bounds, wide_weights
+from dpscale.optimize import axis_weights, wide_bounds
 from dpscale.optimize.wide_bounds import circular_trace, marginal_trace, prefix_trace, range_trace, whole_bound
 from dpscale.workload import FAMILIES, axis_of, wide
-from dpscale.workload.residual.weights import whole_weights
+from dpscale.workload.residual.axes import whole_weights
 
 
 @pytest.fixture
@@ -102,15 +102,15 @@ def test_what_is_wider_than_a_mechanism_takes_is_refused_in_a_sentence():
 @pytest.mark.usefixtures("few_cells")
 def test_weights_of_cells_follow_from_those_of_blocks():
     profile = np.arange(1, 51) / np.arange(1, 51).sum()
-    weights = wide_weights.cell_weights(profile, 100, "prefix", 14)
+    weights = axis_weights.cell_weights(profile, 100, "prefix", 14)
     cut, blocks = wide.cut_of(100, weights)
     assert len(weights) == 100
     assert cut.spread(blocks) == pytest.approx(np.array(weights) / sum(weights), rel=1e-9)
-    fine = wide_weights.refined(profile, 60, 60)
-    assert whole_weights(fine, 12) == wide_weights.cell_weights(profile, 60, "prefix", 12)
+    fine = axis_weights.refined(profile, 60, 60)
+    assert whole_weights(fine, 12) == axis_weights.cell_weights(profile, 60, "prefix", 12)
 
 
 def test_finer_weights_of_a_smooth_profile():
     """Of a density like the root of the distance from the ends, whose sums are known."""
     places = lambda parts: np.arcsin(np.sqrt(np.linspace(0, 1, parts + 1))) / (np.pi / 2)  # noqa: E731
-    assert wide_weights.refined(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)
+    assert axis_weights.refined(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)

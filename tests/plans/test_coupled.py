@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.plans.block import Block
+from dpscale.plans.axis_variances import joint_quadratic
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
-from dpscale.plans.quadratic import joint_quadratic
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 

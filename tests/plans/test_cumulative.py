@@ -6,11 +6,10 @@ from math import comb
 import numpy as np
 import pytest
 
-from dpscale.audit.strategies import reaches
+from dpscale.audit.noise_and_stability import reaches
 from dpscale.optimize.convex import optimise
-from dpscale.plans.block import Block
-from dpscale.plans.cumulative import BITS, MOST, cumulative_factor
-from dpscale.plans.factor import Factor
+from dpscale.plans.blocks import Block
+from dpscale.plans.factor import BITS, MOST, Factor, cumulative_factor
 from dpscale.workload import FAMILIES
 
 

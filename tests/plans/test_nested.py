@@ -9,8 +9,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.workload import FAMILIES, wide
 from dpscale.workload.residual import profile_of
-from dpscale.workload.residual.reduced import nearest_centred
-from dpscale.workload.residual.weights import centred, whole_weights
+from dpscale.workload.residual.axes import centred, nearest_centred, whole_weights
 
 
 @pytest.fixture(autouse=True)

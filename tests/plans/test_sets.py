@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, Workload, plan
-from dpscale.plans.block import Block
-from dpscale.plans.blocks import Blocks
-from dpscale.plans.counted import counted_for
+from dpscale.plans.attribute_sets import Sets, counted_for
+from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import center_factor, identity_factor
-from dpscale.plans.fitting import in_place
-from dpscale.plans.orders import BlockOrders
-from dpscale.plans.planfile import read_plan, write_plan
-from dpscale.plans.schedule import draw_of, make_schedule
-from dpscale.plans.sets import Sets
+from dpscale.plans.plan_file import in_place, read_plan, write_plan
+from dpscale.plans.requests import BlockOrders, draw_of, make_schedule
 from dpscale.privacy.streams import canonical
 
 NAMES = tuple("abcdefg")

@@ -5,8 +5,8 @@ from itertools import product
 import cvxpy as cp
 import numpy as np
 
-from dpscale.reconstruction.junction_tree.observed import Observed
-from dpscale.workload.residual.groups import every_cell
+from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.workload.residual.in_axis import every_cell
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 3}
 NAMES, SHAPE = tuple(SIZES), tuple(SIZES.values())

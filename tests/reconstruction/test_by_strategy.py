@@ -5,13 +5,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.plans.cumulative import cumulative_factor
-from dpscale.reconstruction.by_strategy import StrategyCounts, least_squares
-from dpscale.reconstruction.junction_tree.observed import Observed
-from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simplex_loops import nearest, projected
+from dpscale.plans.factor import cumulative_factor
+from dpscale.reconstruction.fitting_loops import nearest, projected
+from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import Groups, coarsened, every_cell
+from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 
 def brute(weights, pull, total):

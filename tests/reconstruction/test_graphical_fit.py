@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.reconstruction.junction_tree.fit import Effort, fit
-from dpscale.reconstruction.junction_tree.observed import Observed, total_of
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit, total_of
+from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.reconstruction.explicit import (
     NAMES,
     SHAPE,

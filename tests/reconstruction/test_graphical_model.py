@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import dpscale as dp
 from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.reconstruction.junction_tree.tree import junction_tree, model_cells
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_of
 
 GROUPS = {"a": every_cell(3), "b": every_cell(2), "c": Groups(4, (0, 1)), "d": every_cell(2), "e": Groups(3, (0, 2))}

@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.domain.impossible import Follows, Rule, closed, possible
-from dpscale.reconstruction import held
-from dpscale.reconstruction.held import agreed, coarse_possible, edges, kept_cells, pairs_held, settled, told_alone
+from dpscale.domain.structural_zeros import Follows, Rule, closed, possible
+from dpscale.reconstruction import constraints
+from dpscale.reconstruction.constraints import (
+    agreed,
+    coarse_possible,
+    edges,
+    kept_cells,
+    pairs_held,
+    settled,
+    told_alone,
+)
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.modelfiles import read_model, write_model
+from dpscale.reconstruction.model_answers import read_model, write_model
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import Groups, by_mass, coarsened, every_cell
+from dpscale.workload.residual.in_axis import Groups, by_mass, coarsened, every_cell
 
 SIZES = {"town": 6, "region": 3, "x": 4}
 WHOLE = {name: every_cell(size) for name, size in SIZES.items()}
@@ -60,7 +68,7 @@ def test_groups_that_may_hold_somebody(rules, asked, count, groups):
 @given(follows, names, runs)
 def test_what_follows_is_known_of_large_sets_too(rule, asked, groups):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "MOST_CELLS", 0)
+        patch.setattr(constraints, "MOST_CELLS", 0)
         assert (coarse_possible([rule], tuple(asked), groups) == brute([rule], tuple(asked), groups)).all()
 
 

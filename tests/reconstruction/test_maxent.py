@@ -7,21 +7,20 @@ from hypothesis import strategies as st
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.block import measure_block
-from dpscale.plans.schedule import make_schedule
+from dpscale.measurement.measurement import measure_block
+from dpscale.plans.requests import make_schedule
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction import shrink
-from dpscale.reconstruction.chains import Links
+from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.fit import proportional_fit
-from dpscale.reconstruction.from_estimates import _residual, from_estimates
-from dpscale.reconstruction.low_order import NoisyResidual, low_order
+from dpscale.reconstruction.low_order import Links, NoisyResidual, low_order
+from dpscale.reconstruction.low_order_sources import _residual, from_estimates
 from dpscale.reconstruction.one_way import NoisyCounts, drawn, non_negative_counts, total_of, with_groups
 from dpscale.reconstruction.pair_loops import middles
-from dpscale.reconstruction.paired import Ones, Paired
+from dpscale.reconstruction.proportional_fitting import proportional_fit
+from dpscale.reconstruction.set_arrays import Ones, Paired
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import Groups, coarsened, every_cell
+from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 SIZES = {"a": 3, "b": 4, "c": 5, "d": 2}
 NAMES = tuple(SIZES)
@@ -323,10 +322,10 @@ def test_counts_of_many_codes_are_shrunk_by_the_law_of_a_part_of_them(monkeypatc
     rng = np.random.default_rng(0)
     true = rng.poisson(rng.gamma(0.3, 30, 40_000))
     noisy = true + rng.normal(0, 5, len(true))
-    monkeypatch.setattr(shrink, "MOST_CELLS", 10**6)
-    of_all = np.abs(shrink.shrunk_counts(noisy, 5.0) - true).sum()
-    monkeypatch.setattr(shrink, "MOST_CELLS", 1 << 12)
-    of_part = np.abs(shrink.shrunk_counts(noisy, 5.0) - true).sum()
+    monkeypatch.setattr(shrinkage, "MOST_CELLS", 10**6)
+    of_all = np.abs(shrinkage.shrunk_counts(noisy, 5.0) - true).sum()
+    monkeypatch.setattr(shrinkage, "MOST_CELLS", 1 << 12)
+    of_part = np.abs(shrinkage.shrunk_counts(noisy, 5.0) - true).sum()
     assert of_all < 0.75 * np.abs(noisy - true).sum()
     assert of_part < 1.02 * of_all
 
@@ -364,9 +363,9 @@ def test_independent_pairs_that_were_measured_come_out_independent(monkeypatch):
     one = missed_of_noise(np.random.default_rng(0))
     assert one.pop(("c", "d")) < 1.2
     assert np.mean(list(one.values())) < 0.3
-    grid = len(shrink.GRID)
+    grid = len(shrinkage.GRID)
     for name in ("RATIOS", "WIDTHS", "START"):
-        monkeypatch.setattr(shrink, name, getattr(shrink, name)[:grid].copy())
+        monkeypatch.setattr(shrinkage, name, getattr(shrinkage, name)[:grid].copy())
     other = missed_of_noise(np.random.default_rng(0))
     other.pop(("c", "d"))
     assert np.mean(list(other.values())) > 0.4

@@ -7,16 +7,24 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpscale.reconstruction import shrink
-from dpscale.reconstruction.chains import Links
+from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.fit import proportional_fit
-from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.near import NEIGHBOUR_REACHES, near
-from dpscale.reconstruction.paired import Ones, Paired
-from dpscale.reconstruction.shrink import DEPARTURES, RATIOS, START, WIDTHS, NoisyTable, NoisyTables, best_posterior
+from dpscale.reconstruction.low_order import Links, NoisyResidual, low_order
+from dpscale.reconstruction.proportional_fitting import proportional_fit
+from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.shrinkage import (
+    DEPARTURES,
+    NEIGHBOUR_REACHES,
+    RATIOS,
+    START,
+    WIDTHS,
+    NoisyTable,
+    NoisyTables,
+    best_posterior,
+    near,
+)
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import every_cell
+from dpscale.workload.residual.in_axis import every_cell
 
 SIZES = {f"x{i}": 3 + i % 4 for i in range(12)}
 
@@ -52,15 +60,15 @@ def plain_weights(likelihood, start, strength, rounds):
 def plain_posterior(ways):
     """Of tables, each under some references, what has most evidence: the formulas, table by table."""
     laws = [
-        plain_weights(np.concatenate([plain_likelihoods(one) for one in tables]), START, shrink.POOLED_STRENGTH,
-                      shrink.POOLED_ROUNDS)
+        plain_weights(np.concatenate([plain_likelihoods(one) for one in tables]), START, shrinkage.POOLED_STRENGTH,
+                      shrinkage.POOLED_ROUNDS)
         for tables in ways
     ]  # fmt: skip
     for same in zip(*ways, strict=True):
         best, found = -np.inf, None
         for table, law in zip(same, laws, strict=True):
             likelihood = plain_likelihoods(table)
-            weights = plain_weights(likelihood, law, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
+            weights = plain_weights(likelihood, law, shrinkage.OWN_STRENGTH, shrinkage.OWN_ROUNDS)
             y, r = table.values.reshape(-1, 1), table.reference.reshape(-1, 1)
             left = table.deviation**2 / (table.deviation**2 + (r * WIDTHS) ** 2)
             inside = np.maximum(r * RATIOS + (1 - left) * (y - r * RATIOS), 0)
@@ -89,7 +97,7 @@ def test_samples_of_tables_with_more_cells_than_a_law_needs_are_weighed_again(mo
     rng = np.random.default_rng(4)
     tables = [NoisyTable(rng.gamma(0.5, 40, 50), rng.gamma(0.5, 40, 50), 5.0) for _ in range(9)]
     whole = best_posterior([NoisyTables.of(tables)], [START])
-    monkeypatch.setattr(shrink, "MOST_CELLS", 50)
+    monkeypatch.setattr(shrinkage, "MOST_CELLS", 50)
     assert NoisyTables.of(tables).sample[0].shape[0] < 450
     np.testing.assert_array_equal(best_posterior([NoisyTables.of(tables)], [START]), whole)
 
@@ -148,7 +156,7 @@ def test_the_posterior_by_blocks_is_that_at_once():
     reference = rng.gamma(0.3, 40.0, size=70_000)
     table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=70_000) + rng.normal(0, 9, 70_000), reference, 9.0)
     likelihood = DEPARTURES.likelihoods(table.values, reference, 9.0)[0]
-    law = shrink._weights(likelihood[::3].copy(), START, shrink.OWN_STRENGTH, shrink.OWN_ROUNDS)
+    law = shrinkage._weights(likelihood[::3].copy(), START, shrinkage.OWN_STRENGTH, shrinkage.OWN_ROUNDS)
     y, r = table.values[:, None], np.maximum(reference, 1e-6)[:, None]
     left = 81 / (81 + (r * WIDTHS) ** 2)
     posterior = likelihood * law / (likelihood * law).sum(axis=1, keepdims=True)

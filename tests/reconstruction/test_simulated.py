@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 from dpscale.domain import Domain
-from dpscale.reconstruction import unmeasured
+from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.foretold import dispersion
-from dpscale.reconstruction.from_residuals import model_of
-from dpscale.reconstruction.joint import bonferroni
+from dpscale.reconstruction.joint_intervals import bonferroni
+from dpscale.reconstruction.low_order_sources import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated import CONTAINS, simulated
+from dpscale.reconstruction.simulated import CONTAINS, dispersion, simulated
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.groups import Groups, coarsened, every_cell
+from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 NAMES = tuple(SIZES)
@@ -182,9 +181,9 @@ def test_what_records_leave_open_is_their_variance_given_the_measured_margins(gr
     root = np.sqrt(cells.ravel())
     design, wanted = np.array(columns, dtype=float).T * root[:, None], query.ravel() * root
     left = wanted - design @ np.linalg.lstsq(design, wanted, rcond=None)[0]
-    found = unmeasured.query_variance(model, NAMES, query, CHAIN)
+    found = model_variance.query_variance(model, NAMES, query, CHAIN)
     assert found == pytest.approx((left**2).sum(), rel=0.02)
-    assert unmeasured.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
+    assert model_variance.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
 
 
 def test_draws_may_be_tasks():
@@ -227,7 +226,7 @@ def test_sets_foretold_without_themselves_tell_how_far_others_are_off(strength):
     model = model_of(counts, groups, residuals)
     pairs = [kept for kept in exact if len(kept) == 2]
     needed = np.mean([((model.marginal(kept) - exact[kept]) ** 2).sum()
-                      / unmeasured.cell_variances(model, kept, pairs).sum() for kept in triples[8:]])  # fmt: skip
+                      / model_variance.cell_variances(model, kept, pairs).sum() for kept in triples[8:]])  # fmt: skip
     found = dispersion(model, residuals)
     assert needed / 2 < found < 20 * needed
     assert bool(needed > 20) is (strength > 0)
@@ -243,12 +242,12 @@ def test_products_of_cells_are_the_cells(grouped):
     rng = np.random.default_rng(7)
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
     model = model_of(*measured_parts(chained(5000, rng), rng, groups))
-    found = unmeasured.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
-    np.testing.assert_allclose(found, unmeasured.cell_variances(model, NAMES, CHAIN), atol=1e-9)
+    found = model_variance.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
+    np.testing.assert_allclose(found, model_variance.cell_variances(model, NAMES, CHAIN), atol=1e-9)
     for cell in [(0, 0, 0), (2, 3, 1), (3, 4, 2)]:
         query = np.zeros((4, 5, 3))
         query[cell] = 1
-        assert found[cell] == pytest.approx(unmeasured.query_variance(model, NAMES, query, CHAIN), rel=0.3)
+        assert found[cell] == pytest.approx(model_variance.query_variance(model, NAMES, query, CHAIN), rel=0.3)
 
 
 def measured_parts(values, rng, groups, pairs=CHAIN):
@@ -260,14 +259,16 @@ def test_products_of_independent_attributes_are_as_by_projection():
     rng = np.random.default_rng(8)
     model = model_of(*measured_parts(chained(5000, rng), rng, GROUPS, ()))
     rows = [indicator_rows(size, rng) for size in SIZES.values()]
-    found = unmeasured.product_variances(model, NAMES, rows, ())
+    found = model_variance.product_variances(model, NAMES, rows, ())
     for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
         query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
-        assert found[place] == pytest.approx(unmeasured.query_variance(model, NAMES, query, ()), rel=1e-3, abs=1e-9)
-    pair = unmeasured.product_variances(model, NAMES[:2], rows[:2], ())
+        assert found[place] == pytest.approx(model_variance.query_variance(model, NAMES, query, ()), rel=1e-3, abs=1e-9)
+    pair = model_variance.product_variances(model, NAMES[:2], rows[:2], ())
     for place in [(0, 0), (1, 5), (4, 3)]:
         query = np.outer(rows[0][place[0]], rows[1][place[1]])
-        assert pair[place] == pytest.approx(unmeasured.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9)
+        assert pair[place] == pytest.approx(
+            model_variance.query_variance(model, NAMES[:2], query, ()), rel=1e-6, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -279,10 +280,10 @@ def test_of_a_known_pair_only_what_it_leaves_open_is_left(grouped):
     model = LowOrder(ones, groups, {}, 1000.0)
     rows = [indicator_rows(size, rng) for size in SIZES.values()]
     rows[1] = np.repeat(indicator_rows(3, rng), [2, 2, 1], axis=1) if grouped else rows[1]
-    found = unmeasured.product_variances(model, NAMES, rows, CHAIN[:1])
+    found = model_variance.product_variances(model, NAMES, rows, CHAIN[:1])
     for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
         query = np.einsum("i,j,k->ijk", *(own[at] for own, at in zip(rows, place, strict=True)))
-        exact = unmeasured.query_variance(model, NAMES, query, CHAIN[:1])
+        exact = model_variance.query_variance(model, NAMES, query, CHAIN[:1])
         assert found[place] == pytest.approx(exact, rel=1e-3, abs=1e-6)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload, plan
-from dpscale.reconstruction import together
+from dpscale.reconstruction import estimates as module
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 
 DOMAIN = Domain({"a": 3, "b": 9, "c": 3, "d": 2, "e": 9})
@@ -30,7 +30,7 @@ def check(found, part, sets):
 @pytest.mark.parametrize("cells", [1, 60, 1 << 16])
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
 def test_sets_of_every_shape_in_batches_of_any_size(monkeypatch, family, cells):
-    monkeypatch.setattr(together, "MOST_CELLS", cells)
+    monkeypatch.setattr(module, "MOST_CELLS", cells)
     workload = Workload(DOMAIN).add(family, degree=3).add("marginal", degree=2)
     found = estimates(workload)
     assert found._together is not None

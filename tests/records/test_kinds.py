@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.domain.calendar import PERIODS, first_day, name_of, number_of, read_period
+from dpscale.domain.attribute import PERIODS, first_day, name_of, number_of, read_period
 from dpscale.records.encode import encode
 
 PANDAS = {"day": "D", "week": "W-SUN", "month": "M", "quarter": "Q", "year": "Y"}

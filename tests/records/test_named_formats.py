@@ -14,9 +14,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job.data import Data
-from dpscale.records.layout import layout
 from dpscale.records.sketch import sketch
-from dpscale.records.snapshot import snapshot
+from dpscale.records.snapshot import layout, snapshot
 from tests.runs.small import DOMAIN, table, write_job
 
 SMALL = dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": 0, "high": 9}}})

@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.counting.count import encode_batch
 from dpscale.records import pages
-from dpscale.records.parquet import levels, packs
+from dpscale.records.parquet import levels, values
 from dpscale.records.table import Partition, Table
 
 ROWS = 5000
@@ -108,9 +108,9 @@ def test_an_index_beyond_the_entries_is_seen_among_those_looked_up_together(widt
             indices[planted] = entries
         flat = (indices[:, None] >> np.arange(width) & 1).astype(np.uint8).reshape(-1)
         raw, out = np.append(np.packbits(flat, bitorder="little"), np.zeros(8, np.uint8)), np.empty(count, np.uint8)
-        table_of_bytes = packs.packs_of(table, entries, width, 5000, out)
+        table_of_bytes = values.packs_of(table, entries, width, 5000, out)
         assert len(table_of_bytes)
-        assert packs.by_packs(raw, 0, width, groups, table_of_bytes, out) == (planted is None or width == 1)
+        assert values.by_packs(raw, 0, width, groups, table_of_bytes, out) == (planted is None or width == 1)
         if planted is None:
             np.testing.assert_array_equal(out, table[indices])
 
@@ -145,7 +145,7 @@ def test_windows_and_batches_cut_pages_anywhere(tmp_path: Path, monkeypatch: pyt
     pq.write_table(pa.table(columns(True, False)), tmp_path / "x.parquet", data_page_size=300, write_batch_size=50)
     domain = domain_of(columns(True, False), "category", "category")
     whole = read(tmp_path / "x.parquet", domain, True)[0]
-    monkeypatch.setattr("dpscale.records.sources.batch_rows", lambda columns: 333)
+    monkeypatch.setattr("dpscale.records.file_readers.batch_rows", lambda columns: 333)
     monkeypatch.setattr(pages, "WINDOW_VALUES", 16 * 777)
     np.testing.assert_array_equal(read(tmp_path / "x.parquet", domain, True)[0], whole)
 

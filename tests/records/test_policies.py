@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
-from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from dpscale.records.encode import encode
 from tests.records import naive

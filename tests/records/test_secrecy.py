@@ -13,7 +13,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
-from dpscale.engine.bounding import rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 
 NUMBER = 918273

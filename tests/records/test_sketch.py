@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.records.formats import Dialect
+from dpscale.records.files import Dialect
 from dpscale.records.sketch import WARNING, sketch
 
 

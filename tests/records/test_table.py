@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.records import csv_files, raw, table
+from dpscale.records import file_readers, raw, table
 from dpscale.records.snapshot import snapshot
 
 AB = dp.Domain({"a": 4, "b": 3})
@@ -139,7 +139,7 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     whole = [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
     assert np.array_equal(whole, [np.diag([*np.bincount(codes), 0])[:, :3]] * 2)
     monkeypatch.setattr(raw, "BATCH_ROWS", 13)
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(file_readers, "BLOCK_BYTES", 64)
     assert [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
 
 
@@ -201,7 +201,7 @@ def test_csv_texts_are_not_taken_for_numbers(tmp_path):
 def test_csv_types_do_not_depend_on_other_rows(tmp_path, monkeypatch):
     rows = ["01,,", "1,3,0.25", ",7,1e9", "NA,NA,", "1, 4 ,null", '"1","5","inf"']
     for size, name in ((64, "small"), (1 << 24, "large")):
-        monkeypatch.setattr(csv_files, "BLOCK_BYTES", size)
+        monkeypatch.setattr(file_readers, "BLOCK_BYTES", size)
         (tmp_path / f"{name}.csv").write_text("code,n,x\n" + "\n".join(rows * 20) + "\n")
         for names in (("code",), ("n",), ("x",)):
             alone = np.zeros(CSV_DOMAIN.shape(names), dtype=int)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.sides import Side
+from dpscale.privacy.streams import Chance
+from dpscale.relational.features import Side
 
 
 def side(rows: int, sizes: tuple[int, ...], seed: int) -> Side:

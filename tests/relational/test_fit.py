@@ -9,9 +9,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from dpscale.relational.features import STEP, Features
+from dpscale.relational.features import STEP, Features, Side
 from dpscale.relational.fit import Held, Links, many_to_many, one_to_many
-from dpscale.relational.sides import Side
 
 U_SIZES, V_SIZES = (2, 3), (4, 2)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational import many, sketch
-from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.expected import Expected
-from dpscale.relational.many import grouped_links, row_degrees
-from dpscale.relational.shares import Question, Shares, planned
-from dpscale.relational.sides import Side
-from dpscale.relational.unbounded import GRID, dealt, thresholds, thrown
+from dpscale.privacy.streams import Chance
+from dpscale.relational import expected_links as links_module
+from dpscale.relational import link_estimation
+from dpscale.relational.budget_shares import Question, Shares, planned
+from dpscale.relational.degrees import GRID, dealt, thresholds, thrown
+from dpscale.relational.expected_links import Expected
+from dpscale.relational.features import Side
+from dpscale.relational.link_estimation import Sums, expected_links, grouped_links, row_degrees
 
 U_SIZES, V_SIZES, LINKS = (4, 3, 5), (6, 2), 20_000.0
 
@@ -44,7 +44,7 @@ def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
 def test_a_sample_has_the_means_of_all_rows() -> None:
     u, _ = sides()
     side = Expected.random(u, planned(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
-    values, weights = sketch.sample(side, Chance("r", "sample"))
+    values, weights = links_module.sample(side, Chance("r", "sample"))
     assert weights.sum() == pytest.approx(1)
     assert values.T @ weights == pytest.approx(side.sums / LINKS, abs=1e-4)
 
@@ -53,7 +53,7 @@ def test_a_sample_has_the_means_of_all_rows() -> None:
 def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     u, v = sides()
     shares, sums = signal(u, v, known)
-    monkeypatch.setattr(sketch, "ROWS", 3000)
+    monkeypatch.setattr(links_module, "ROWS", 3000)
     whole = expected_links(u, v, shares, sums, LINKS, known)
     found = grouped_links(u, v, shares, sums, LINKS, known, Chance("r", "groups"))
     of_u, of_v = (np.array([side.of[np.flatnonzero(full.of == k)[0]] for k in range(len(full.profiles))])
@@ -68,9 +68,9 @@ def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monk
 
 def test_many_are_told_by_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     u, v = sides()
-    assert not many.are_many(u, v)
-    monkeypatch.setattr(many, "MOST_CELLS", 100)
-    assert many.are_many(u, v)
+    assert not link_estimation.are_many(u, v)
+    monkeypatch.setattr(link_estimation, "MOST_CELLS", 100)
+    assert link_estimation.are_many(u, v)
 
 
 def groups(rows: int = 2000) -> tuple[Side, np.ndarray]:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dpscale.relational import published
-from dpscale.relational.cross import Cross
+from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, descended, drawn_children, drawn_pairs, learnt, projected
-from dpscale.relational.sides import Side
+from dpscale.relational.rounding import Cross
 from tests.relational.small import chance, side, wanted
 
 

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from dpscale.relational.features import Side
 from dpscale.relational.rounding import rounded, settled, settled_children
-from dpscale.relational.sides import Side
 from tests.relational.small import chance, side, wanted
 
 TIMES = 3000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.relational.assign import assigned
+from dpscale.relational.assignment import assigned
 from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
+from dpscale.relational.features import Side
 from dpscale.relational.rounding import settled, settled_children
-from dpscale.relational.sides import Side
 from tests.relational.small import chance, side, wanted
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational import loops
-from dpscale.relational.sampler import sampled
+from dpscale.relational.rounding import sampled
 from tests.relational.small import chance
 
 FIGURE = [0.1, 0.2, 0.5, 0.7, 0.6, 0.9]

@@ -8,8 +8,7 @@ import pytest
 
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
-from dpscale.relational.measured import in_steps, split, sums_cost
-from dpscale.relational.shares import Question, planned
+from dpscale.relational.budget_shares import Question, in_steps, planned, split, sums_cost
 from tests.relational.small import side
 
 SIZES = [((3, 2), (2, 4, 2)), ((2,), (2,)), ((1, 3), (5,)), ((30, 2), (2, 2, 2, 2))]

@@ -9,8 +9,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpscale.relational import shrink
-from dpscale.relational.shrink import Block, ridges, shrunk
+from dpscale.relational import link_estimation
+from dpscale.relational.link_estimation import Block, ridges, shrunk
 
 PRIOR = 0.15
 
@@ -33,14 +33,18 @@ def by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np
         """∫∫ value(s) p(s | c) p(c)."""
 
         def over(c: float) -> float:
-            around = norm(c, shrink.WIDTH)
+            around = norm(c, link_estimation.WIDTH)
             near = quad(lambda t: value(math.exp(t)) * around.pdf(t), low, high, limit=100)[0]
-            return near / (around.cdf(high) - around.cdf(low)) * inside(norm(math.log(PRIOR), shrink.SPREAD).pdf, c)
+            return (
+                near
+                / (around.cdf(high) - around.cdf(low))
+                * inside(norm(math.log(PRIOR), link_estimation.SPREAD).pdf, c)
+            )
 
         return quad(over, low, high, limit=100)[0]
 
     nothing = float(np.prod(norm.pdf(departed, 0, sigma)))
-    slab = (1 - shrink.NOTHING) * (1 - shrink.SPIKE)
+    slab = (1 - link_estimation.NOTHING) * (1 - link_estimation.SPIKE)
     real = [slab * of_slab(lambda s, k=k: likelihood(s) * (k * s) ** 2 / ((k * s) ** 2 + sigma**2)) for k in carried]
     return np.array(real) / (slab * of_slab(likelihood) + (1 - slab) * nothing)
 

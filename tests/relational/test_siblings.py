@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.relational.believed import Sums, expected_links
-from dpscale.relational.cross import Cross
-from dpscale.relational.shares import Question, planned
-from dpscale.relational.siblings import STEP, Tables, believed_sums, sibling_sums, swapped
-from dpscale.relational.sides import Side
+from dpscale.privacy.streams import Chance
+from dpscale.relational.assignment import STEP, Tables, believed_sums, sibling_sums, swapped
+from dpscale.relational.budget_shares import Question, planned
+from dpscale.relational.features import Side
+from dpscale.relational.link_estimation import Sums, expected_links
+from dpscale.relational.rounding import Cross
 
 SIZES = (3, 2)
 

@@ -16,15 +16,15 @@ import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.measurement import Released, measurement, released
+from dpscale.measurement import Released, measurement, measurement_store
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
-from dpscale.mechanisms.aim.orders import VERSION
+from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.run import Run
-from dpscale.runs.stages import measure, spending
-from dpscale.workload.residual.groups import by_mass
+from dpscale.runs.stages import budget, measure
+from dpscale.workload.residual.in_axis import by_mass
 from tests.answered import answers_to, index_of
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
@@ -134,7 +134,7 @@ def crash_at(monkeypatch, times, module, name):
 @pytest.mark.parametrize(
     ("module", "name", "times"),
     [(measurement, "write_values", n) for n in (0, 1, 3, 4)]
-    + [(released, "create", n) for n in (0, 1)]
+    + [(measurement_store, "create", n) for n in (0, 1)]
     + [(measure, "draw_chosen", 1), (measure, "publish", 0)],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -321,8 +321,8 @@ def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
     (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
     done = []
     for name in ("flush_names", "destroy_secret"):
-        real = getattr(spending, name)
-        monkeypatch.setattr(spending, name, lambda path, real=real: (done.append(path.name), real(path)))
+        real = getattr(budget, name)
+        monkeypatch.setattr(budget, name, lambda path, real=real: (done.append(path.name), real(path)))
     dp.run(run.path / "job.toml", run.path)
     assert done == ["measurements", "run", "secret.key"]
     assert not list(run.path.rglob("*.partial"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.runs.stages.ahead import AHEAD, AHEAD_OF_SUMS, BEHIND, BEHIND_OF_SUMS, evenly, limits, told
+from dpscale.runs.stages.preview import AHEAD, AHEAD_OF_SUMS, BEHIND, BEHIND_OF_SUMS, evenly, limits, told
 
 SIZES = {"a": 4, "b": 3, "c": 2}
 

@@ -7,15 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli import signs
+from dpscale.cli import driver_status
 from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
-from dpscale.runs.stages.ending import end
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import end, run_stages
 from tests.audit.small import answers, measurements, write
 
 
@@ -134,7 +133,7 @@ def test_to_end_it_again_changes_nothing(tmp_path):
 @pytest.mark.parametrize("killed", ["destroy_secret", "update"])
 def test_an_end_that_was_killed_is_made_good_by_the_next(tmp_path, monkeypatch, killed):
     """After the word that it is ended nothing goes on, though the secret is there still."""
-    from dpscale.runs.stages import ending
+    from dpscale.runs.stages import runner
 
     run = stopped(write(tmp_path), tmp_path / "run", "amid")
     with monkeypatch.context() as patch:
@@ -149,7 +148,7 @@ def test_an_end_that_was_killed_is_made_good_by_the_next(tmp_path, monkeypatch, 
         def destroy(path):
             raise KeyboardInterrupt
 
-        patch.setattr(run, "update", update) if killed == "update" else patch.setattr(ending, killed, destroy)
+        patch.setattr(run, "update", update) if killed == "update" else patch.setattr(runner, killed, destroy)
         with pytest.raises(KeyboardInterrupt):
             end(run)
     assert "was ended on" in told(2, "measure", run.path)
@@ -162,7 +161,8 @@ def test_a_run_at_work_is_not_ended(tmp_path):
     run = stopped(write(tmp_path), tmp_path / "run", "amid")
     with run.locked():
         assert "another process works in" in told(75, "end", run.path)
-    signs.change(run.path, lambda _: True, submission="s", driver="d", state="running", exit_code=None, error=None,
+    driver_status.change(
+        run.path, lambda _: True, submission="s", driver="d", state="running", exit_code=None, error=None,
                  working=None)  # fmt: skip
     assert "a driver on the cluster works in" in told(75, "end", run.path)
     assert run.secret_path.exists()

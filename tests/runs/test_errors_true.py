@@ -7,11 +7,10 @@ from scipy import stats
 from dpscale import Domain, Workload, plan
 from dpscale.counting.count import Layout
 from dpscale.measurement import Released, carry_out
-from dpscale.measurement.tags import SecretPlace, secret_tag
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.matrix import Settled
-from dpscale.privacy.budget import Budget
-from dpscale.privacy.secret import make_secret, read_secret
+from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.privacy.accounting import Budget
+from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload
 

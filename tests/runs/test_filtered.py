@@ -5,9 +5,9 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.engine.local import LocalEngine
+from dpscale.engine.schedulers import LocalEngine
 from dpscale.runs.run import Run
-from dpscale.runs.stages import reading
+from dpscale.runs.stages import measure
 
 
 def content(place, on):
@@ -19,7 +19,7 @@ def content(place, on):
            "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
     (place / f"{on}.toml").write_text(tomli_w.dumps(job))
     run = Run(dp.run(place / f"{on}.toml", place / on).path)
-    return reading.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
+    return measure.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from dpscale.cli.commands import main
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import hashes
+from dpscale.runs import fingerprints
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.runs.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -60,8 +60,8 @@ def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, 
 def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, scheduler, monkeypatch):
     """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
     run = done_before(place, "reconstruct")
-    monkeypatch.setattr(hashes, "SHARE", 1)  # a task a file
-    check, entry = hashes.check_left, run.manifest["stages"]["measure"]
+    monkeypatch.setattr(fingerprints, "SHARE", 1)  # a task a file
+    check, entry = fingerprints.check_left, run.manifest["stages"]["measure"]
     engine = resolve(None, scheduler)
     try:
         each = engine.each("check")
@@ -109,7 +109,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr(hashes, "digest_left", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr(fingerprints, "digest_left", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")

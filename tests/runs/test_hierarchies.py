@@ -10,10 +10,10 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DomainError
-from dpscale.domain.impossible import Follows, possible
+from dpscale.domain.structural_zeros import Follows, possible
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import Question
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 
 TOWNS = [f"t{i:02d}" for i in range(12)]
 GROUPS = {"north": TOWNS[:3], "west": TOWNS[3:8], "south": TOWNS[8:]}

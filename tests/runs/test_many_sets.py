@@ -11,10 +11,10 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.measurement.filing import Filing
+from dpscale.measurement.value_files import Filing
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.matrix import Settled
-from dpscale.privacy.budget import Budget
+from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.privacy.accounting import Budget
 from dpscale.runs.stages import reconstruct
 from tests.answered import answers_to, index_of
 

@@ -11,10 +11,10 @@ import pytest
 import dpscale as dp
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.mechanisms import matrix
+from dpscale.mechanisms import fixed_plan
 from dpscale.runs import manifest
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.runs.small import write_job
 
 ONCE = ("job.toml", "domain.toml", "workload", "plan", "schedule")
@@ -43,8 +43,8 @@ def counted(monkeypatch):
     monkeypatch.setattr(io, "open", opened)
     monkeypatch.setattr(builtins, "open", opened)
     counting(Job, "build_workload", "workload")
-    counting(matrix, "make_schedule", "schedule")
-    counting(matrix, "read_plan", "plan")
+    counting(fixed_plan, "make_schedule", "schedule")
+    counting(fixed_plan, "read_plan", "plan")
     counting(manifest, "read_manifest", "manifest")
     counting(Ledger, "open", "ledger")
     return counts

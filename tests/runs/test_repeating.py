@@ -13,7 +13,7 @@ from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import answers, measurements, write
 
 UNSEEDED = {"scheduler": "synchronous"}

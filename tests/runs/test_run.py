@@ -8,7 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.ledger import Ledger
-from dpscale.measurement.store import records
+from dpscale.measurement.value_files import records
 from tests.answered import answers_to, edit_blocks, index_of
 from tests.runs.small import job, table, write_job
 
@@ -226,7 +226,7 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
 
     from dpscale.job import Job
     from dpscale.runs.run import Run
-    from dpscale.runs.stages.running import run_stages
+    from dpscale.runs.stages.runner import run_stages
 
     run = Run.create(Job.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")

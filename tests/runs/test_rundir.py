@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli import driver, signs
+from dpscale.cli import driver, driver_status
 from dpscale.cli.commands import main
 from dpscale.job import Job
-from dpscale.runs import making
-from dpscale.runs.hashes import disk_errors
+from dpscale.runs import create
+from dpscale.runs.fingerprints import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage import lock
 from tests.cluster.waiting import eventually
@@ -35,7 +35,7 @@ def told(code, *arguments):
 
 
 def submitted(run):
-    signs.change(run, lambda _: True, submission="s", driver=None, state="submitted")
+    driver_status.change(run, lambda _: True, submission="s", driver=None, state="submitted")
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_a_full_disk_can_be_tried_again(place):
         for name in ("x", "empty"):
             told(0, "plan", path, "--run-dir", disk / name)
         told(0, "cancel", disk / "begun")
-        assert signs.read(disk / "begun")["error"] == str(driver._cancelled())
+        assert driver_status.read(disk / "begun")["error"] == str(driver._cancelled())
 
 
 @needs_mounts
@@ -138,7 +138,7 @@ def test_what_a_killed_maker_left_is_taken_up(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(making, "create", killed)
+        patch.setattr(create, "create", killed)
         with pytest.raises(KeyboardInterrupt):
             Run.create(job, run)
     assert {"job.toml", "domain.toml"} < {one.name for one in run.iterdir()}
@@ -253,12 +253,12 @@ def test_damaged_signs(damaged, text):
 
 
 def test_damaged_signs_do_not_end_a_driver_at_work(damaged, monkeypatch):
-    monkeypatch.setattr(signs, "BEAT_SECONDS", 0.02)
-    signs.change(damaged, lambda _: True, driver="d", state="running")
+    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.02)
+    driver_status.change(damaged, lambda _: True, driver="d", state="running")
     (damaged / "driver.json").write_text("[1]")
     (damaged / driver.STOP).write_text("s")
-    beats, change = [], signs.change
-    monkeypatch.setattr(signs, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
+    beats, change = [], driver_status.change
+    monkeypatch.setattr(driver_status, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
     with driver.Heart(damaged, "d") as heart:
         assert eventually(lambda: len(beats) >= 3 or not heart._thread.is_alive())
         heart("count", 1, 2)
@@ -289,7 +289,7 @@ def test_without_locks_a_run_goes_on_and_nobody_is_said_to_be_gone(place, lockle
     assert "report: running" in told(0, "status", run.path)
     submitted(run.path)
     told(0, "cancel", run.path)
-    assert signs.read(run.path)["state"] == "cancelled"
+    assert driver_status.read(run.path)["state"] == "cancelled"
 
 
 def test_a_lock_that_fails_is_not_taken_for_one_that_is_taken(place, monkeypatch):

@@ -82,7 +82,7 @@ mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize(
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (int(room) << 20),) * 2)
 from dpscale.job import Job
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 run_stages(Run.create(Job.read(job), folder), **({"only": only} if only else {}))
 """
 

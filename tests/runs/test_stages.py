@@ -17,8 +17,8 @@ from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import run as opening
 from dpscale.runs.run import Run
-from dpscale.runs.stages import STAGES, reading
-from dpscale.runs.stages.running import run_stage
+from dpscale.runs.stages import STAGES, measure
+from dpscale.runs.stages.runner import run_stage
 from tests.runs.small import table, write_job, write_table
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
@@ -102,7 +102,7 @@ def cluster():
 @pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
 def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
     """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
-    monkeypatch.setattr(reading, "snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr(measure, "snapshot", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:

@@ -19,7 +19,7 @@ import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job import sections as dp_sections
 from dpscale.runs.run import Run
-from dpscale.runs.stages.running import run_stages
+from dpscale.runs.stages.runner import run_stages
 
 DOMAIN = {
     "attributes": {

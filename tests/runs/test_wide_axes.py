@@ -9,7 +9,7 @@ from scipy import stats
 import dpscale as dp
 from dpscale.audit.evidence.draws import _said
 from dpscale.audit.evidence.sensitivities import digest, norms
-from dpscale.plans.planfile import content_of, read_plan, write_plan
+from dpscale.plans.plan_file import content_of, read_plan, write_plan
 
 CODES, ROWS = 3000, 20_000
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}

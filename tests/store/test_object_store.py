@@ -19,14 +19,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.cli import signs
+from dpscale.cli import driver_status
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.runs import making
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
-from dpscale.runs.stages.ending import end
+from dpscale.runs.stages.runner import end
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, writing
 from dpscale.storage.lock import locked
@@ -189,11 +188,11 @@ def test_who_comes_second_finds_the_run_of_the_first(tmp_path, prefix, monkeypat
     job = Job.read(write(tmp_path))
 
     def interleaved(where):
-        monkeypatch.setattr(making, "listed", listed)
+        monkeypatch.setattr(creation, "listed", listed)
         Run.create(job, prefix)
         return listed(where)
 
-    monkeypatch.setattr(making, "listed", interleaved)
+    monkeypatch.setattr(creation, "listed", interleaved)
     assert Run.create(job, prefix).manifest == Run(prefix).manifest
 
 
@@ -263,15 +262,15 @@ def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
 
 def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
     run = Run.create(Job.read(write(tmp_path)), prefix)
-    signs.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
-    assert signs.read(run.path)["state"] == "running"
+    driver_status.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
+    assert driver_status.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
         free.bind(("127.0.0.1", 0))
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
         gone = place(prefix)
-        asked_for = [lambda: Run(prefix), lambda: signs.read(gone), lambda: create(gone / "x", b""),
+        asked_for = [lambda: Run(prefix), lambda: driver_status.read(gone), lambda: create(gone / "x", b""),
                      lambda: read_secret(gone / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
                      lambda: destroy_secret(gone / "secret.key"), lambda: locked(gone).__enter__()]  # fmt: skip
         for asked in asked_for:

@@ -13,13 +13,12 @@ import pytest
 
 import dpscale as dp
 from dpscale.contributions.unit_ids import KEYS
-from dpscale.measurement.store import META
-from dpscale.measurement.tags import secret_tag
+from dpscale.measurement.value_files import META
 from dpscale.mechanisms import MECHANISMS, mechanism
 from dpscale.plans.factor import KINDS, Factor, center_factor, identity_factor
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.streams import PURPOSES, canonical, open_stream, seeded_secret
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.privacy.secret import secret_tag
+from dpscale.privacy.streams import PURPOSES, Chance, canonical, open_stream, seeded_secret
 from tests.golden.runs import STORED
 from tests.stored.runs import ARCHIVES
 

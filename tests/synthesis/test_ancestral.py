@@ -11,7 +11,7 @@ import pytest
 from dpscale.reconstruction.junction_tree.model import Model
 from dpscale.synthesis.ancestral import ancestral, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import Part
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.reconstruction.explicit import SHAPES, SIZES
 
 NAMES = tuple(SIZES)

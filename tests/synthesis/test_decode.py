@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpscale.domain.declared import from_table
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.domain.domain_schema import from_table
+from dpscale.privacy.streams import Chance
 from dpscale.records.encode import encode
 from dpscale.synthesis.decode import column, table_of, type_of
 

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.learn import Learnt, learn
 from dpscale.reconstruction.pairwise.pairs import Spread, wanted
 from dpscale.synthesis.cells import spread
-from dpscale.synthesis.draw import Part, draw
+from dpscale.synthesis.draw import Part, draw, raked
 from dpscale.synthesis.quality import apart, counted
-from dpscale.synthesis.raking import raked
-from dpscale.workload.residual.groups import Groups
+from dpscale.workload.residual.in_axis import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())

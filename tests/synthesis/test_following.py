@@ -7,17 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.domain.impossible import Follows
-from dpscale.reconstruction.held import agreed
+from dpscale.domain.structural_zeros import Follows
+from dpscale.privacy.streams import Chance
+from dpscale.reconstruction.constraints import agreed
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.learn import learn, read_learnt, write_learnt
 from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-from dpscale.reconstruction.pairwise.stored import read_learnt, write_learnt
 from dpscale.synthesis.cells import _Refined, spread
 from dpscale.synthesis.draw import Part, draw
 from dpscale.workload.residual import center
-from dpscale.workload.residual.groups import Groups, coarsened, every_cell
+from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 from tests.reconstruction.pairwise.small import MEMORY
 
 SIZES = {"town": 8, "region": 3, "x": 4}

@@ -11,14 +11,13 @@ import pytest
 import tomli_w
 
 import dpscale as dp
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.chance import Chance
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.runs import ways
+from dpscale.runs import estimates
 from dpscale.runs.stages.synthesize import RowsWarning
-from dpscale.synthesis.balance import balanced
+from dpscale.synthesis.one_way_rounding import apportioned, balanced
 from dpscale.synthesis.quality import expected_by_chance
-from dpscale.synthesis.settle import apportioned
 from dpscale.synthesis.tree import spanning_tree, tree_start
 from tests.reconstruction.pairwise.small import MEMORY, joint, model
 
@@ -73,9 +72,9 @@ def test_rows_of_linked_attributes_are_near_the_estimates(tmp_path, frame, epsil
 
 def test_rows_that_start_from_independent_attributes_are_warned_of(tmp_path, monkeypatch):
     """The planted fault: the start that single-site sampling cannot leave."""
-    monkeypatch.setattr(ways, "tree_start", learning.independent)
+    monkeypatch.setattr(estimates, "tree_start", learning.independent)
     monkeypatch.setattr("dpscale.synthesis.draw.balanced", lambda wanted, rows, chance: rows)
-    monkeypatch.setattr("dpscale.synthesis.sampler.settled", lambda wanted, cells, rows: rows)
+    monkeypatch.setattr("dpscale.synthesis.draw.settled", lambda wanted, cells, rows: rows)
     with pytest.warns(RowsWarning, match="from their own estimates over"):
         release = released(tmp_path, equal_columns(), 10.0)
     index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())

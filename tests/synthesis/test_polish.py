@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import Learnt, learn
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import Layout, wanted
-from dpscale.synthesis import three_loops, threes
+from dpscale.synthesis import loops, three_way
 from dpscale.synthesis.draw import Part, draw
-from dpscale.synthesis.polish import Polisher, Told, read_told, told, write_told
-from dpscale.synthesis.threes import Threes, sets_of
+from dpscale.synthesis.three_way import Polisher, Threes, Told, read_told, sets_of, told, write_told
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, joint, model
 
 SIZE_LIST = list(SIZES.values())
@@ -134,7 +133,7 @@ def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(learnt: 
 
 def test_counts_are_those_of_the_rows(learnt: Learnt, model_of_threes: Told) -> None:
     layout, counts = model_of_threes.threes, np.zeros(model_of_threes.threes.cells)
-    three_loops.count_threes(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
+    loops.count_threes(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
     for number, kept in enumerate(SETS):
         assert (layout.of(counts, number) == counted(learnt.rows[:500], kept)).all()
 
@@ -151,11 +150,11 @@ def test_what_is_wanted_of_parts_is_whole_and_adds_up(cells: list[float], parts:
 def test_sets_that_chance_moves_most_are_kept_within_the_memory(learnt: Learnt, monkeypatch) -> None:
     layout = learnt.wanted.layout
     moved = [np.floor(np.sqrt(counted(learnt.rows[:2000], kept)) * 64).sum() for kept in SETS]
-    assert three_loops.moved(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == moved
-    monkeypatch.setattr(threes, "MOST_SETS", 2)
+    assert loops.moved(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == moved
+    monkeypatch.setattr(three_way, "MOST_SETS", 2)
     best = sorted(sorted(range(4), key=lambda number: -moved[number])[:2])
     assert sets_of(layout, learnt.rows[:2000], MEMORY).tolist() == [list(SETS[number]) for number in best]
-    assert sets_of(layout, learnt.rows, threes.BYTES_A_CELL).shape == (0, 3)
+    assert sets_of(layout, learnt.rows, three_way.BYTES_A_CELL).shape == (0, 3)
     used = layout.used.copy()
     used[0, 1] = used[1, 0] = False
     assert sets_of(Layout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
@@ -167,8 +166,8 @@ def test_more_attributes_than_there_is_time_for() -> None:
     layout = Layout(tuple(map(str, range(count))), np.full(count, 2), used)
     rows = np.random.default_rng(0).integers(0, 2, (400, count)).astype(np.int32)
     kept = sets_of(layout, rows, MEMORY)
-    assert len(kept) == threes.MOST_SETS
-    assert kept.max() < threes.MOST_ATTRIBUTES
+    assert len(kept) == three_way.MOST_SETS
+    assert kept.max() < three_way.MOST_ATTRIBUTES
 
 
 def test_without_a_set_rows_are_held_to_pairs(learnt: Learnt) -> None:

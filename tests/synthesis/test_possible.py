@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale import Domain, DomainError, PlanError
-from dpscale.domain.impossible import Follows, Rule
-from dpscale.domain.impossible import possible as possible_cells
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.synthesis.possible import Possible
+from dpscale.domain.structural_zeros import Follows, Rule
+from dpscale.domain.structural_zeros import possible as possible_cells
+from dpscale.privacy.streams import Chance
+from dpscale.synthesis.one_way_rounding import Possible
 
 ATTRIBUTES: dict[str, Any] = {
     "age": {"kind": "integer", "low": 0, "high": 5},

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dpscale.reconstruction.contract import Plain, Reconstruction
-from dpscale.reconstruction.modelled import Modelled
+from dpscale.reconstruction.base import Plain, Reconstruction
+from dpscale.reconstruction.model_answers import Modelled
 
 
 class Cut:

@@ -1,9 +1,8 @@
 """A matrix mechanism: every asked attribute by itself, cell by cell, at equal shares."""
 
-from dpscale.base.faults import Settings, setting
-from dpscale.mechanisms.matrix import matrix_mechanism
-from dpscale.mechanisms.whole import whole_plan
-from dpscale.plans.block import Block
+from dpscale.base.settings import Settings, setting
+from dpscale.mechanisms.fixed_plan import matrix_mechanism, whole_plan
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 
 NAME = "one-ways"

@@ -10,9 +10,9 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.mechanisms import MECHANISMS, aim_grem
-from dpscale.mechanisms.aim.chain import Chosen
+from dpscale.mechanisms.aim.adaptive_plan import Chosen
 from dpscale.mechanisms.contract import Mechanism, NoOptions
-from dpscale.mechanisms.matrix import Settled
+from dpscale.mechanisms.fixed_plan import Settled
 from tests.audit.small import write
 
 RHO = {"rho": 0.5, "dataset": "small"}

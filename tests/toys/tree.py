@@ -3,8 +3,8 @@
 from dataclasses import fields
 
 from dpscale.mechanisms import aim_grem
-from dpscale.mechanisms.aim.chain import Chosen
-from dpscale.mechanisms.aim.selection import Selection
+from dpscale.mechanisms.aim.adaptive_plan import Chosen
+from dpscale.mechanisms.aim.decision import Selection
 from dpscale.mechanisms.contract import Mechanism, NoOptions
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
 
 LINES, MOST_POINTS = 8, 1000
 PLACES = 2  # decimals of a logarithm, finer than a point is
@@ -110,3 +114,90 @@ def svg(figure: Any) -> str:
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
     return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")
+
+
+SIDE = 220  # of a strategy's picture, in pixels
+
+
+def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats) -> dict[str, Any]:
+    """What the page needs of a one-way table: ends of intervals (None: not told), a line and a band for many cells."""
+    told = bool(np.isfinite(half).all())
+    low, high = (values - half, values + half) if told else (values, values)
+    most = max(float(high.max()), 1e-9)
+    places = np.arange(len(values)) + 0.5
+    there, back = _points(places, high, most), _points(places[::-1], low[::-1], most)
+    return {
+        "names": names, "labels": labels, "counts": values.tolist(), "ends": high.tolist() if most > 1e-9 else [],
+        "low": low.tolist() if told else [None] * len(values), "high": high.tolist() if told else [None] * len(values),
+        "line": _points(places, values, most), "band": f"{there} {back}",
+    }  # fmt: skip
+
+
+def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> dict[str, Any]:
+    """What the page needs of a two-way table."""
+    return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9)}
+
+
+def _points(places: Any, values: Floats, most: float) -> str:
+    heights = 100 - 98 * np.clip(values / most, 0, 1)
+    return " ".join(f"{x:g},{y:.2f}" for x, y in zip(places, heights, strict=True))
+
+
+def strategy_picture(matrix: Floats) -> str:
+    """A matrix as squares: blue what is added, red what is taken away, the stronger the larger."""
+    rows, cells = matrix.shape
+    strength = np.abs(matrix) / max(float(np.abs(matrix).max()), 1e-300)
+    squares = [
+        f'<rect x="{j}" y="{i}" width="1" height="1" fill="var(--c{int(matrix[i, j] < 0)})" '
+        f'fill-opacity="{strength[i, j]:.2f}"/>'
+        for i, j in zip(*np.nonzero(strength > 0.01), strict=True)
+    ]
+    return (f'<svg role="img" aria-label="strategy of {rows} rows and {cells} cells" viewBox="0 0 {cells} {rows}" '
+            f'width="{SIDE}" height="{min(SIDE, max(SIDE * rows // cells, 24))}" preserveAspectRatio="none" '
+            f'shape-rendering="crispEdges"><rect width="{cells}" height="{rows}" fill="var(--panel)"/>'
+            f'{"".join(squares)}</svg>')  # fmt: skip
+
+
+MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64
+
+
+def table_figure(table: Any, domain: Domain, names: Sequence[str]) -> Any:
+    """The figure of an Arrow table of cells, row-major in the order of `names`; JobError for three attributes."""
+    if len(names) not in (1, 2):
+        raise JobError("attributes", f"{len(names)} of them", "one or two", "ask for the table of more")
+    figure, axes = new_figure(3.0 if len(names) == 1 else 3.6)
+    values = table["estimate"].to_numpy()
+    labels = [table[name].to_pylist() for name in table.column_names[: len(names)]]
+    if len(names) == 1:
+        _bars(axes, names[0], [str(one) for one in labels[0]], values, values - table["low"].to_numpy())
+        return figure
+    shape = domain.shape(names)
+    told = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
+    _heat(figure, axes, names, told, values.reshape(shape))
+    return figure
+
+
+def _bars(axes: Any, name: str, labels: Sequence[str], values: Any, half: Any) -> None:
+    places = np.arange(len(values))
+    if len(values) <= MOST_BARS:
+        axes.bar(places, values, color=COLOURS[0], width=0.8)
+        axes.errorbar(places, values, np.nan_to_num(half), fmt="none", ecolor=COLOURS[1], elinewidth=1.2, capsize=2)
+    else:
+        axes.plot(places, values, color=COLOURS[0], linewidth=1)
+        axes.fill_between(places, values - half, values + half, color=COLOURS[1], alpha=0.35, linewidth=0)
+    _ticks(axes.xaxis, labels)
+    axes.set(xlabel=name, ylabel="records")
+
+
+def _heat(figure: Any, axes: Any, names: Sequence[str], labels: Any, values: Any) -> None:
+    image = axes.imshow(np.maximum(values, 0), aspect="auto", cmap="Blues", interpolation="nearest")
+    _ticks(axes.yaxis, labels[0])
+    _ticks(axes.xaxis, labels[1])
+    axes.set(ylabel=names[0], xlabel=names[1])
+    figure.colorbar(image, ax=axes, label="records")
+
+
+def _ticks(axis: Any, labels: Sequence[str]) -> None:
+    step = -(-len(labels) // MOST_TICKS)
+    places = range(0, len(labels), step)
+    axis.set_ticks(list(places), [labels[place][:18] for place in places], fontsize=8)

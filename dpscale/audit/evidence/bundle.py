@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -16,18 +17,32 @@ import tomli_w
 
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import Counted, draws_and_factors, file_hashes
-from dpscale.audit.evidence.redacted import redacted
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError
 from dpscale.ledger.chain import Link
-from dpscale.privacy.accounting import Cost
-from dpscale.privacy.currency import PURE
-from dpscale.runs.hashes import check_left, disk_errors
+from dpscale.privacy.accounting import PURE, Cost
+from dpscale.runs.fingerprints import check_left, disk_errors
 from dpscale.runs.manifest import versions
 from dpscale.runs.run import Run, now
 from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.ending import dataset_of
+from dpscale.runs.stages.runner import dataset_of
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
+
+LEFT_OUT = "(left out)"
+PLACES = ("path", "domain", "ledger", "file", "via", "run_dir")
+ADDRESS = re.compile(r"^(/|~|\.{1,2}/|[A-Za-z]:\\|\\\\)|://")
+
+
+def redacted(value: Any, key: str = "") -> Any:
+    """The value without what tells where things are: by the names of such settings, and by how a place looks."""
+    if isinstance(value, dict):
+        return {name: redacted(part, name) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(part, key) for part in value]
+    if isinstance(value, str) and (key in PLACES or ADDRESS.search(value)):
+        return LEFT_OUT
+    return value
+
 
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")

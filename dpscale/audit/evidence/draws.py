@@ -19,11 +19,10 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.measurement import Released
-from dpscale.measurement.filing import file_name, spans
-from dpscale.measurement.store import records
+from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
+from dpscale.plans.measurement_plan import Decision, Order
 from dpscale.plans.nested import NestedFactor
-from dpscale.plans.planned import Decision, Order
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical

@@ -9,10 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpscale.answers import telling
+from dpscale.answers import tables
+from dpscale.base.display import whole
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.plans.figures import whole
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
@@ -68,10 +68,10 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
 def outcome(release: Release, command: str) -> str:
     """The three most telling answers, where the report is, and what to type next; `command`: as dpscale was called."""
     total, run = release.total(), Path(_near(str(release.path)))
-    shown = [*telling.singles(release.answered, SHOWN - 1), *telling.pairs(release.answered, 1)]
+    shown = [*tables.singles(release.answered, SHOWN - 1), *tables.pairs(release.answered, 1)]
     return "\n".join([
         f"{whole(total.estimate)} ± {whole(total.high - total.estimate)} records, estimated; what stands out:",
-        *(f"  {telling.sentence(one)}" for one in shown), f"report: {run / 'report.html'}",
+        *(f"  {tables.sentence(one)}" for one in shown), f"report: {run / 'report.html'}",
         f"next, tables for print: {command} publish {run}",
         f"or a job of your own, before anything is read or spent: {command} plan {run.parent / 'job.toml'}",
     ])  # fmt: skip

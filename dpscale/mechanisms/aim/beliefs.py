@@ -15,16 +15,15 @@ from typing import Protocol
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
-from dpscale.domain.impossible import Excludes
-from dpscale.plans.believed import Tables
-from dpscale.plans.planned import Believed
+from dpscale.base.display import AttributeSet
+from dpscale.domain.structural_zeros import Excludes
+from dpscale.plans.measurement_plan import Believed, Tables
+from dpscale.reconstruction.constraints import edges, settled, told_alone
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.from_residuals import model_of
-from dpscale.reconstruction.held import edges, settled, told_alone
+from dpscale.reconstruction.low_order_sources import model_of
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.groups import Groups, by_mass, every_cell
+from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5

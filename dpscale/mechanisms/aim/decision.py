@@ -6,17 +6,132 @@ last bits may differ, and a measurement under another law would be a second one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from functools import cached_property
+from itertools import pairwise, zip_longest
 from typing import Any
 
-from dpscale.base.names import AttributeSet
-from dpscale.mechanisms.aim.orders import ResidualOrder, strategy_of
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.privacy.draws import restored_gaussian
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.plans.blocks import Block
+from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor
+from dpscale.plans.measurement_plan import SCALE
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian
+from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
+from dpscale.workload import ProductPart, Workload
+from dpscale.workload.residual import center, subsets
+from dpscale.workload.residual.in_axis import Groups, every_cell, shares
+
+SHARE_UNIT = 1 << 40
+VERSION = "aim-grem/6"  # in every record, so another version would draw other noise
+BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualOrder:
+    """One measurement: the residual on `names` over `groups`, or, if `by_cell`, the 1-way's cells themselves, each by
+    itself or by a `strategy`.
+
+    `round` and `rank`: which round it belongs to and the how many-th set of the round, `source`, it serves. `draw.cost`
+    is its β.
+    """
+
+    round: int
+    rank: int
+    source: AttributeSet
+    names: AttributeSet
+    groups: tuple[Groups, ...]
+    draw: GaussianDraw
+    by_cell: bool = False
+    strategy: Factor | None = None
+
+    @cached_property
+    def block(self) -> Block:
+        return strategy_of(self.names, self.groups, self.by_cell, self.strategy)
+
+    @property
+    def cells(self) -> int:
+        return math.prod(grouping.count for grouping in self.groups)
+
+    @property
+    def variance(self) -> float:
+        """Of the noise on the τ-marginal that the estimate amounts to: σ²; by a strategy that of a cell on average."""
+        scale = 1 if self.by_cell else self.cells
+        each = 1.0 if self.strategy is None else self.strategy.mean_variance
+        return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
+
+    def counts(self, estimate: Floats) -> NoisyCounts:
+        """The estimate of a 1-way by cells, with its noise."""
+        if self.strategy is None:
+            return NoisyCounts(estimate, self.variance)
+        return StrategyCounts(estimate, self.variance, self.strategy)
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What names the measurement, besides release and snapshot, and so fixes its noise."""
+        cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
+        law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
+        version = VERSION
+        if self.strategy is not None:
+            version, law = BY_STRATEGY, {**law, "strategy": self.block.digest}
+        return {"mechanism": version, "round": self.round, "rank": self.rank, "residual": list(self.names),
+                "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
+
+    def estimate(self, measured: Floats) -> Floats:
+        """Lattice numbers as noisy counts, or as a noisy centred residual."""
+        if self.strategy is not None:
+            return least_squares(self.strategy, measured / self.draw.multiplier)
+        if self.by_cell:
+            return measured / self.draw.multiplier
+        return center(measured / (self.draw.multiplier * self.cells), range(measured.ndim))
+
+
+def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, own: Factor | None = None) -> Block:
+    """The integer strategy of an order: its own, the cells themselves, or the centred marginal made whole."""
+    if own is not None:
+        return Block(names, (own,), 1.0)
+    make = identity_factor if by_cell else center_factor
+    return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
+
+
+def one_way_order(
+    round_and_rank: tuple[int, int],
+    name: str,
+    groups: Groups,
+    beta: Fraction,
+    rows_per_unit: int,
+    strategy: Factor | None = None,
+) -> ResidualOrder:
+    """A 1-way over its cells at a cost of β."""
+    block = strategy_of((name,), (groups,), True, strategy)
+    draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
+    return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, True, strategy)
+
+
+def residual_orders(
+    names: AttributeSet,
+    groups: Sequence[Groups],
+    had: dict[AttributeSet, float],
+    beta: Fraction,
+    rows_per_unit: int,
+    round_and_rank: tuple[int, int],
+) -> list[ResidualOrder]:
+    """The residuals inside `names`, sharing β by conditional ResidualPlanner. `had`: precisions already there."""
+    sizes = [grouping.count for grouping in groups]
+    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(beta))]
+    orders = []
+    for kept, part in zip(subsets(names), parts, strict=True):
+        if part:
+            inside = tuple(groups[names.index(name)] for name in kept)
+            block = strategy_of(kept, inside, by_cell=False)
+            cost = beta * Fraction(part, sum(parts))
+            draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(kept))
+            orders.append(ResidualOrder(*round_and_rank, names, kept, inside, draw))
+    return orders
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +254,76 @@ def _check(decision: Decision, setting: Setting) -> None:
 
 def _may_forgo(decision: Decision, setting: Setting) -> bool:
     return not decision.of_ones and setting.schedule.doubtful((), ())
+
+
+NOISE_L1 = math.sqrt(2 / math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """`count` distinct candidates, each draw costing `beta`. `step`: β of one measurement."""
+
+    round: int
+    candidates: tuple[AttributeSet, ...]
+    weights: Mapping[AttributeSet, int]
+    groups: Mapping[str, Groups]
+    count: int
+    beta: Fraction
+    step: Fraction
+    penalty: float
+    rows_per_unit: int
+
+    @property
+    def of_nothing(self) -> bool:
+        """Whether the round goes back to the 1-ways: nothing is chosen."""
+        return not self.candidates
+
+    @cached_property
+    def sensitivity(self) -> int:
+        """How far one unit moves any score."""
+        return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates if names)
+
+    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+        """None but those chosen."""
+        return ()
+
+    def offset(self, names: AttributeSet) -> int:
+        """The penalty in units of 1/SCALE."""
+        return round(self._cell_penalty * math.prod(self.groups[name].count for name in names))
+
+    @cached_property
+    def _cell_penalty(self) -> float:
+        return SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit)
+
+    def label(self, rank: int) -> dict[str, Any]:
+        """What names the draw, besides release and snapshot."""
+        return {"mechanism": VERSION, "round": self.round, "rank": rank, "beta": str(self.beta),
+                "candidates": len(self.candidates), "sensitivity": str(self.sensitivity)}  # fmt: skip
+
+
+def deviation(step: Fraction, rows_per_unit: int) -> float:
+    """σ_t: the noise of a measurement that costs `step`, if it were one of a whole marginal."""
+    return rows_per_unit / math.sqrt(step)
+
+
+BOTH_ENDS = frozenset({"range", "circular"})
+CUMULATIVE = frozenset({"prefix"}) | BOTH_ENDS
+
+
+def strategies(workload: Workload) -> Mapping[str, Factor]:
+    """The strategy of each such attribute, of neither few nor very many cells."""
+    asked = _families(workload)
+    sizes = {one.name: one.size for one in workload.domain.attributes}
+    return {name: cumulative_factor(sizes[name], bool(families & BOTH_ENDS)) for name, families in asked.items()
+            if families <= CUMULATIVE and FEWEST <= sizes[name] <= MOST}  # fmt: skip
+
+
+def _families(workload: Workload) -> dict[str, set[str]]:
+    """The families by which each attribute is asked, by name; "" for a joint one or queries of its own."""
+    asked: dict[str, set[str]] = {}
+    for part in workload.parts:
+        for names in part.sets:
+            own = [family.name for family in part.families(names)] if isinstance(part, ProductPart) else []
+            for name, family in zip_longest(names, own, fillvalue=""):
+                asked.setdefault(name, set()).add(family)
+    return asked

@@ -13,15 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.blas import one_thread
-from dpscale.base.names import AttributeSet
+from dpscale.base.compute import one_thread
+from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
-from dpscale.plans.believed import Tables
-from dpscale.reconstruction.junction_tree.fit import Effort, fit
+from dpscale.plans.measurement_plan import Tables
+from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit
 from dpscale.reconstruction.junction_tree.model import Model
-from dpscale.reconstruction.junction_tree.observed import Observed
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 
 
 @dataclass(frozen=True)

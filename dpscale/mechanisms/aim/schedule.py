@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 
 DEGREE = 3
 FEWER = "ask for marginals over fewer attributes"

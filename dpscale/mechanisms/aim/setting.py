@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, combinations, islice
 
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.names import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
 from dpscale.plans.factor import Factor

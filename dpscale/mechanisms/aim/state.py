@@ -15,16 +15,22 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.names import AttributeSet
+from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.aim.beliefs import Belief
-from dpscale.mechanisms.aim.decision import Decision
-from dpscale.mechanisms.aim.orders import ResidualOrder, one_way_order, residual_orders
-from dpscale.mechanisms.aim.selection import NOISE_L1, Selection, deviation
+from dpscale.mechanisms.aim.decision import (
+    NOISE_L1,
+    Decision,
+    ResidualOrder,
+    Selection,
+    deviation,
+    one_way_order,
+    residual_orders,
+)
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.plans.planned import Believed
+from dpscale.plans.measurement_plan import Believed
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 
 SURE = Fraction(3, 4)
 

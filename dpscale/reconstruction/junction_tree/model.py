@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet, nearest
 from dpscale.base.errors import JobError
-from dpscale.base.names import AttributeSet, nearest
-from dpscale.reconstruction.junction_tree.elimination import over_tree
-from dpscale.reconstruction.junction_tree.messages import calibrated, others, placed
-from dpscale.reconstruction.junction_tree.tree import JunctionTree, junction_tree
-from dpscale.workload.residual.groups import Groups, coarsened, expanded
+from dpscale.reconstruction.junction_tree.tree import JunctionTree, calibrated, junction_tree, others, over_tree, placed
+from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
 IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no difference of two is undefined
 

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.names import AttributeSet
-from dpscale.reconstruction.junction_tree.messages import others
-from dpscale.reconstruction.junction_tree.tree import JunctionTree
+from dpscale.reconstruction.junction_tree.tree import JunctionTree, others
 
 MOST_CELLS = 1 << 26
 

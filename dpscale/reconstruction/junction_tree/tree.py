@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dpscale.base.names import AttributeSet
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
 
 Neighbours = dict[str, set[str]]
 Price = Callable[[Neighbours, str], tuple[float, float]]
@@ -123,3 +126,131 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
             if (shared := len(set(one) & set(other))) > nearest[i][0]:
                 nearest[i] = (shared, len(taken) - 1)
     return JunctionTree(dict(sizes), tuple(taken), tuple(parents))
+
+
+def log_sum(table: Floats, axes: tuple[int, ...]) -> Floats:
+    """log Σ exp over some axes."""
+    if not axes:
+        return table
+    most = table.max(axis=axes, keepdims=True)
+    return np.asarray(np.log(np.exp(table - most).sum(axis=axes)) + most.squeeze(axes))
+
+
+def largest(table: Floats, axes: tuple[int, ...]) -> Floats:
+    return np.asarray(table.max(axis=axes)) if axes else table
+
+
+def others(names: AttributeSet, kept: Sequence[str]) -> tuple[int, ...]:
+    """The axes of a table over `names` that are not among `kept`."""
+    return tuple(axis for axis, name in enumerate(names) if name not in kept)
+
+
+def aligned(table: Floats, names: AttributeSet, holder: AttributeSet) -> Floats:
+    """A table over `names`, an axis of one cell for every other attribute of `holder`; both in the same order."""
+    sizes = dict(zip(names, table.shape, strict=True))
+    return table.reshape([sizes.get(name, 1) for name in holder])
+
+
+def placed(
+    tree: JunctionTree, factors: Mapping[AttributeSet, Floats], homes: Mapping[AttributeSet, int]
+) -> list[Floats]:
+    """The log-potential of every clique: the sum of the factors that live there."""
+    tables = [np.zeros(tree.shape(clique)) for clique in tree.cliques]
+    for names, table in factors.items():
+        tables[homes[names]] += aligned(table, names, tree.cliques[homes[names]])
+    return tables
+
+
+def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = log_sum) -> tuple[list[Floats], Floats]:
+    """Every clique's message to its parent, and what all cells come to: log Z, or the largest log-potential.
+
+    `potentials` are added to in place: after it each has all messages from below.
+    """
+    reduce = largest if reduced is largest else log_sum
+    messages: list[Floats] = [np.zeros(())] * len(potentials)
+    for index in range(len(potentials) - 1, -1, -1):
+        clique, parent, shared = tree.cliques[index], tree.parents[index], tree.separators[index]
+        messages[index] = reduce(potentials[index], others(clique, shared))
+        if parent >= 0:
+            potentials[parent] += aligned(messages[index], shared, tree.cliques[parent])
+    return messages, messages[0]
+
+
+def calibrated(tree: JunctionTree, potentials: list[Floats]) -> tuple[list[Floats], float]:
+    """The probabilities of every clique's cells, and log Z. `potentials` are used up.
+
+    A clique is asked for its probabilities after its parent; the separator's, over the message sent, come down.
+    """
+    messages, total = collected(tree, potentials)
+    for index, clique in enumerate(tree.cliques):
+        parent, shared = tree.parents[index], tree.separators[index]
+        table = potentials[index]
+        if parent < 0:
+            table -= total
+        else:  # the parent's table holds probabilities by now
+            above = potentials[parent].sum(axis=others(tree.cliques[parent], shared))
+            with np.errstate(divide="ignore"):
+                table += aligned(np.log(above) - messages[index], shared, clique)
+        np.exp(table, out=table)
+    return potentials, float(total)
+
+
+Labelled = tuple[AttributeSet, Floats]
+
+
+def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSet) -> Floats:
+    """The probabilities of `wanted`, an axis each in that order. `cliques`: those of the cliques."""
+    where = {name: _highest(tree, name) for name in wanted}
+    needed = _joining(tree, set(where.values()))
+    messages: dict[int, list[Labelled]] = {index: [] for index in needed}
+    for index in sorted(needed, reverse=True):
+        above = tree.parents[index] in needed
+        shared = tree.separators[index] if above else ()
+        arrived = messages[index]
+        table = _own(tree, cliques, index, shared, arrived, wanted)
+        kept = {*wanted, *shared} & {name for names, _ in [*arrived, table] for name in names}
+        told = _product([table, *arrived], tuple(name for name in tree.sizes if name in kept))
+        if not above:
+            return told[1]
+        messages[tree.parents[index]].append(told)
+    raise AssertionError("a tree without a root")
+
+
+def _highest(tree: JunctionTree, name: str) -> int:
+    """The clique with an attribute that is nearest to the root."""
+    return next(index for index, clique in enumerate(tree.cliques) if name in clique)
+
+
+def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
+    """The cliques on the ways between some."""
+    ways = [_upwards(tree, index) for index in some]
+    common = set.intersection(*map(set, ways))
+    top = max(common)
+    return {index for way in ways for index in way if index not in common} | {top}
+
+
+def _upwards(tree: JunctionTree, index: int) -> list[int]:
+    way = [index]
+    while tree.parents[way[-1]] >= 0:
+        way.append(tree.parents[way[-1]])
+    return way
+
+
+def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: AttributeSet,
+         arrived: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
+    """A clique's probabilities, given what it shares with the one above, of the attributes that matter."""
+    clique = tree.cliques[index]
+    matter = {*wanted, *shared, *(name for names, _ in arrived for name in names)}
+    kept = tuple(name for name in clique if name in matter)
+    table = cliques[index].sum(axis=others(clique, kept))
+    below = table.sum(axis=others(kept, shared), keepdims=True)
+    return kept, np.divide(table, below, out=np.zeros_like(table), where=below > 0) if shared else table
+
+
+def _product(tables: Sequence[Labelled], kept: AttributeSet) -> Labelled:
+    """The product of some tables, summed over all attributes but those kept."""
+    letters = {name: number for number, name in enumerate({name: None for names, _ in tables for name in names})}
+    asked: list[object] = []
+    for names, table in tables:
+        asked += [table, [letters[name] for name in names]]
+    return kept, np.einsum(*asked, [letters[name] for name in kept], optimize=len(tables) > 2)  # type: ignore[call-overload, no-any-return]

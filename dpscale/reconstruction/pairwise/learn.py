@@ -8,18 +8,95 @@ freeze where one value nearly determines another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrays import Floats, Integers32
+from dpscale.base.display import AttributeSet
+from dpscale.domain.structural_zeros import restored
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
-from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
+from dpscale.reconstruction.pairwise import loops
+from dpscale.reconstruction.pairwise.loops import count_triple
+from dpscale.reconstruction.pairwise.pairs import STEP, Layout, Spread, Wanted
+from dpscale.reconstruction.proportional_fitting import Margin, proportional_fit
+from dpscale.storage.files import reading, writing
+from dpscale.workload.residual.in_axis import Groups
+
+FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
+LEAST_WEIGHT = 1e-9
+LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
+
+
+@dataclass(eq=False)
+class Sweeper:
+    """`rows`: (n, d) groups; `targets`: wanted counts of every pair's cells; `theta`: the pairs' own logits.
+
+    The energy of the table is −Σ_rows [Σ_i u_i + Σ_{i<j} θ_ij] + β/2 Σ_cells (C − T)² / (T + 1). A value's conditional
+    follows from it, C without the row itself; `held`: (d, d), the pairs that count.
+    """
+
+    layout: Layout
+    ones: Floats
+    rows: NDArray[np.int32]
+    targets: Floats
+    theta: Floats
+    held: NDArray[np.bool_]
+    chance: Chance
+    counts: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout, attributes = self.layout, len(self.layout.sizes)
+        self.scale = self.targets + FLOOR
+        self.counts = np.zeros(layout.cells)
+        self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
+        self._degrees = self.held.sum(axis=1).astype(np.uint64)
+        self._near = near(layout, self.held)
+        self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))
+        self._around, self._sets_of = np.zeros((attributes, 1, 11), np.uint64), np.zeros(attributes, np.uint64)
+        self._threes = np.zeros(loops.BEHIND, np.float32)
+        self._state = self.chance.state()
+        self._count()
+
+    def sweep(self, beta: float) -> None:
+        """Draw every value anew, with feedback of strength β."""
+        layout = self.layout
+        loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
+                    float(beta), self._weights, self._slopes)  # fmt: skip
+        order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
+        loops.sweep(self.rows, order, self._near, self._degrees, self._around, self._sets_of,
+                    layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
+                    self._slopes, self._threes, self._state, turn)  # fmt: skip
+        self._count()
+
+    def _count(self) -> None:
+        loops.count(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
+
+
+def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """(d, d, 4): of every attribute i those it has pairs with, where both orders of a pair begin, and their sizes."""
+    found = np.zeros((len(held), len(held), 4), np.uint64)
+    for i in range(len(held)):
+        others = np.flatnonzero(held[i])
+        begun = layout.starts[i, others, 1], layout.starts[others, i, 1]
+        found[i, : len(others)] = np.stack([others, *begun, layout.sizes[others]], axis=1)
+    return found
+
+
+def independent_rows(layout: Layout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
+    """(count, d) rows of independent attributes, each as often as its 1-way says."""
+    columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
 
 Start = Callable[[Wanted, int, Chance], tuple[NDArray[np.int32], Floats]]
 PROTOTYPES = 20_000
@@ -106,3 +183,139 @@ def _fitted(wanted: Wanted) -> Wanted:
             fit_pair(table, rows, columns, FIT_ROUNDS, FIT_TOLERANCE)
             layout.of(wanted.shares, i, j)[:] = table
     return wanted
+
+
+LEARNT = "pairwise.npz"
+
+
+def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> None:
+    """One file, exact; not flushed, since it can be made again for free."""
+    wanted, names = learnt.wanted, learnt.wanted.layout.names
+    index: dict[str, Any] = {
+        "total": total,
+        "names": names,
+        "groups": {name: [cells.groups[name].size, *cells.groups[name].starts] for name in names},
+    }
+    if cells.rules:
+        index["rules"] = [rule.to_dict() for rule in cells.rules]
+    arrays = {"sizes": wanted.layout.sizes, "used": wanted.layout.used, "ones": wanted.ones, "shares": wanted.shares,
+              "known": wanted.known, "theta": learnt.theta, "rows": learnt.rows}  # fmt: skip
+    arrays |= {f"one{i}": cells.ones[name] for i, name in enumerate(names)}
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
+
+
+def read_learnt(path: Path) -> tuple[Learnt, Spread, float]:
+    """The inverse of `write_learnt`, byte by byte."""
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        index: dict[str, Any] = json.loads(str(arrays["index"]))
+        names = tuple(index["names"])
+        layout = Layout(names, arrays["sizes"], arrays["used"])
+        wanted = Wanted(layout, arrays["ones"], arrays["shares"], arrays["known"])
+        learnt = Learnt(wanted, arrays["theta"], arrays["rows"])
+        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
+        ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
+        rules = tuple(restored(told) for told in index.get("rules", ()))
+        return learnt, Spread(groups, ones, rules), float(index["total"])
+
+
+SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
+ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
+
+
+def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
+    """The sets of three in wanted sets that have no table, in the model's order; none where they are too many."""
+    place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
+    for one in sets:
+        found.update(combinations(sorted(one, key=place.__getitem__), 3))
+        if len(found) > MOST_SETS + len(model.tables):
+            return []
+    wanted = found - model.tables.keys()
+    few = len(wanted) <= MOST_SETS and sum(model.cells(names) for names in wanted) <= MOST_CELLS
+    return sorted(wanted, key=lambda names: [place[name] for name in names]) if few else []
+
+
+def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], release: str) -> LowOrder:
+    """The model with a table of every one of `sets`; `release`: its public name, which the rows follow from."""
+    if not sets:
+        return model
+    seen, by_pairs = _drawn(learnt, release), _of_pairs(model)
+    measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
+    told = [(_departing(by_pairs, seen, names), model.tables[names]) for names in measured]
+    share = _followed(told)
+    implied = {names: _departing(by_pairs, seen, names) for names in sets} if share else {}
+    tables = {names: one.expected + share * one.by for names, one in implied.items()}
+    return replace(model, tables={**model.tables, **tables})
+
+
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """A table by its pairs alone, and how the model departs from that, as far as it is not chance."""
+
+    expected: Floats
+    by: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Drawn rows over groups in two halves, (d, n) each: a row of every attribute in `names`."""
+
+    names: tuple[str, ...]
+    halves: tuple[Integers32, Integers32]
+
+    def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
+        """Of all rows of a half, in every cell of a set."""
+        first, second, third = (self.halves[half][self.names.index(name)] for name in names)
+        counts = np.zeros(shape)
+        count_triple(first, second, third, shape[1], shape[2], counts.reshape(-1))
+        return counts / len(first)
+
+
+def _drawn(learnt: Learnt, release: str) -> Seen:
+    """The prototypes, swept on with the model's own weights."""
+    wanted, rows = learnt.wanted, learnt.rows.copy()
+    sweeper = Sweeper(wanted.layout, wanted.ones, rows, wanted.shares * len(rows), learnt.theta, wanted.known,
+                      Chance(release, "triples"))  # fmt: skip
+    seen = []
+    for _ in range(SWEEPS):
+        sweeper.sweep(BETAS[-1])
+        seen.append(rows.T.copy())
+    half = len(rows) // 2
+    first, second = (
+        np.concatenate([one[:, part] for one in seen], axis=1) for part in (slice(half), slice(half, None))
+    )
+    return Seen(wanted.layout.names, (first, second))
+
+
+def _of_pairs(model: LowOrder) -> LowOrder:
+    return replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+
+
+def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure:
+    """α ((s + t)/2 − p) of a set."""
+    expected = by_pairs.coarse_marginal(names)
+    margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
+    one, other = (
+        _fit_triples(seen.shares(half, names, expected.shape), expected, margins) - expected for half in (0, 1)
+    )
+    mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
+    believed = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
+    return Departure(expected, min(max(believed, 0.0), 1.0) * mean)
+
+
+def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
+    """Fitted to the pairs; a cell that no row was seen in has a little of what is expected of it."""
+    total = float(expected.sum())
+    return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
+
+
+def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
+    """2(w − s) − 1, w the slope of what was measured on what the model says, both beside the pairs, s its error."""
+    if len(told) < FEW:
+        return 1.0
+    along = np.array([((table - one.expected) * one.by).sum() for one, table in told])
+    squares = np.array([(one.by**2).sum() for one, _ in told])
+    whole = max(float(squares.sum()), LEAST_TRIPLE)
+    slope = float(along.sum()) / whole
+    error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
+    return min(max(2 * (slope - error) - 1, 0.0), 1.0)

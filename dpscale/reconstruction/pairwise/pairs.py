@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.domain.impossible import Excludes
+from dpscale.domain.structural_zeros import Excludes
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.groups import Groups
+from dpscale.workload.residual.in_axis import Groups
 
 STEP = 2.0**-30
 BYTES_A_CELL = 64  # of all vectors of a sweep together

@@ -7,11 +7,11 @@ from dpscale.engine.counting import FACTOR
 from dpscale.job import Job
 from dpscale.mechanisms import plan_question
 from dpscale.mechanisms.contract import Question, Tools
-from dpscale.optimize.store import user_store
-from dpscale.plans.planned import Planned
+from dpscale.optimize.plan_store import user_store
+from dpscale.plans.measurement_plan import Planned
 from dpscale.runs.run import Run
-from dpscale.runs.stages.kept import plan_once
-from dpscale.runs.stages.memory import check_room
+from dpscale.runs.stages.plan_cache import plan_once
+from dpscale.runs.stages.preflight import check_room
 
 
 def perform(run: Run, engine: Engine) -> None:

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.base.blas import one_thread
-from dpscale.base.names import AttributeSet
+from dpscale.base.compute import one_thread
+from dpscale.base.display import AttributeSet
 from dpscale.engine import Engine
 from dpscale.job.sections import Output
-from dpscale.privacy.budget import GAUSSIAN, LAPLACE
-from dpscale.reconstruction.contract import Estimates
+from dpscale.privacy.accounting import GAUSSIAN, LAPLACE
+from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.intervals import at_once
-from dpscale.reconstruction.joint import half_width
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.reconstruction.model_answers import at_once
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run

@@ -17,17 +17,15 @@ import numpy as np
 from dpscale.base.arrays import Integers32
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
-from dpscale.reconstruction.pairwise.chance import Chance
-from dpscale.runs.estimates import estimates_of, low_order_of, model_folder
+from dpscale.privacy.streams import Chance
+from dpscale.runs.estimates import chosen_way, estimates_of, low_order_of, model_folder, opened_way
 from dpscale.runs.run import Run
-from dpscale.runs.stages.memory import check_rows
-from dpscale.runs.ways import chosen_way, opened_way
+from dpscale.runs.stages.preflight import check_rows
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesis.decode import column, table_of, type_of
-from dpscale.synthesis.draw import Part, parts_of
-from dpscale.synthesis.possible import Possible
+from dpscale.synthesis.draw import Part, Sampler, Way, parts_of, sizes_of
+from dpscale.synthesis.one_way_rounding import Possible
 from dpscale.synthesis.quality import apart, counted, too_far
-from dpscale.synthesis.sampler import Sampler, Way, sizes_of
 
 
 class RowsWarning(UserWarning):

@@ -7,7 +7,16 @@ The transpose sends a marginal to its residuals: sum the axes outside A', centre
 Every function takes an array and axes, and never builds a Kronecker product.
 """
 
-from dpscale.workload.residual.axes import Profiles, center, kron, piece, residual_of, smear, subsets
-from dpscale.workload.residual.weights import Weights, profile_of
+from dpscale.workload.residual.axes import (
+    Profiles,
+    Weights,
+    center,
+    kron,
+    piece,
+    profile_of,
+    residual_of,
+    smear,
+    subsets,
+)
 
 __all__ = ["Profiles", "Weights", "center", "kron", "piece", "profile_of", "residual_of", "smear", "subsets"]

@@ -6,13 +6,16 @@ averaged with the weights u, so that the two stay transposes of each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import chain, combinations
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
 
 Name = TypeVar("Name")
 Profiles = Mapping[int, NDArray[np.float64]]
@@ -88,3 +91,98 @@ def kron(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """The Kronecker product of some matrices, for the few cells where it is meant to be explicit."""
     product: NDArray[np.float64] = np.ones((1, 1))
     return reduce(lambda left, right: np.asarray(np.kron(left, right), dtype=np.float64), matrices, product)
+
+
+Weights = tuple[int, ...]
+
+
+def profile_of(weights: Weights | None, size: int) -> Floats:
+    """u, of shape (size,): sums to 1; plain where there are no weights."""
+    return np.full(size, 1 / size) if weights is None else np.array(weights, dtype=np.float64) / sum(weights)
+
+
+def whole_weights(profile: Floats, bits: int) -> Weights:
+    """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest.
+
+    Where the profile is the same from both ends it goes to the middle, so that it stays so.
+    """
+    numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
+    left, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
+    if not np.array_equal(profile, profile[::-1]):
+        numbers[int(np.argmax(profile))] += left
+    else:
+        numbers[middle] += left - left // 2
+        numbers[len(numbers) - 1 - middle] += left // 2
+    return tuple(numbers)
+
+
+def centred(rows: Integers, weights: Weights) -> Integers:
+    """M·r − (r·U)·1 of rows along their last axis: whole, and orthogonal to U."""
+    numbers = np.array(weights, dtype=np.int64)
+    return np.asarray(rows * numbers.sum() - (rows @ numbers)[..., None])
+
+
+CELLS, HEAVY, LOVASZ = 8, 1 << 24, 0.99
+
+
+def nearest_centred(rows: Integers, weights: Weights) -> Integers:
+    """Rows (…, n) near those given that are orthogonal to U, exactly; n of at least 3."""
+    cells, basis, unit = _reduced(weights)
+    missing = rows @ (np.array(weights, dtype=np.int64) // math.gcd(*weights))
+    long = missing[..., None] * unit
+    short = long - np.rint(long @ np.linalg.pinv(basis.astype(np.float64))).astype(np.int64) @ basis
+    moved = rows.copy()
+    moved[..., cells] -= short
+    return moved
+
+
+@lru_cache(maxsize=1024)
+def _reduced(weights: Weights) -> tuple[Integers, Integers, Integers]:
+    """Some cells, a short basis of the whole vectors there that are orthogonal to U, and one p with p·U = gcd U."""
+    numbers = np.array(weights, dtype=np.int64) // math.gcd(*weights)
+    cells = _coprime(numbers)
+    start = np.eye(len(cells), len(cells) + 1, dtype=np.int64)
+    start[:, -1] = HEAVY * numbers[cells]
+    reduced = _lll(start)
+    ends = reduced[:, -1] // HEAVY
+    unit = reduced[np.flatnonzero(ends)[0]] * ends[np.flatnonzero(ends)[0]]
+    return cells, reduced[ends == 0, :-1], unit[:-1]
+
+
+def _coprime(numbers: Integers) -> Integers:
+    """Cells spread over the axis whose weights have no common divisor."""
+    cells = list(np.unique(np.linspace(0, len(numbers) - 1, min(CELLS, len(numbers))).astype(np.int64)))
+    for cell in range(len(numbers)):
+        common = np.gcd.reduce(numbers[cells])
+        if cell not in cells and math.gcd(int(common), int(numbers[cell])) < common:
+            cells.append(cell)
+    return np.array(cells, dtype=np.int64)
+
+
+def _lll(basis: Integers) -> Integers:
+    """The basis reduced; small, so Gram–Schmidt is made anew for every row."""
+    basis, row = basis.copy(), 1
+    while row < len(basis):
+        before = _orthogonal(basis[:row])
+        lengths = (before**2).sum(axis=1)
+        for other in reversed(range(row)):
+            share = before[other] @ basis[row].astype(np.float64) / lengths[other]
+            basis[row] -= int(np.rint(share)) * basis[other]
+        shares = before @ basis[row].astype(np.float64) / lengths
+        rest = basis[row] - shares @ before
+        if rest @ rest >= (LOVASZ - shares[-1] ** 2) * lengths[-1]:
+            row += 1
+        else:
+            basis[[row - 1, row]] = basis[[row, row - 1]]
+            row = max(row - 1, 1)
+    return basis
+
+
+def _orthogonal(basis: Integers) -> Floats:
+    """Gram–Schmidt without lengths."""
+    done = basis.astype(np.float64)
+    for row in range(1, len(done)):
+        before = done[:row]
+        for _ in range(2):  # once more for what rounding left
+            done[row] -= (before @ done[row]) / (before**2).sum(axis=1) @ before
+    return done

@@ -9,13 +9,11 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim.cumulated import strategies
-from dpscale.mechanisms.aim.decision import Decision
-from dpscale.mechanisms.aim.orders import BY_STRATEGY, VERSION
+from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, Decision, strategies
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import Question
-from dpscale.plans.cumulative import cumulative_factor
-from dpscale.privacy.budget import GAUSSIAN, Budget
+from dpscale.plans.factor import cumulative_factor
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from tests.measurement.small import SIZES, counter, records
 

@@ -11,15 +11,14 @@ from scipy.stats import chisquare
 
 from dpscale.answers.report import trace_plot
 from dpscale.measurement.adaptive import Scores, draw_chosen
-from dpscale.mechanisms.aim.decision import Decision
+from dpscale.mechanisms.aim.decision import Decision, Selection
 from dpscale.mechanisms.aim.schedule import Batched, Published
-from dpscale.mechanisms.aim.selection import Selection
 from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
-from dpscale.plans.believed import SCALE
+from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.runs.stages.report import _by_round
-from dpscale.workload.residual.groups import every_cell
+from dpscale.workload.residual.in_axis import every_cell
 from tests.measurement.small import NAMES, SIZES, TRIPLES, counter, error, records, run, setting
 
 SETS = (("a", "b"), ("a", "d"), ("b", "d"))

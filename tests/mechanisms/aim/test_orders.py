@@ -3,10 +3,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpscale.mechanisms.aim.orders import residual_orders
+from dpscale.mechanisms.aim.decision import residual_orders
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual import center, residual_of
-from dpscale.workload.residual.groups import Groups, every_cell
+from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.measurement.small import measure
 
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))

@@ -7,9 +7,8 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import completed, effort, learn
+from dpscale.reconstruction.pairwise.learn import completed, effort, learn, read_learnt, write_learnt
 from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-from dpscale.reconstruction.pairwise.stored import read_learnt, write_learnt
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
 
 

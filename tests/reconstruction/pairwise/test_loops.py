@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise import loops
-from dpscale.reconstruction.pairwise.chance import Chance
+from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.pairwise.sweeping import Sweeper, independent_rows
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())

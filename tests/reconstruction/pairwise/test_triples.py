@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise import triples
-from dpscale.reconstruction.pairwise.learn import Learnt, learn
+from dpscale.reconstruction.pairwise import learn as learning
+from dpscale.reconstruction.pairwise.learn import Departure, Learnt, lacking, learn, with_triples
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.pairwise.triples import Departure, lacking, with_triples
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
 
 NAMES = tuple(SIZES)
@@ -78,12 +77,12 @@ def told(slopes: list[float], sizes: list[float]) -> list[tuple[Departure, np.nd
 
 
 def test_sets_that_agree_are_followed_and_one_that_outweighs_the_others_is_not():
-    assert triples._followed(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
-    assert triples._followed(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
-    assert triples._followed(told([0.4] * 5, [1.0] * 5)) == 0.0
-    assert triples._followed(told([9.0], [1.0])) == 1.0
+    assert learning._followed(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
+    assert learning._followed(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
+    assert learning._followed(told([0.4] * 5, [1.0] * 5)) == 0.0
+    assert learning._followed(told([9.0], [1.0])) == 1.0
     two = np.array([0.8, 1.2] * 10)  # slope 1; its error Σ (0.2 · 2)² over 20 sets, under 40
-    assert triples._followed(told(list(two), [1.0] * 20)) == pytest.approx(2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1)
+    assert learning._followed(told(list(two), [1.0] * 20)) == pytest.approx(2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1)
 
 
 def test_chance_of_the_rows_is_no_departure():
@@ -91,7 +90,7 @@ def test_chance_of_the_rows_is_no_departure():
     law = leaning(0.0)
     full, learnt = learnt_of(law)
     done = with_triples(full, learnt, THREES, "release")
-    seen = triples._drawn(learnt, "release")
+    seen = learning._drawn(learnt, "release")
     expected = {names: full.coarse_marginal(names) for names in THREES}
     raw = sum(np.abs(seen.shares(0, names, own.shape) * full.total - own).sum() for names, own in expected.items())
     assert sum(np.abs(done.tables[names] - own).sum() for names, own in expected.items()) < 0.4 * raw
@@ -114,9 +113,9 @@ def test_rows_that_never_move_are_chance_too():
 def test_those_that_lack_a_table(monkeypatch, most, found):
     full = model(leaning(1.0))
     known = replace(full, tables={**full.tables, THREES[0]: full.coarse_marginal(THREES[0])})
-    monkeypatch.setattr(triples, "MOST_SETS", most)
+    monkeypatch.setattr(learning, "MOST_SETS", most)
     assert lacking(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
     assert lacking(known, [("d", "a", "b")]) == [("a", "b", "d")]
     assert lacking(known, [NAMES]) == lacking(known, THREES)
-    monkeypatch.setattr(triples, "MOST_CELLS", 10)
+    monkeypatch.setattr(learning, "MOST_CELLS", 10)
     assert lacking(known, THREES) == []

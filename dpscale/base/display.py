@@ -1,0 +1,101 @@
+"""Names: those of a set of attributes, the nearest known one to a name that was not recognised, what a value is called.
+
+What a user hands over may be records: a table where its path belongs, or its text. Messages show none (`shown`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+AttributeSet = tuple[str, ...]  # what is shared spells it in the domain's order
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A remedy: the nearest known name, or the names there are."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return f"there are: {shown}"
+
+
+MOST_SHOWN = 250
+MOST_BITS = 500
+
+
+def shown(value: Any) -> str:
+    """A value as a message may tell it: a number or a short text as it is, of anything else its type."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python prints none of thousands of digits
+        return "a number of hundreds of digits"
+    if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
+        return repr(value)
+    return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def sized(count: int) -> str:
+    """A number of bytes in the unit that leaves it digits."""
+    for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= least:
+            return f"{count / least:.3g} {unit}" if count < 1000 * least else f"{count / least:,.0f} {unit}"
+    return f"{count} bytes"
+
+
+def called(path: Any) -> str:
+    """A path, unless it is no path but a text of records."""
+    return str(path) if _is_short(str(path)) else shown(str(path))
+
+
+def _is_short(text: str) -> bool:
+    """Whether a text is no longer than a name or a path is, and of one line."""
+    return len(text) <= MOST_SHOWN and text.isprintable()
+
+
+MOST = 20
+
+
+def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
+    """A heading and a table of names and what is said of them, the first ones."""
+    pairs = list(facts.items() if isinstance(facts, Mapping) else facts)
+    rows = [f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs[:MOST]]
+    more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
+    return f"<strong>{escape(title)}</strong><table>{''.join(rows + more)}</table>"
+
+
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+SMALLEST_PLAIN = 1e-4
+
+
+def figure(value: float | None) -> str:
+    """Four significant digits, thousands apart, tiny ones with a power of ten; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "—"
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        return power(value)
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
+
+
+def power(value: float) -> str:
+    """As 8.77 × 10⁻⁶."""
+    digits, exponent = f"{value:.2e}".split("e")
+    digits = digits.rstrip("0").rstrip(".")
+    raised = f"10{str(int(exponent)).translate(RAISED)}"
+    return raised if digits == "1" else f"{digits} × {raised}"
+
+
+def whole(value: float | None) -> str:
+    """A count for a table: whole, thousands apart."""
+    return "—" if value is None or not math.isfinite(value) else f"{round(value):,}".replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    """A share in words that a reader can use: 12 %, 0.4 %, below 0.01 %."""
+    if value is None or not math.isfinite(value):
+        return "—"
+    if 0 < value < 1e-4:
+        return "below 0.01 %"
+    return f"{100 * value:.2g} %" if value < 0.995 else f"{100 * value:,.0f} %"

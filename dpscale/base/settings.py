@@ -1,0 +1,96 @@
+"""What is wrong with a setting, as one sentence: pydantic's findings in the shape that all errors of dpscale have.
+
+A setting says what it takes by `setting(default, takes, meaning)`; the same words make the refusal, the JSON schema and
+the tables of the documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dpscale.base.display import nearest, shown
+from dpscale.base.errors import JobError
+
+MEND = "mend it, or leave it out"
+WORDS = {
+    "greater_than": "above ", "greater_than_equal": "at least ", "less_than": "below ", "less_than_equal": "at most ",
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "list_type": "a list",
+    "string_type": "a text", "bool_type": "true or false", "finite_number": "a finite number",
+}  # fmt: skip
+
+
+class Settings(BaseModel):
+    """A table of settings: nothing unknown, nothing converted, nothing changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
+    """A field of `Settings`. `takes`: what is accepted, in words; `meaning`: what it is for; `limits`: pydantic's."""
+    return Field(default, description=meaning, json_schema_extra={"takes": takes}, **limits)
+
+
+def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: str) -> Any:
+    """The settings of a table; JobError for the first that is wrong. `whose`: what they are settings of."""
+    known = list(model.model_fields)
+    for name in given:
+        if name not in known:
+            takes = ", ".join(known) or "no options"
+            raise JobError(
+                f"{table}.{name}", f"given for {whose}", takes, nearest(name, known) if known else "remove it"
+            )
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        raise _refused(f"{table}.{name}" if name else table, fault, takes_of(model, name)) from None
+
+
+def takes_of(model: type[BaseModel], name: str) -> str:
+    """What a setting accepts, in its own words; empty where it says none."""
+    field = model.model_fields.get(name)
+    extra = field.json_schema_extra if field else None
+    return str(extra["takes"]) if isinstance(extra, dict) and "takes" in extra else ""
+
+
+def _refused(where: str, fault: Any, takes: str) -> JobError:
+    refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
+    if isinstance(refused, JobError):  # a validator's own sentence
+        return refused
+    named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
+    remedy = nearest(fault["input"], takes.split(", ")) if named else MEND
+    return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
+
+
+def check_texts(content: Any, where: str) -> None:
+    """JobError for a text that no file holds: with a NUL, or with half a letter (a lone surrogate)."""
+    if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
+        raise JobError(where or "job", "a text with a letter that no file can hold", "a text", "mend it")
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            check_texts(name, where)
+            check_texts(value, f"{where}.{name}".strip("."))
+    elif isinstance(content, list | tuple):
+        for value in content:
+            check_texts(value, where)
+
+
+def message_of(fault: Any) -> str:
+    """Pydantic's own words, beginning small."""
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "it should be a table"
+    if fault["type"] in WORDS:
+        limit = next((f"{value:g}" for value in fault.get("ctx", {}).values() if isinstance(value, int | float)), "")
+        return f"it should be {WORDS[fault['type']]}{limit}"
+    message = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
+    return message[0].lower() + message[1:]
+
+
+def rows_of(model: type[Settings]) -> Sequence[tuple[str, str, str, Any]]:
+    """Of every setting: name, what it takes, what it means, and its default."""
+    fields = model.model_fields.items()
+    return [(name, takes_of(model, name), str(field.description or ""), field.default) for name, field in fields]

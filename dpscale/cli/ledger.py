@@ -1,0 +1,123 @@
+"""Commands for ledgers: show what was spent, set a cap, move a history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from dpscale.base.errors import JobError
+from dpscale.cli.group import json_option, main
+
+
+@main.group()
+def ledger() -> None:
+    """What was spent, and the caps."""
+
+
+@ledger.command("show")
+@click.argument("path")
+@json_option
+def ledger_show(path: str, as_json: bool) -> None:
+    """Show spent, reserved and remaining budget, per release and in total."""
+    from dpscale.ledger import Ledger
+
+    with Ledger.open(path, create=False) as opened:
+        summary = opened.summary()
+    click.echo(json.dumps(summary) if as_json else ledger_text(summary))
+
+
+@ledger.command("cap")
+@click.argument("path")
+@click.option("--dataset", required=True)
+@click.option("--epsilon", type=float, required=True)
+@click.option("--delta", type=float, required=True, help="0 for a cap on pure releases.")
+@click.option("--currency", type=click.Choice(["gdp", "pure"]), help="What adds up; by default pure where delta is 0.")
+@click.option("--unit", help="Whom its releases protect: row, or the column that names persons.")
+@click.option("--table", help="With --unit, in a job of several tables: the table that the column is in.")
+def ledger_cap(
+    path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None, table: str | None
+) -> None:
+    """Cap what all releases of a dataset may cost together."""
+    from dpscale.ledger import Ledger
+    from dpscale.privacy.protection import Protection
+
+    if unit is not None and not unit.strip():
+        raise JobError("--unit", "got an empty name", "row, or the name of a column", "name one")
+    if table is not None and (unit in (None, "row") or not table.strip()):
+        raise JobError("--table", "got one without the column of a unit", "--unit COLUMN --table TABLE",
+                       "name the column, or leave --table out")  # fmt: skip
+    protects = None if unit is None else Protection(None if unit == "row" else unit, table=table)
+    with Ledger.open(path) as opened:
+        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))
+
+
+@ledger.command("copy")
+@click.argument("source")
+@click.argument("target")
+def ledger_copy(source: str, target: str) -> None:
+    """Move a history to a new ledger, a file or postgresql://HOST/DATABASE, and close the old one for good."""
+    from dpscale.ledger import Ledger
+
+    with Ledger.open(source, create=False) as opened:
+        count = opened.move(target)
+    click.echo(f"{target} holds the history ({count} releases); {source} is closed for good")
+
+
+def ledger_text(summary: dict[str, Any]) -> str:
+    """Caps, totals and releases of every dataset."""
+    lines = [line for name, dataset in summary["datasets"].items() for line in _dataset(name, dataset)]
+    moved = [f"closed for good: the history moved to {summary['moved_to']}"] if summary["moved_to"] else []
+    return "\n".join([*moved, *(lines or ["no dataset"])])
+
+
+def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
+    return [
+        f"dataset {name}",
+        *_line("protects", dataset["protects"] or "nobody yet"),
+        *_line("currency", dataset["currency"]),
+        *_line("cap", _cap(dataset["cap"])),
+        *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
+        *_line("spent", _spent(dataset["spent"], dataset["currency"])),
+        *_line("reserved", _spent(dataset["reserved"], dataset["currency"])),
+        *_line("left", _left(dataset)),
+        *(line for note in dataset["notes"] for line in _line("note", note)),
+        *_line("head", dataset.get("head", "")),
+        *(f"  - {_release(row)}" for row in dataset["releases"]),
+    ]
+
+
+def _line(what: str, text: str) -> list[str]:
+    return [f"  {what:<9} {text}"] if text else []
+
+
+def _cap(cap: dict[str, Any] | None) -> str:
+    return f"epsilon {cap['epsilon']:.6g} at delta {cap['delta']:.6g}, since {_day(cap['set_at'])}" if cap else "none"
+
+
+def _spent(figures: dict[str, Any], currency: str) -> str:
+    epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
+    amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
+    told = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
+    return f"epsilon {epsilon} at delta {figures['delta']:.6g}{told}"
+
+
+def _left(dataset: dict[str, Any]) -> str:
+    if dataset["remaining"] is None:
+        return ""
+    unit = "epsilon" if dataset["currency"].startswith("pure") else "squared mu"
+    one = f"epsilon {dataset['remaining_epsilon']:.6g} at delta {dataset['cap']['delta']:.6g}"
+    return f"{unit} {dataset['remaining']:.6g}: one release of {one}"
+
+
+def _release(row: dict[str, Any]) -> str:
+    own = row["own"]
+    epsilon = "infinite" if own["epsilon"] is None else f"{own['epsilon']:.6g}"
+    public = ["noise is public: seed"] if row["public"] else []
+    figures = f"epsilon {epsilon} at delta {own['delta']:.6g}, squared mu {row['squared_mu']:.6g}"
+    return ", ".join([row["release"], figures, *public, row["state"], _day(row["reserved_at"])])
+
+
+def _day(time: str) -> str:
+    return time[:10]

@@ -1,0 +1,243 @@
+"""What follows a run: to `end` one that is not to go on, and the `evidence` of one that is measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpscale.base.errors import JobError, TransientError
+from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
+from dpscale.cli.progress import Bars
+from dpscale.storage.files import read_text
+
+if TYPE_CHECKING:
+    from dpscale.api.release import Release
+
+
+@main.command()
+@click.argument("run_dir")
+@json_option
+def end(run_dir: str, as_json: bool) -> None:
+    """Finish a run that is measured, or abandon it: its secret is destroyed, and nothing is measured any more."""
+    from dpscale.cli import driver_status
+    from dpscale.cli.multitable import end_several
+    from dpscale.multitable.run import is_database_run
+    from dpscale.runs.run import Run
+    from dpscale.runs.stages import runner
+
+    if is_database_run(run_dir):
+        _tell_end(end_several(run_dir), as_json)
+        return
+    run = Run(run_dir)
+    if driver_status.at_work(driver_status.told(run.path)):
+        raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run that nobody is at",
+                             f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
+    _tell_end(runner.end(run), as_json)
+
+
+def _tell_end(told: dict[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(told) if as_json else f"{told['how']}: {_spent(told)}")
+
+
+def _spent(told: dict[str, Any]) -> str:
+    """What was spent, in words."""
+    charged, finished = told["charged"], told["how"] == "finished"
+    if "ledger" in told:
+        return f"its ledger cannot be asked what was spent ({told['ledger']})"
+    if charged is None:
+        return "nothing was spent"
+    figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
+    cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
+    after = (
+        "answers can be made of it as before" if finished else "there is no refund, for some of its noise may be known"
+    )
+    return f"the whole charge is spent ({figures or cost}); {after}"
+
+
+def _decimal(value: Any) -> str:
+    from fractions import Fraction
+
+    try:
+        return f"{float(Fraction(value)):.6g}"
+    except (ValueError, TypeError, OverflowError):
+        return str(value)
+
+
+@main.command()
+@click.argument("run_dir", required=False)
+@click.option("--key", type=click.Path(), help="Sign with this Ed25519 private key (PEM).")
+@click.option("--selftest", "selftest_file", type=click.Path(), help="What `dpscale selftest --json` printed.")
+@click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder instead; needs no run.")
+@click.option("--public-key", type=click.Path(), help="With --check: the key that must have signed it (PEM).")
+@click.option("--ledger", help="With --check: the curator's ledger (a file or an address), or the head of its chain.")
+@json_option
+def evidence(
+    run_dir: str | None,
+    key: str | None,
+    selftest_file: str | None,
+    folder: str | None,
+    public_key: str | None,
+    ledger: str | None,
+    as_json: bool,
+) -> None:
+    """Write a folder by which an auditor can check a release, DIR/evidence; or check one."""
+    if (run_dir is None) == (folder is None):
+        raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
+    if folder is not None:
+        _check(folder, public_key, ledger, as_json)
+        return
+    from dpscale.audit.evidence.bundle import write_bundle
+    from dpscale.audit.evidence.signing import signer
+    from dpscale.cli.multitable import check_alone
+    from dpscale.runs.run import Run
+
+    check_alone(run_dir or "")
+    run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
+    run.require("measure")
+    place = write_bundle(run, _selftest(selftest_file), signing)
+    click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
+
+
+def _selftest(given: str | None) -> list[dict[str, Any]]:
+    """The self-test's results: those that were given, or of now."""
+    if given is None:
+        from dpscale.audit.selftest import selftest
+
+        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in selftest()]
+    try:
+        checks = [
+            {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))
+        ]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise JobError("--selftest", f"{given} cannot be read as such", "what `dpscale selftest --json` printed",
+                       "leave it out, and it is run") from None  # fmt: skip
+    return checks
+
+
+def _heads(ledger: str) -> dict[str, int]:
+    """The links of a ledger's hash chains with the number of links behind each; a head that is given has none."""
+    from dpscale.ledger import Ledger
+
+    if re.fullmatch("[0-9a-f]{64}", ledger):
+        return {ledger: 0}
+    with Ledger.open(ledger, create=False) as opened:
+        return opened.heads()
+
+
+def _check(folder: str, public_key: str | None, ledger: str | None, as_json: bool) -> None:
+    from dpscale.audit.evidence.check import check_bundle
+
+    key, heads = Path(public_key) if public_key else None, _heads(ledger) if ledger else None
+    found = check_bundle(Path(folder), key, heads)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anybody may have made it"
+    if not found["private"]:
+        yield "NOT PRIVATE: the noise has a seed, and anybody can compute it"
+    for name in ("release", "dataset"):
+        claim = found[name]
+        yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
+    yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
+    if found["by_columns_alone"]:
+        yield f"{found['by_columns_alone']} strategies are too large for it: taken by their columns' norms"
+    verdict = "passed" if found["selftest_passed"] else "FAILED"
+    yield f"self-test {verdict}, as the bundle says ({found['selftest_checks']} checks)"
+    if found["later_entries"] is not None:
+        later = f"; the ledger has {found['later_entries']} later entries" if found["later_entries"] else ""
+        yield f"its entries of the ledger are those under the head {found['head']}{later}"
+    if not found["own_scripts"]:
+        yield "its scripts are not those of any dpscale known here: read them before they are run"
+    for one in found["unverified"]:
+        yield f"CANNOT BE VERIFIED: {one}"
+
+
+@main.command()
+@click.argument("run_dir")
+@click.option("--out", metavar="FOLDER", help="Where to (default: RUN_DIR/published).")
+@click.option(
+    "--set", "sets", multiple=True, metavar="A,B", help="An attribute set; again for more (default: all asked)."
+)
+@click.option("--degree", type=click.IntRange(min=1), help="Only the sets of so many attributes.")
+@click.option("--limit", type=click.FloatRange(min=0), default=0.5, show_default=True,
+              help="Counts with a larger relative standard error are flagged.")  # fmt: skip
+@click.option("--format", "formats", type=click.Choice(["csv", "parquet", "xlsx"]), multiple=True, default=("csv",),
+              show_default=True, help="Again for more; xlsx needs the extra dpscale[excel].")  # fmt: skip
+@json_option
+def publish(
+    run_dir: str,
+    out: str | None,
+    sets: tuple[str, ...],
+    degree: int | None,
+    limit: float,
+    formats: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Whole, non-negative tables that add up, with a readme and a codebook: free post-processing of a run."""
+    from dpscale.api.database import DatabaseRelease
+    from dpscale.api.release import Release
+    from dpscale.multitable.run import is_database_run
+
+    folder = Path(out) if out else Path(run_dir) / "published"
+    named = [[name.strip() for name in one.split(",")] for one in sets]
+    several = is_database_run(run_dir)
+    releases = DatabaseRelease.open(run_dir).tables if several else {"": Release.open(run_dir)}
+    told = {name: _one(own, folder / name, named, degree, limit, formats) for name, own in releases.items()}
+    summary = {"published": str(folder), **({"tables": told} if several else told[""])}
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    for name, one in told.items():
+        left = f", {one['left_out']} left out (see its readme)" if one["left_out"] else ""
+        click.echo(f"{name}{': ' if name else ''}{one['sets']} tables of {one['total']:,} records{left}")
+    click.echo(f"published: {folder}")
+
+
+def _one(
+    release: Release, folder: Path, sets: list[list[str]], degree: int | None, limit: float, formats: tuple[str, ...]
+) -> dict[str, Any]:
+    """One table's publication, and what to tell of it."""
+    from dpscale.answers.publish import chosen, write_published
+    from dpscale.answers.publish import publish as made
+
+    published = made(release.answered, chosen(release.answered, sets, degree))
+    files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats)
+    return {
+        "sets": len(published.tables),
+        "total": published.total,
+        "left_out": len(published.left_out),
+        "files": files,
+    }
+
+
+@main.command()
+@click.argument("run_dir")
+@click.argument("data", nargs=-1, required=True)
+@click.option("--out", required=True, metavar="ELSEWHERE", help="A new or empty folder, outside every run directory.")
+@click.option(
+    "--target", metavar="NAME", help="What models predict (default: the last attribute of the fewest values)."
+)
+@scheduler_option
+@quiet_option
+@json_option
+def compare(
+    run_dir: str, data: tuple[str, ...], out: str, target: str | None, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Hold a run's synthetic rows against DATA, in a PRIVATE report: for those alone who may see the data."""
+    from dpscale.evaluation import compare
+    from dpscale.evaluation.comparison import FIGURES
+
+    with Bars(quiet) as progress:
+        page = compare(run_dir, list(data), out, target, scheduler, progress)
+    told = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
+    click.echo(json.dumps(told) if as_json else f"private report, not to be published: {page}")

@@ -1,0 +1,283 @@
+"""`run`, and a command for every stage after `plan`, by the table of stages."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpscale.base.compute import one_thread
+from dpscale.base.display import figure, percent, whole
+from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
+from dpscale.cli.multitable import plan_several, run_several
+from dpscale.cli.progress import Bars
+from dpscale.runs.stages import STAGES
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept (default: runs/ and the job's digest).")
+@fresh_option
+@scheduler_option
+@quiet_option
+@json_option
+def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Run all stages of a job; a run that was begun goes on where it left."""
+    from dpscale.api.public import read_job
+    from dpscale.job import Job
+    from dpscale.runs.stages.resume import begin, check_repeat
+    from dpscale.runs.stages.runner import leaving_nothing, run_stages
+
+    read = read_job(job)
+    if not isinstance(read, Job):
+        run_several(read, run_dir, fresh, scheduler, quiet, as_json)
+        return
+    directory = begin(read, run_dir, fresh)
+    repeated = check_repeat(directory)
+    with leaving_nothing(directory), Bars(quiet) as progress:
+        run_stages(directory, scheduler=scheduler, progress=progress)
+    _tell_run(directory.path, directory.manifest, repeated, as_json)
+
+
+def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_json: bool) -> None:
+    report = path / "report.html"
+    summary = {
+        "run_dir": str(path),
+        "report": str(report),
+        "release": manifest["release"],
+        "private": manifest["private"],
+        "privacy": manifest["privacy"],
+        "stages": manifest["stages"],
+        "repeated": repeated,
+    }
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    if repeated:
+        click.echo(f"dpscale: {repeated}", err=True)
+    if not manifest["private"]:
+        click.echo("dpscale: this run has a seed and is not private", err=True)
+    click.echo(f"report: {report}")
+
+
+def _stage_command(name: str, doc: str) -> None:
+    @main.command(name, help=doc)
+    @click.argument("run_dir")
+    @scheduler_option
+    @quiet_option
+    @json_option
+    def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+        from dpscale.runs.run import Run
+        from dpscale.runs.stages.runner import run_stages
+
+        directory = Run(run_dir)
+        if STAGES[name].spends:
+            _tell_other_data(directory)
+        with Bars(quiet) as progress:
+            run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+        stage = {"stage": name, **directory.manifest["stages"][name]}
+        click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+def _tell_other_data(directory: Any) -> None:
+    """A stage that is done returns at once: who repeats it is told where it would be about other data."""
+    from dpscale.base.errors import DataError, TransientError
+    from dpscale.runs.stages.resume import check_repeat
+
+    try:
+        with suppress(TransientError):  # a store that cannot tell now
+            check_repeat(directory)
+    except DataError as error:
+        click.echo(f"dpscale: {error}", err=True)
+
+
+for _stage in STAGES.values():
+    if _stage.needs and _stage.name != "synthesize":  # the first one is `plan`, which takes a job
+        _stage_command(_stage.name, _stage.help)
+
+
+def _ask_rows(directory: Any, rows: int) -> None:
+    """Ask for another number of rows, unless there cannot be so many."""
+    from dpscale.base.settings import checked
+    from dpscale.job.sections import SynthesizeTable
+    from dpscale.runs.stages.preflight import check_rows
+
+    before = directory.synthesis or SynthesizeTable()
+    asked = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
+    check_rows(asked, rows, len(directory.domain), directory.job.engine.bytes)
+    with directory.locked():
+        directory.ask_rows(asked)
+
+
+@main.command(help=STAGES["synthesize"].help)
+@click.argument("run_dir")
+@click.option("--rows", type=click.IntRange(min=1), help="How many, if not as the job says.")
+@scheduler_option
+@quiet_option
+@json_option
+def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    from dpscale.runs.run import Run
+    from dpscale.runs.stages.runner import run_stages
+
+    directory = Run(run_dir)
+    if rows is not None:
+        _ask_rows(directory, rows)
+    with Bars(quiet) as progress:
+        run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
+    stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
+    click.echo(json.dumps(stage) if as_json else f"synthesize: {stage['state']}, in {directory.path / 'synthetic'}")
+
+
+@main.command()
+@click.argument("run_dir", required=False)
+@json_option
+def stages(run_dir: str | None, as_json: bool) -> None:
+    """List the stages in their order, all of them or those of one run: what each needs, and whether it spends."""
+    from dpscale.runs.run import Run
+
+    run = None if run_dir is None else Run(run_dir)
+    table = [stage.to_dict() for stage in STAGES.values() if run is None or stage.wanted(run)]
+    if as_json:
+        click.echo(json.dumps({"stages": table}))
+        return
+    for stage in table:
+        click.echo(f"{stage['name']:>12}: {stage['help']}")
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
+@click.option("--compare", is_flag=True, help="Plan with every mechanism, and tell their errors side by side.")
+@click.option("--error", type=float, metavar="RECORDS", help="Tell the epsilon at which the error is this.")
+@scheduler_option
+@quiet_option
+@json_option
+def plan(
+    job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Plan a job: the errors to expect, in records. Reads no data, spends nothing."""
+    from dpscale.api.public import read_job
+    from dpscale.engine import resolve
+    from dpscale.job import Job
+
+    read, began = read_job(job), time.perf_counter()
+    if not isinstance(read, Job):
+        with Bars(quiet) as progress:
+            plan_several(read, run_dir, scheduler, progress, as_json)
+        return
+    with Bars(quiet) as progress, one_thread():  # whose small matrices only wait for more
+        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+        try:
+            planned = _planned(read, run_dir, scheduler, engine, progress)
+            told = _told(read, planned, engine, compare, error)
+        finally:
+            engine.close()
+    told["planning_seconds"] = round(time.perf_counter() - began, 2)
+    click.echo(json.dumps(told) if as_json else _text(told))
+
+
+def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any, progress: Any) -> Any:
+    """The plan; with a run directory it is kept there."""
+    from dpscale.runs.run import Run
+    from dpscale.runs.stages.plan import make_plan
+    from dpscale.runs.stages.runner import leaving_nothing, run_stages
+
+    if run_dir is None:
+        return make_plan(read, read.question(read.build_workload(read.read_domain())), engine)
+    directory = Run.create(read, run_dir)
+    with leaving_nothing(directory):
+        run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
+    return directory.planned
+
+
+def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
+    from dpscale.base.errors import JobError
+    from dpscale.runs.stages.plan import most_cells
+    from dpscale.runs.stages.plan_cache import told_once
+    from dpscale.runs.stages.preview import advice, compared, curve, expected, needed, overall
+
+    budget = read.privacy.budget
+    known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
+    followed = told_once(known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)})
+    families = followed["families"]
+    if wanted is not None and not families:
+        raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",
+                       "a mechanism that plans beforehand", "leave it out, or see --compare")  # fmt: skip
+    error = overall(families) if families else None
+    return {
+        "mechanism": planned.mechanism,
+        "queries": planned.workload.query_count,
+        "counted_sets": len(planned.counted),
+        "noise": planned.noise,
+        **planned.summary(budget),
+        **followed["needs"],
+        "notes": list(planned.notes),
+        "families": families,
+        "curve": [] if error is None else curve(read, error),
+        "needed": None if error is None or wanted is None else needed(read, error, wanted),
+        "compared": compared(read, planned, engine, most_cells(read, engine)) if compare else [],
+        "advice": advice(read, planned, families),
+    }
+
+
+def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
+    """What counting will take."""
+    from dpscale.engine.counting import effort
+
+    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    return {
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "counting_seconds_per_million_rows": needs.seconds_per_million,
+    }
+
+
+LATER = ("families", "curve", "needed", "compared", "advice")
+FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
+
+
+def _text(told: dict[str, Any]) -> str:
+    """For people: figures, then errors in records, then advice."""
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in told.items()
+             if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
+    if told["families"]:
+        lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
+        lines += [_family(one) for one in told["families"]]
+        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in told["curve"])
+        lines += ["", f"over epsilon  {at}"]
+    if told["needed"]:
+        lines.append(f"an error of {told['needed']['error']:g} records needs epsilon = {told['needed']['epsilon']:.4g}")
+    if told["compared"]:
+        lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, told["compared"])]
+    return "\n".join([*lines, "", *told["advice"]])
+
+
+def _figure(key: str, value: Any) -> str:
+    """As people write it; nothing for nothing."""
+    if key == "optimality_gap":
+        return "" if value is None else f"{percent(value)}, certified"
+    if isinstance(value, list):
+        return "; ".join(value)
+    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
+
+
+def _family(one: dict[str, Any]) -> str:
+    worst = one["worst"][0]
+    sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
+    return (
+        f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {', '.join(worst['attributes'])}"
+    )
+
+
+def _mechanism(one: dict[str, Any]) -> str:
+    error = "—" if one["error"] is None else f"{one['error']:.4g}"
+    return f"{error:>10}  {one['mechanism']:<24} {one['why'][:100]}"

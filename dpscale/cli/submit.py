@@ -1,0 +1,88 @@
+"""Runs whose driver is on a cluster: `submit`, `status`, `wait`, `cancel`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dpscale.cli.group import fresh_option, json_option, main
+
+GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it again to go on"}
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
+@click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
+@fresh_option
+@json_option
+def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
+    """Run all stages of a job on a cluster, its driver too, and come back at once."""
+    from dpscale.cli import driver
+    from dpscale.engine.connect import connected
+    from dpscale.job import Job
+    from dpscale.runs.stages.resume import begin, check_repeat
+
+    directory = begin(Job.read(job), run_dir, fresh, in_sight=False)
+    directory.check_open("measure")
+    check_repeat(directory)
+    with connected(scheduler) as client:
+        signs_now = driver.submit(directory, client)
+    summary = {"run_dir": str(directory.path), **signs_now}
+    click.echo(json.dumps(summary) if as_json else f"{signs_now['state']}: dpscale wait {directory.path}")
+
+
+@main.command()
+@click.argument("run_dir")
+@json_option
+def status(run_dir: str, as_json: bool) -> None:
+    """Tell which stages of a run are done, and how its driver on the cluster is."""
+    from dpscale.cli import driver_status
+    from dpscale.cli.multitable import tell_several
+    from dpscale.multitable.run import is_database_run
+    from dpscale.runs.run import Run
+
+    if is_database_run(run_dir):
+        tell_several(run_dir, as_json)
+        return
+    run = Run(run_dir)
+    driven = driver_status.told(run.path)
+    states = run.states(driver_status.at_work(driven))
+    if as_json:
+        click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
+        return
+    for name, state in states.items():
+        click.echo(f"{name:>12}: {state}{GOING_ON.get(state, '')}")
+    if run.ended:
+        click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
+    if driven:
+        working = driven.get("working")
+        tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""
+        click.echo(f"{'driver':>12}: {'silent' if driven['silent'] else driven['state']}{tasks}")
+
+
+@main.command()
+@click.argument("run_dir")
+@click.option("--seconds", type=float, help="Give up after so long (exit code 75); the run goes on.")
+def wait(run_dir: str, seconds: float | None) -> None:
+    """Wait for a submitted run; ends with its exit code."""
+    from dpscale.cli import driver
+    from dpscale.runs.run import Run
+
+    run = Run(run_dir)
+    ended = driver.wait(run.path, seconds)
+    if ended["exit_code"]:
+        click.echo(f"dpscale: {ended['error']}", err=True)
+        raise click.exceptions.Exit(ended["exit_code"])
+    click.echo(f"report: {run.path / 'report.html'}")
+
+
+@main.command()
+@click.argument("run_dir")
+def cancel(run_dir: str) -> None:
+    """Stop a submitted run at its next task; a later submit goes on from there."""
+    from dpscale.cli import driver
+    from dpscale.runs.run import Run
+
+    driver.cancel(Run(run_dir).path)

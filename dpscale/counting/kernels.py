@@ -1,0 +1,306 @@
+"""The compiled loops over rows: joint codes of attribute sets, one increment a row, and sums of a joint's axes.
+
+Sets come sorted, so that neighbours share a prefix whose codes are made once. Prefix codes are kept for a whole block
+(second cache), the last attribute is added for a slice of it (first cache) right before the increments. A block is long
+so that a set's counters, once fetched, are used often; wide ones are stood in for by narrow ones that fit the second
+cache. Counters of few cells are kept four times over, because rows that meet in one counter wait for each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Integers, Words
+from dpscale.base.compute import njit
+
+SLICE = 4096
+COPIES = 4
+FEW = 1024
+STAND_IN = 1 << 16  # cells of narrow counters for a block
+
+Array = NDArray[Any]
+
+
+@njit(cache=True, nogil=True)
+def _extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
+    """out = before × size + column, in the width of `out`."""
+    for r in range(rows):
+        out[r] = before[r] * size + codes[column, r]
+
+
+@njit(cache=True, nogil=True)
+def _increment(codes: Array, rows: int, counters: Array) -> None:
+    for r in range(rows):
+        counters[codes[r]] += 1
+
+
+@njit(cache=True, nogil=True)
+def _increment_copies(codes: Array, rows: int, cells: int, copies: Array) -> None:
+    in_copies = rows - rows % COPIES
+    for r in range(0, in_copies, COPIES):
+        copies[codes[r]] += 1
+        copies[cells + codes[r + 1]] += 1
+        copies[2 * cells + codes[r + 2]] += 1
+        copies[3 * cells + codes[r + 3]] += 1
+    for r in range(in_copies, rows):
+        copies[codes[r]] += 1
+
+
+@njit(cache=True, nogil=True)
+def count_codes(
+    codes: NDArray[np.unsignedinteger[Any]],
+    columns: Integers,
+    sizes: NDArray[Any],
+    starts: Integers,
+    shared: Integers,
+    offsets: Integers,
+    cell_counts: Integers,
+    counters: NDArray[Any],
+    levels: NDArray[Any],
+) -> None:
+    """Add the rows of `codes` (attributes × rows, at most a block) to `counters`.
+
+    Set s has columns[starts[s]:starts[s+1]] of these sizes, the first shared[s] as the set before it, and
+    cell_counts[s] counters from offsets[s] on. `levels` holds the prefix codes: depth × block, of the codes' width.
+    """
+    rows = codes.shape[1]
+    last = np.empty(SLICE, dtype=levels.dtype)
+    narrow = np.empty(STAND_IN, dtype=np.uint32)
+    for s in range(len(starts) - 1):
+        first, end, cells = starts[s], starts[s + 1], cell_counts[s]
+        for k in range(first + shared[s], end - 1):
+            if k == first:
+                for r in range(rows):
+                    levels[0, r] = codes[columns[k], r]
+            else:
+                _extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+        mine = counters[offsets[s] : offsets[s] + cells]
+        copies = COPIES if cells <= FEW else 0
+        if not copies and counters.itemsize > 4 and cells <= min(STAND_IN, rows // 2):
+            copies = 1
+        narrow[: copies * cells] = 0
+        for begin in range(0, rows, SLICE):
+            length = min(SLICE, rows - begin)
+            part = codes[:, begin : begin + length]
+            if end - first == 1:
+                for r in range(length):
+                    last[r] = part[columns[first], r]
+            else:
+                before = levels[end - first - 2, begin : begin + length]
+                _extend(part, before, columns[end - 1], sizes[end - 1], last, length)
+            if copies == COPIES:
+                _increment_copies(last, length, cells, narrow)
+            elif copies:
+                _increment(last, length, narrow)
+            else:
+                _increment(last, length, mine)
+        for c in range(copies):
+            for i in range(cells):
+                mine[i] += narrow[c * cells + i]
+
+
+@njit(cache=True, nogil=True)
+def fold(
+    counters: NDArray[Any], offsets: Integers, cells: Integers, sizes: Integers, starts: Integers,
+    owners: Integers, strides: Integers, stride_starts: Integers, places: Integers, flat: Integers,
+) -> None:  # fmt: skip
+    """Add the sum of each set's joint over the axes it lacks to `flat` from places[s] on.
+
+    Joint j has sizes[starts[j]:starts[j+1]]; strides[stride_starts[s]:] are the set's strides for the joint's axes, 0
+    for those summed over.
+    """
+    for s in range(len(owners)):
+        j = owners[s]
+        width = starts[j + 1] - starts[j]
+        size = sizes[starts[j] : starts[j + 1]]
+        stride = strides[stride_starts[s] : stride_starts[s] + width]
+        digits = np.zeros(width, dtype=np.int64)
+        inner, step, to = size[-1], stride[-1], places[s]
+        for cell in range(offsets[j], offsets[j] + cells[j], inner):
+            if step == 0:
+                total = np.int64(0)
+                for i in range(inner):
+                    total += np.int64(counters[cell + i])
+                flat[to] += total
+            else:
+                for i in range(inner):
+                    flat[to + i * step] += np.int64(counters[cell + i])
+            axis = width - 2
+            while axis >= 0:
+                digits[axis] += 1
+                to += stride[axis]
+                if digits[axis] < size[axis]:
+                    break
+                to -= size[axis] * stride[axis]
+                digits[axis] = 0
+                axis -= 1
+
+
+WORDS = 256
+ONES = np.uint64(0x0101010101010101)
+GATHER = np.uint64(0x0102040810204080)
+
+
+@intrinsic
+def popcount(typing: Any, word: Any) -> Any:
+    """The number of ones of a word: LLVM's own, which it turns into vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+ones: Any = popcount
+
+
+@njit(cache=True, nogil=True)
+def _slices(eights: Words, first: int, words: int, bits: int, slices: Words) -> None:
+    """Bit b of each row's code, 64 rows to a word: eight codes are taken at once."""
+    for b in range(bits):
+        shift = np.uint64(b)
+        for w in range(words):
+            word = np.uint64(0)
+            for k in range(8):
+                eight = (eights[first + 8 * w + k] >> shift) & ONES
+                word |= ((eight * GATHER) >> np.uint64(56)) << np.uint64(8 * k)
+            slices[b, w] = word
+
+
+@njit(cache=True, nogil=True)
+def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: Integers, planes: Words) -> None:
+    """planes[starts[x] + v - 1]: which rows have value v of attribute x, for v > 0.
+
+    `eights`: attributes × words of eight codes of a byte each, `first` the first of them.
+    """
+    slices = np.empty((8, words), dtype=np.uint64)
+    for x in range(len(sizes)):
+        bits = 0
+        while (1 << bits) < sizes[x]:
+            bits += 1
+        _slices(eights[x], first, words, bits, slices)
+        for value in range(1, sizes[x]):
+            plane = planes[starts[x] + value - 1]
+            for b in range(bits):
+                flip = np.uint64(0) if (value >> b) & 1 else ~np.uint64(0)
+                for w in range(words):
+                    plane[w] = slices[b, w] ^ flip if b == 0 else plane[w] & (slices[b, w] ^ flip)
+
+
+@njit(cache=True, nogil=True)
+def _ones(left: Words, right: Words, words: int) -> np.int64:
+    total = np.uint64(0)
+    for w in range(words):
+        total += ones(left[w] & right[w])
+    return np.int64(total)
+
+
+@njit(cache=True, nogil=True)
+def count_planes(
+    eights: Words,
+    sizes: Integers,
+    starts: Integers,
+    node_axis: Integers,
+    node_depth: Integers,
+    node_inner: NDArray[np.bool_],
+    node_offsets: Integers,
+    most_inner: int,
+    counts: Integers,
+) -> None:
+    """Add the rows' reduced marginals of every node to `counts`.
+
+    Nodes are attribute sets as a tree in depth-first order: node n adds the attribute node_axis[n] to the set of its
+    parent, the last node of depth node_depth[n] − 1. Inner nodes keep their planes for their children.
+    """
+    planes = np.empty((starts[-1], WORDS), dtype=np.uint64)
+    deepest = np.max(node_depth) + 1
+    held = np.empty((deepest, most_inner, WORDS), dtype=np.uint64)
+    widths = np.ones(deepest + 1, dtype=np.int64)
+    total = eights.shape[1] // 8
+    for first in range(0, total, WORDS):
+        words = min(WORDS, total - first)
+        fill_planes(eights, 8 * first, words, sizes, starts, planes)
+        for n in range(len(node_axis)):
+            x, depth = node_axis[n], node_depth[n]
+            values = sizes[x] - 1
+            at = node_offsets[n]
+            if depth == 0:
+                for q in range(values):
+                    plane = planes[starts[x] + q]
+                    counts[at + q] += _ones(plane, plane, words)
+                    if node_inner[n]:
+                        held[0, q, :words] = plane[:words]
+            else:
+                for p in range(widths[depth - 1]):
+                    above = held[depth - 1, p]
+                    for q in range(values):
+                        plane = planes[starts[x] + q]
+                        counts[at + p * values + q] += _ones(above, plane, words)
+                        if node_inner[n]:
+                            kept = held[depth, p * values + q]
+                            for w in range(words):
+                                kept[w] = above[w] & plane[w]
+            widths[depth] = values * (widths[depth - 1] if depth else 1)
+
+
+@njit(cache=True, nogil=True)
+def assemble(
+    rows: int,
+    counts: Integers,
+    node_offsets: Integers,
+    sizes: Integers,
+    set_starts: Integers,
+    set_axes: Integers,
+    set_nodes: Integers,
+    node_starts: Integers,
+    offsets: Integers,
+    flat: Integers,
+) -> None:
+    """Add each set's whole marginal to `flat` from offsets[s] on.
+
+    Where a digit of a cell is 0, the marginal without that axis stands first; then the other values are taken off it.
+    set_nodes[node_starts[s] + mask]: the node of the axes in `mask`, bit i for axis i; mask 0 is the number of rows.
+    """
+    for s in range(len(offsets)):
+        axes = set_axes[set_starts[s] : set_starts[s + 1]]
+        cells = 1
+        for x in axes:
+            cells *= sizes[x]
+        marginal = np.empty(cells, dtype=np.int64)
+        for cell in range(cells):
+            marginal[cell] = _reduced_count(cell, axes, sizes, rows, counts, node_offsets, set_nodes[node_starts[s] :])
+        stride = 1
+        for i in range(len(axes) - 1, -1, -1):
+            _take_off(marginal, stride, sizes[axes[i]])
+            stride *= sizes[axes[i]]
+        for cell in range(cells):
+            flat[offsets[s] + cell] += marginal[cell]
+
+
+@njit(cache=True, nogil=True)
+def _reduced_count(
+    cell: int, axes: Integers, sizes: Integers, rows: int, counts: Integers, node_offsets: Integers, nodes: Integers
+) -> int:
+    mask, place, stride = 0, 0, 1
+    for i in range(len(axes) - 1, -1, -1):
+        size = sizes[axes[i]]
+        digit = cell % size
+        cell //= size
+        if digit:
+            mask |= 1 << i
+            place += (digit - 1) * stride
+            stride *= size - 1
+    return rows if mask == 0 else counts[node_offsets[nodes[mask]] + place]
+
+
+@njit(cache=True, nogil=True)
+def _take_off(marginal: Integers, stride: int, size: int) -> None:
+    for block in range(0, len(marginal), stride * size):
+        for value in range(1, size):
+            for i in range(block, block + stride):
+                marginal[i] -= marginal[i + value * stride]

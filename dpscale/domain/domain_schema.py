@@ -1,0 +1,277 @@
+"""What a table [attributes.NAME] of the domain file declares: an attribute, and those that its values have for parents.
+
+An attribute may be made of another column (`from`), a sum of its values (`map`), the logarithm's bins (`log`) or every
+so many whole numbers (`round`). All of it is public, and looks at one value of one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, pairwise
+from operator import index
+from typing import Any
+
+from dpscale.base.display import nearest, shown
+from dpscale.base.errors import DomainError
+from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
+
+EXAMPLE = 'kind = "coded" and size = 4'
+KINDS = {
+    "integer": {"low", "high"},
+    "categories": {"values"},
+    "bins": {"edges"},
+    "coded": {"size"},
+    "boolean": set(),
+    "date": {"by", "low", "high"},
+    "text-prefix": {"length", "values"},
+}
+MORE = {"integer": {"round"}, "categories": {"map"}, "bins": {"log"}, "date": {"zone"}, "text-prefix": {"map"}}
+POLICIES = {
+    "outside": ("reject", "clip", "category", "drop"),
+    "nulls": ("reject", "category", "drop"),
+    "unparsable": ("reject", "category", "drop"),
+}
+
+
+def coded(name: str, size: Any) -> Attribute:
+    """The attribute whose values are 0 … size − 1 already."""
+    if not isinstance(size, bool):
+        with suppress(TypeError):
+            size = index(size)  # numpy's integers too
+    return Attribute(name, "coded", **_read_coded(name, {"size": size}))
+
+
+def from_tables(tables: Mapping[str, Any]) -> list[Attribute]:
+    """The attributes of a domain file in their order, each with its parents behind it."""
+    return [one for name, table in tables.items() for one in _family(name, table)]
+
+
+def _family(name: str, table: Any) -> list[Attribute]:
+    parents = table.get("parent", {}) if isinstance(table, Mapping) else {}
+    own = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
+    if not isinstance(parents, Mapping):
+        raise DomainError(f"attributes.{name}.parent", shown(parents), "tables of groups by the parent's name",
+                          f'write [attributes.{name}.parent.region] and north = ["a", "b"] below it')  # fmt: skip
+    return [own, *(_parent(own, parent, groups) for parent, groups in parents.items())]
+
+
+def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
+    """The attribute whose values are groups of a child's; each of those in exactly one."""
+    field = f"attributes.{child.name}.parent.{name}"
+    if child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
+        kind = "a map" if child.groups else f"kind {child.kind}"
+        raise DomainError(field, f"given for {kind}", "kinds that list values", "group what the column has by map")
+    if child.outside == "clip":
+        raise DomainError(field, 'given with outside = "clip"', "reject, category or drop",
+                          "a value that is moved has no parent of its own")  # fmt: skip
+    read = _read_map(field, groups, child.length)
+    listed = child.values or tuple(range(child.low, child.high + 1, child.step))
+    known, own = set(chain(*read["groups"])), set(listed)
+    if left := [value for value in listed if value not in known]:
+        raise DomainError(field, f"no group has {shown(left[0])}", "every value in one group", "add it to one")
+    if strange := [value for value in chain(*read["groups"]) if value not in own]:
+        raise DomainError(
+            field, shown(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
+        )
+    kind = "text-prefix" if child.length else "categories"
+    return Attribute(name, kind, **read, outside=child.outside, nulls=child.nulls, unparsable=child.unparsable,
+                     length=child.length, source=child.column)  # fmt: skip
+
+
+def from_table(name: str, table: Any) -> Attribute:
+    """The attribute of a table of the domain file; DomainError names the field that is wrong."""
+    if not isinstance(table, Mapping):
+        raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
+    kind = _kind(name, table)
+    policies: dict[str, Any] = {key: _policy(name, key, table[key]) for key in POLICIES if key in table}
+    read = _READ[kind](name, table)
+    if read.get("values") and policies.get("outside") == "clip":
+        raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
+                          "what is listed has no nearest value")  # fmt: skip
+    attribute = replace(Attribute(name, kind, **read, **policies), source=_source(name, table))
+    if attribute.unparsable and attribute.of_texts:
+        raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "leave it to outside")
+    return attribute
+
+
+def _kind(name: str, table: Mapping[str, Any]) -> str:
+    """Its kind; DomainError where it is none, or lacks or has a key that it should not."""
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        told = kind if isinstance(kind, str) else ""
+        got = "missing" if "kind" not in table else shown(kind)
+        raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(told, KINDS))
+    more = MORE.get(kind, set())
+    check_keys(table, {"kind", "from", *POLICIES} | KINDS[kind] | more, f"attributes.{name}")
+    needs = KINDS[kind] - ({"values"} if "map" in table else set())
+    for key in sorted(needs - set(table)):
+        raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
+    if "map" in table and "values" in table:
+        raise DomainError(f"attributes.{name}.map", "given with values", "one of them", "drop values: map lists them")
+    return kind
+
+
+def _source(name: str, table: Mapping[str, Any]) -> str:
+    told = table.get("from", "")
+    if not isinstance(told, str) or ("from" in table and not told):
+        raise DomainError(f"attributes.{name}.from", shown(told), "the name of a column", "name one, or leave it out")
+    return "" if told == name else told
+
+
+def _policy(name: str, key: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in POLICIES[key]:
+        told, takes = value if isinstance(value, str) else "", ", ".join(POLICIES[key])
+        raise DomainError(f"attributes.{name}.{key}", shown(value), takes, nearest(told, POLICIES[key]))
+    return value
+
+
+def _is_integer(name: str, key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DomainError(f"attributes.{name}.{key}", shown(value), "a whole number", "write it without a point")
+    if abs(value) >= EXACT:
+        raise DomainError(f"attributes.{name}.{key}", f"{value}", "a number between -2^53 and 2^53", "use kind bins")
+    return value
+
+
+def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    low, high, step = (_is_integer(name, key, table.get(key, 1)) for key in ("low", "high", "round"))
+    if high < low:
+        raise DomainError(f"attributes.{name}.high", f"{high}", f"at least low = {low}", "swap them")
+    if step < 1 or (high - low) % step:
+        raise DomainError(f"attributes.{name}.round", f"{step}", f"a whole number that divides {high - low}, the way"
+                          " from low to high", "move high, or round to another number")  # fmt: skip
+    return {"low": low, "high": high, "step": step}
+
+
+def _read_coded(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    size = _is_integer(name, "size", table["size"])
+    if size < 1:
+        raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "mend it")
+    return {"low": 0, "high": size - 1}
+
+
+def _read_boolean(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {"values": (False, True)}
+
+
+def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    if "map" in table:
+        return _read_map(f"attributes.{name}.map", table["map"], 0)
+    values, field = table["values"], f"attributes.{name}.values"
+    _check_values(field, values)
+    told = {OUTSIDE_LABEL: table.get("outside"), NULL_LABEL: table.get("nulls")}
+    if any(label in values and policy == "category" for label, policy in told.items()):
+        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
+    return {"values": tuple(values)}
+
+
+def _check_values(field: str, values: Any) -> None:
+    """DomainError for what is no list of distinct texts, of numbers, or of true and false."""
+    if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
+        raise DomainError(field, "not a list of texts or numbers", "such a list", "mend it")
+    if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
+        raise DomainError(field, "texts, numbers and true or false mixed", "one of them", "quote the numbers")
+    if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
+        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "mend it")
+    if len(set(values)) != len(values):
+        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
+
+
+def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
+    """Values by name, and what of the column each stands for."""
+    if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
+        raise DomainError(field, "not a table of lists", 'for each value what it stands for, as north = ["a", "b"]',
+                          "mend it")  # fmt: skip
+    if empty := [name for name, values in table.items() if not values]:
+        raise DomainError(f"{field}.{empty[0]}", "an empty list", "what it stands for", "fill it, or leave it out")
+    _check_values(field, [value for values in table.values() for value in values])
+    if taken := {OUTSIDE_LABEL, NULL_LABEL} & set(table):
+        raise DomainError(field, f"the value {min(taken)}", "another name", "rename it")
+    groups = tuple(map(tuple, table.values()))
+    if length:
+        _check_prefixes(field, [value for own in groups for value in own], length)
+    return {"values": tuple(table), "groups": groups}
+
+
+def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    length = _is_integer(name, "length", table["length"])
+    if length < 1:
+        raise DomainError(f"attributes.{name}.length", f"{length}", "a number of letters above 0", "mend it")
+    if "map" in table:
+        return {**_read_map(f"attributes.{name}.map", table["map"], length), "length": length}
+    _check_prefixes(f"attributes.{name}.values", table["values"], length)
+    return {**_read_categories(name, table), "length": length}
+
+
+def _check_prefixes(field: str, values: Any, length: int) -> None:
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
+        raise DomainError(field, "not a list of prefixes", f"texts of {length} letters at most", "mend it, or length")
+
+
+def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    edges, field = table["edges"], f"attributes.{name}.edges"
+    if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
+        raise DomainError(field, "not a list of numbers", "finite numbers", "mend it")
+    edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
+    if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
+        raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them, drop repeats")
+    return {"edges": tuple(edges)}
+
+
+def _raised(name: str, base: Any, edge: float) -> float:
+    """The number whose logarithm an edge is: bins of logarithms are bins of numbers."""
+    if not _is_finite(base) or base <= 1:
+        raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "mend it")
+    with suppress(OverflowError):
+        power = float(base) ** edge
+        if 0 < power < math.inf:
+            return power
+    raise DomainError(f"attributes.{name}.edges", f"{edge:g}, a logarithm to base {base:g}", "logarithms of floats",
+                      "give the edges as logarithms, or leave log out")  # fmt: skip
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    by = table["by"]
+    if not isinstance(by, str) or by not in PERIODS:
+        told = by if isinstance(by, str) else ""
+        raise DomainError(f"attributes.{name}.by", shown(by), ", ".join(PERIODS), nearest(told, PERIODS))
+    low, high = (_period(name, by, key, table[key]) for key in ("low", "high"))
+    if high < low:
+        raise DomainError(f"attributes.{name}.high", "before low", "a period at or after low", "swap them")
+    return {"by": by, "low": low, "high": high, "zone": _zone(name, table.get("zone", ""))}
+
+
+def _period(name: str, by: str, key: str, told: Any) -> int:
+    try:
+        return read_period(by, told)
+    except ValueError as error:
+        takes = str(error) if str(error).startswith("a ") else "a date of the calendar"
+        raise DomainError(f"attributes.{name}.{key}", shown(told), takes,
+                          "mend it") from None  # fmt: skip
+
+
+def _zone(name: str, zone: Any) -> str:
+    from zoneinfo import ZoneInfo
+
+    try:
+        return zone and str(ZoneInfo(zone))
+    except (KeyError, ValueError, TypeError, OSError):
+        raise DomainError(f"attributes.{name}.zone", shown(zone), 'a time zone, as "Europe/Berlin" or "UTC"',
+                          "mend it, or leave it out") from None  # fmt: skip
+
+
+_READ = {"integer": _read_integer, "coded": _read_coded, "categories": _read_categories, "bins": _read_bins,
+         "boolean": _read_boolean, "date": _read_date, "text-prefix": _read_prefix}  # fmt: skip
+
+
+def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    """DomainError where a table has a key that is not known."""
+    for key in sorted(map(str, set(table) - known)):
+        raise DomainError(where, f"unknown key {key!r}", ", ".join(sorted(known)), nearest(key, known))

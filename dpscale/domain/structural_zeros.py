@@ -1,0 +1,268 @@
+"""Combinations that cannot be, as the domain file declares them: synthetic rows never have one.
+
+    [[impossible]]                          [[determined]]
+    age = { low = 0, high = 14 }            attribute = "region"
+    marital = ["married", "widowed"]        by = "code"
+                                            map = { A1 = "north", A2 = "north", B1 = "south" }
+
+An [[impossible]] table names some values of two attributes or more (of one: values that never occur); a row that has
+one of each is impossible. [[determined]] says that one attribute follows from another; codes that the map leaves out
+may have any value. So do attributes that are groups of another's values. Public, as the domain is, so it costs nothing.
+Synthetic rows, published tables and estimates of maximum entropy (`reconstruct.held`) keep to it; measurements and
+least squares do not look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Flags
+from dpscale.base.display import nearest, shown
+from dpscale.base.errors import DomainError
+from dpscale.domain.attribute import Attribute
+
+Find = Callable[[str], Attribute]
+Cells = NDArray[np.integer]
+
+
+class Excludes(Protocol):
+    """A rule over the attributes `names`; the last one gives way in a row that breaks it."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def broken(self, column: Column, /) -> Flags:
+        """(n,): which rows break it; `column(name)`: their cells of an attribute, (n,)."""
+
+    def forbidden(self, name: str, column: Column, size: int, /) -> Flags:
+        """(n, size): the cells of one attribute that break it beside what the rows have of the others."""
+
+    def possible(self, names: Sequence[str], shape: Sequence[int], /) -> Flags:
+        """Which cells of a table over `names`, its own among them, may hold somebody: as broadcasts to `shape`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+
+
+Column = Callable[[str], Cells]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of each attribute the cells that, all together, are impossible."""
+
+    cells: tuple[tuple[str, frozenset[int]], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.cells)
+
+    def broken(self, column: Column) -> Flags:
+        return self._has(column, self.names)
+
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        others = self._has(column, [one for one in self.names if one != name])
+        return np.multiply.outer(others, np.isin(np.arange(size), list(dict(self.cells)[name])))
+
+    def _has(self, column: Column, names: Sequence[str]) -> Flags:
+        held = np.ones(len(column(self.names[0])), np.bool_)
+        for name in names:
+            held &= np.isin(column(name), list(dict(self.cells)[name]))
+        return held
+
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        own = dict(self.cells)
+        held = np.ones([size if name in own else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
+        held[np.ix_(*[sorted(own.get(name, {0})) for name in names])] = False
+        return held
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"cells": [[name, sorted(cells)] for name, cells in self.cells]}
+
+
+@dataclass(frozen=True)
+class Follows:
+    """Attribute `what` follows from `by`: with cell i of it comes `of[i]`; −1: any."""
+
+    by: str
+    what: str
+    of: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.by, self.what
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether it says so of every cell."""
+        return min(self.of) >= 0
+
+    @cached_property
+    def _of(self) -> Cells:
+        return np.array(self.of, np.int64)
+
+    def broken(self, column: Column) -> Flags:
+        wanted = self._of[column(self.by)]
+        return (wanted >= 0) & (wanted != column(self.what))
+
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        if name == self.by:
+            return np.asarray((self._of >= 0) & (self._of != column(self.what)[:, None]))
+        wanted = self._of[column(self.by)][:, None]
+        return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
+
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        sizes = dict(zip(names, shape, strict=True))
+        held = (self._of[:, None] < 0) | (self._of[:, None] == np.arange(sizes[self.what]))
+        if names.index(self.by) > names.index(self.what):
+            held = held.T
+        return held.reshape([size if name in self.names else 1 for name, size in sizes.items()])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"by": self.by, "what": self.what, "of": list(self.of)}
+
+
+def restored(told: Mapping[str, Any]) -> Rule | Follows:
+    """The inverse of `to_dict`."""
+    if "cells" in told:
+        return Rule(tuple((name, frozenset(cells)) for name, cells in told["cells"]))
+    return Follows(told["by"], told["what"], tuple(told["of"]))
+
+
+def speaking(rules: Iterable[Excludes], names: Iterable[str]) -> tuple[Excludes, ...]:
+    """The rules of these attributes alone."""
+    inside = set(names)
+    return tuple(rule for rule in rules if inside.issuperset(rule.names))
+
+
+def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[int]) -> Flags:
+    """Which cells of a table may hold anybody, by the rules that speak of its attributes alone."""
+    held = np.ones(shape, np.bool_)
+    for rule in speaking(rules, names):
+        held &= rule.possible(names, shape)
+    return held
+
+
+def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[Excludes, ...]:
+    """The rules of a domain file; DomainError names what is wrong."""
+    return (*(_impossible(table, attribute) for table in _tables(content, "impossible")),
+            *(_determined(table, attribute) for table in _tables(content, "determined")))  # fmt: skip
+
+
+def _tables(content: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    tables = content.get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) and table for table in tables):
+        raise DomainError(
+            name, "not a list of tables", f"tables [[{name}]]", "write each as a table of attributes with their values"
+        )
+    return tables
+
+
+def _impossible(table: Mapping[str, Any], attribute: Find) -> Rule:
+    return Rule(tuple((name, _cells(attribute(name), values, f"impossible.{name}")) for name, values in table.items()))
+
+
+def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
+    """An [[impossible]] table that comes back from TOML in its order: a range that a list follows, which TOML would
+    write the other way round, as a list."""
+    last = max((place for place, values in enumerate(table.values()) if not isinstance(values, Mapping)), default=-1)
+    return {name: _told(attribute(name), values) if place < last else values
+            for place, (name, values) in enumerate(table.items())}  # fmt: skip
+
+
+def _told(attribute: Attribute, values: Any) -> Any:
+    if not isinstance(values, Mapping):
+        return values
+    return [attribute.labels[cell] for cell in sorted(_between(attribute, values, "impossible"))]
+
+
+def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
+    if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
+        raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
+                          "name attributes and values in each")  # fmt: skip
+    for key in ("attribute", "by"):
+        if not isinstance(table[key], str):
+            raise DomainError(f"determined.{key}", shown(table[key]), "the name of an attribute", "name one")
+    what, by = attribute(table["attribute"]), attribute(table["by"])
+    of = [-1] * by.size
+    for value, result in table["map"].items():
+        for cell in _cells(by, [value], "determined.map"):
+            of[cell] = min(_cells(what, [result], "determined.map"))
+    return Follows(by.name, what.name, tuple(of))
+
+
+def follows(attributes: Sequence[Attribute]) -> tuple[Follows, ...]:
+    """Attributes that are groups of another's values follow from it."""
+    children = {one.column: one for one in reversed(attributes) if not one.groups}
+    found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
+    return tuple(_grouped(parent, child) for parent, child in found)
+
+
+def _grouped(parent: Attribute, child: Attribute) -> Follows:
+    """Values that neither lists, and nulls, go together where both have a cell for them."""
+    place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
+    of = [-1] * child.size
+    for cell, group in enumerate(parent.groups):
+        for value in group:
+            if value in place:
+                of[place[value]] = cell
+    for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
+        if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
+            of[own] = other
+    return Follows(child.name, parent.name, tuple(of))
+
+
+def closed(rules: Sequence[Excludes]) -> tuple[Excludes, ...]:
+    """With what follows by way of another: a country from a town, where it follows from the region."""
+    follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
+    for _ in range(len(follows)):
+        for one, other in product(list(follows.values()), repeat=2):
+            if one.what == other.by and one.by != other.what and (one.by, other.what) not in follows:
+                of = tuple(other.of[cell] for cell in one.of)
+                follows[one.by, other.what] = Follows(one.by, other.what, of)
+    return (*rules, *(rule for rule in follows.values() if rule not in rules))
+
+
+def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
+    """DomainError where an attribute is left no value."""
+    for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
+        if not possible(rules, (name,), (sizes[name],)).any():
+            raise DomainError("impossible", f"all values of {name}", "rules that leave every attribute one",
+                              "take some values out")  # fmt: skip
+
+
+def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
+    """The cells of listed values, or of a range of numbers {low, high}, both included."""
+    if isinstance(values, Mapping):
+        return _between(attribute, values, field)
+    if not isinstance(values, list) or not values:
+        raise DomainError(field, "no list of values", "a list, or { low = …, high = … }", "mend it")
+    return frozenset(_cell(attribute, value, field) for value in values)
+
+
+def _cell(attribute: Attribute, value: Any, field: str) -> int:
+    if isinstance(value, Hashable) and (cell := attribute.cell_of.get(value)) is not None:
+        return cell
+    if value == "" and attribute.null_cell >= 0:
+        return attribute.null_cell
+    known = [str(label) for label in attribute.labels]
+    raise DomainError(field, f"{value!r}", f"values of {attribute.name}", nearest(str(value), known))
+
+
+def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> frozenset[int]:
+    low, high = bounds.get("low", -float("inf")), bounds.get("high", float("inf"))
+    numbers = all(isinstance(end, int | float) for end in (low, high))
+    if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
+        raise DomainError(field, f"{dict(bounds)}", "low and high, numbers, of an attribute of numbers", "mend it")
+    if attribute.kind == "bins":
+        inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
+    else:
+        inside = [low <= value <= high for value in range(attribute.low, attribute.high + 1, attribute.step)]
+    return frozenset(cell for cell, held in enumerate(inside) if held)

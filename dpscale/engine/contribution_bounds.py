@@ -1,0 +1,128 @@
+"""The rows that exceed a unit's bound: one reading of all partitions, an exchange by buckets of units, a bit a row."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpscale.contributions.links import link_ends
+from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.unit_lookup import Through, composed
+from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, deal
+from dpscale.contributions.units import buckets, decided, marked, survey, taken, together
+from dpscale.counting.count import Dropped
+from dpscale.domain import Domain
+from dpscale.engine.base import Engine
+from dpscale.records.table import Partition, Table
+from dpscale.storage.scratch import Memory, Sealed, Use
+
+SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
+LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19
+SEGMENT_BYTES = 128  # of a row while a segment is made: what waits, dealt, and sealed
+MOST_PARTS = 50_000  # that travel, as a task each
+LEAST_ROWS = 16  # of a segment in a bucket, on average, where more parts would travel
+BATCHES_A_WORKER = 8  # at least, where there are so many
+MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
+KEYS_SENT = 1 << 17  # of 32 bytes, in a message
+SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
+
+
+def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> int:
+    """An upper guess of the table's rows, by footers; DataError where its files have units that cannot be compared."""
+    files = {part.path: part for part in partitions}
+    found = engine.map(survey, [(part, unit) for part in files.values()], "rows")
+    one_family((family for _, family in found), unit)
+    return sum(rows for rows, _ in found)
+
+
+def rows_beyond(
+    engine: Engine,
+    domain: Domain,
+    groups: Sequence[tuple[Partition, ...]],
+    unit: str,
+    bound: int,
+    rows: int,
+    memory: int,
+    names: Sequence[str] | None = None,
+    drop: bool = False,
+    through: Through | None = None,
+) -> Dropped:
+    """Rows to leave out, of every partition that has any. `drop`: also those of no unit, which are an error else.
+
+    `rows` is an upper guess of the table's length, for the number of buckets. `names` are the attributes that will be
+    counted (all of the domain when None): only they are read, and rows that agree on them are alike. `through`: whose
+    the ids in the unit's column are. Of rows that are alike the first stay, in the order of the groups.
+    """
+    share = memory // (2 * engine.workers)
+    segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
+    pieces = _pieces(groups, rows, engine.workers)
+    count = min(buckets(rows, share), max(segment // LEAST_ROWS, MOST_PARTS // len(pieces)) or 1, MOST_BUCKETS)
+    each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
+    salt, known = secrets.randbits(64), engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
+    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, each, salt, segment)
+    making = engine.workers * segment * SEGMENT_BYTES
+    held = engine.shares_memory and rows * ROW_BYTES + making <= memory * 3 // 4
+    with engine.scratch() as use:
+        shards = engine.keep(_dealt, [(dealing, piece, held, use, *known) for piece in pieces], "units")
+        kept = partial(decided, bound=bound)
+        found = engine.exchange(partial(taken, bound=bound), shards, kept, -(-count // each), "bound")
+        bits = [[own[number] for own in found] for number in range(len(shards))]
+        parts = []
+        for start in range(0, len(shards), MARKED_AT_ONCE):
+            items = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
+            parts += engine.map(marked, items, "mark")
+    return {partition: rows for own in parts for partition, rows in own.items()}
+
+
+def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
+    """The partitions in the order of the groups, in pieces that are a shard each."""
+    wanted = max(-(-rows // SHARD_ROWS), SHARDS_A_WORKER * workers)
+    each = max(wanted // max(len(groups), 1), 1)
+    pieces = []
+    for group in groups:
+        step = -(-len(group) // each)
+        pieces += [group[start : start + step] for start in range(0, len(group), step)]
+    return pieces
+
+
+def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use, *through: Through) -> Shard:
+    """`held`: in memory; else on a disk. `through`: whose ids are, in pieces, where they are not the unit's own."""
+    if through:
+        dealing = replace(dealing, through=Through.joined(through))
+    return deal(dealing, partitions, Memory() if held else Sealed.new(use, _own_folder()))
+
+
+def _own_folder() -> str | None:
+    """Where this worker keeps what does not fit its memory; None for the system's own place."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except (ValueError, AttributeError):  # no task of a worker
+        return None
+
+
+def handed(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
+    """The same for many tasks: handles, unless it is little."""
+    if sum(rows.bits.nbytes for rows in dropped.values()) <= SMALL:
+        return dropped
+    return dict(zip(dropped, engine.sent(list(dropped.values()), "units"), strict=True))
+
+
+def read_through(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
+    """Whose ids are, through tables with their key, and the column of what that belongs to."""
+    return composed([_hop(engine, *hop) for hop in hops])
+
+
+def _hop(engine: Engine, table: Table, key: str, unit: str) -> Through:
+    found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in table.partitions], "units")
+    words, units = (np.concatenate(own) for own in zip(*found, strict=True))
+    return Through.made(words, units)

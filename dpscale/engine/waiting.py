@@ -1,0 +1,171 @@
+"""Waiting for a cluster: until tasks are done, or there is nothing left to wait for.
+
+Dask waits for ever: for a scheduler that hangs, for workers that never come. The driver looks every few seconds whether
+somebody is still there, and what a lost cluster raises becomes an error that can be tried again: measurements are on
+disk, and the next run goes on behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any
+
+from dpscale.base.error_redaction import AGAIN, FIELD, Discreet, no_memory
+from dpscale.base.errors import DpscaleError, JobError, TransientError
+
+POLL_SECONDS = 2.0
+WORKER_SECONDS = 120.0
+
+
+def worker_seconds() -> float:
+    """How long to wait for a first worker: Dask's configuration `dpscale.worker-wait`, for queues that are slow."""
+    import dask
+    from dask.utils import parse_timedelta
+
+    configured = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
+    try:
+        return float(parse_timedelta(configured))
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # whichever it meets
+        raise JobError("dpscale.worker-wait", f"{configured!r} in Dask's configuration",
+                       "seconds, or a number and a unit such as 90s, 30m or 1h", "mend it") from None  # fmt: skip
+
+
+class Watch:
+    """Collects futures of one client as they end."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._patience = client, worker_seconds()
+        self._ended: SimpleQueue[Any] = SimpleQueue()
+        self._since: float | None = None
+
+    def add(self, futures: Sequence[Any]) -> None:
+        """Watch some futures more."""
+        for future in futures:
+            future.add_done_callback(self._ended.put)
+
+    def next(self) -> list[Any]:
+        """The futures that have ended, at least one; a lost one counts as ended."""
+        ended = [self._wait()]
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return ended
+
+    def all(self, count: int) -> Iterator[int]:
+        """How many of so many futures have ended, as they do; raises what one failed with."""
+        done = 0
+        while done < count:
+            for future in self.next():
+                if future.status != "finished":
+                    future.result()  # raises, with the places in the code
+                done += 1
+            yield done
+
+    def _wait(self) -> Any:
+        while True:
+            try:
+                return self._ended.get(timeout=POLL_SECONDS)
+            except Empty:
+                self._look()
+
+    def gather(self, futures: Sequence[Any]) -> list[Any]:
+        """The results of futures that have ended; those that were lost since are waited for again."""
+
+        async def gathered() -> Any:
+            return await self._client.gather(list(futures), asynchronous=True)
+
+        waiting = asyncio.run_coroutine_threadsafe(gathered(), self._client.loop.asyncio_loop)
+        while True:
+            try:
+                return list(waiting.result(POLL_SECONDS))
+            except TimeoutError:
+                if waiting.done():
+                    raise
+                self._look()
+
+    def _look(self) -> None:
+        """Whether somebody is still there."""
+        if self._client.status not in ("running", "connecting"):
+            raise lost_scheduler()
+        if self._client.status == "connecting" or self._client.nthreads():
+            self._since = None
+            return
+        self._since = monotonic() if self._since is None else self._since
+        if monotonic() - self._since > self._patience:
+            raise no_workers(self._patience)
+
+
+def settle(client: Any) -> None:
+    """Wait until what was sent last has left: Dask puts messages together that follow each other at once."""
+
+    async def left() -> None:
+        until = monotonic() + POLL_SECONDS
+        while getattr(client.scheduler_comm, "buffer", None) and monotonic() < until:
+            await asyncio.sleep(0.001)
+
+    asyncio.run_coroutine_threadsafe(left(), client.loop.asyncio_loop).result()
+
+
+@contextmanager
+def dependable(client: Any, label: str) -> Iterator[None]:
+    """Turn what a cluster raises when a part of it is lost into an error that can be tried again.
+
+    Errors of tasks are not among these: they come as they are or as `discretion` tells them, never as an OSError. A
+    client that is closing raises whatever its parts happen to raise, so then everything is the loss.
+    """
+    from distributed import KilledWorker
+    from distributed.scheduler import NoValidWorkerError
+
+    try:
+        yield
+    except DpscaleError:
+        raise
+    except KilledWorker as error:
+        raise killed(label, error.allowed_failures + 1) from None
+    except NoValidWorkerError:
+        raise no_workers(None) from None
+    except MemoryError:  # of what came from a worker: its text may tell how many rows
+        raise no_memory() from None
+    except (OSError, TimeoutError, CancelledError, asyncio.CancelledError):
+        raise lost_scheduler() from None
+    except Exception as error:
+        if client.status != "running" or type(error).__name__ == "NoWorkerError":  # the latter not in all versions
+            raise lost_scheduler() from None
+        raise
+
+
+def killed(label: str, times: int) -> TransientError:
+    """Workers die at a task again and again: nearly always the kernel or the nanny, for want of memory."""
+    return TransientError(
+        f"{FIELD}.memory",
+        f"{times} workers died one after the other at task {label}, most likely out of memory",
+        "",
+        "set less, or give each worker more (--memory-limit), and run again; the workers' logs tell more",
+    )
+
+
+def lost_scheduler() -> TransientError:
+    """Nobody knows any more what was done; what is on disk counts."""
+    return TransientError(FIELD, "the connection to the Dask scheduler was lost", "", f"start it, then {AGAIN}")
+
+
+def no_workers(seconds: float | None) -> TransientError:
+    """A scheduler alone computes nothing."""
+    waited = "" if seconds is None else f" in {seconds:.0f} s"
+    return TransientError(FIELD, f"the scheduler has had no worker{waited}", "", f"start workers, then {AGAIN}")
+
+
+__all__ = ["FIELD", "Discreet", "lost_workers"]
+
+
+@contextmanager
+def lost_workers(kind: type[BaseException]) -> Iterator[None]:
+    """Turn what a scheduler raises for the loss of worker processes into an error that can be tried again."""
+    try:
+        yield
+    except kind:
+        raise TransientError(FIELD, "a worker process died", "", AGAIN) from None

@@ -1,0 +1,282 @@
+"""`compare`: a run's rows held against data, told in a page and a JSON file that are as private as the data.
+
+It reads the run and never writes there, spends nothing, and tells nothing but where the page lies. What fails on the
+way is told by its kind alone, as wherever records are read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpscale.answers.report import render
+from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.base.error_redaction import discreetly
+from dpscale.base.errors import DataError, JobError, TransientError
+from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.evaluation.inputs import Side, names_of, open_data, open_rows, sample
+from dpscale.evaluation.marginals import by_degree, chosen, of_pairs, score_all
+from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
+from dpscale.runs.manifest import MANIFEST
+from dpscale.runs.run import Run, now
+from dpscale.storage.files import checked_path, is_local, place
+
+FIELD, TAKES = "--out", "a new or empty folder outside every run directory"
+MARKS = (MANIFEST, "job.toml")  # of a run directory
+
+
+@contextmanager
+def claimed(out: str | Path, run: Path) -> Iterator[Path]:
+    """The folder, made and empty; JobError where none may be there. Where the report fails nothing of it stays."""
+    folder = checked(out, run)
+    made = _make_folder(folder, out)
+    try:
+        yield folder
+    except BaseException:
+        for name in os.listdir(folder):  # it was empty: all of it is ours
+            (folder / name).unlink()
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def checked(out: str | Path, run: Path) -> Path:
+    """Where `out` leads, over all links; JobError where that is in a run directory, or no empty folder."""
+    asked = place(checked_path(out, FIELD), FIELD)
+    if not is_local(asked):
+        raise _refused(f"{out}, in a store", "name a folder of this machine")
+    folder = Path(os.path.realpath(asked))
+    for above in (folder, *folder.parents):
+        if _is_run(above) or _same(above, run):
+            where = "is" if above == folder else "lies in"
+            raise _refused(f"{out}, which {where} the run directory {above}", "what is in a run may be published")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise _refused(f"{out}, which is no folder", "choose another name")
+    _check_empty(folder, out)
+    return folder
+
+
+def _check_empty(folder: Path, out: str | Path) -> None:
+    with _denied(out):
+        names = sorted(os.listdir(folder)) if folder.exists() else []
+    if any(_is_run(folder / name) for name in names):
+        raise _refused(f"{out}, which holds a run directory", "choose another")
+    if names:
+        raise _refused(f"{out}, which is not empty", "choose another, or empty it")
+
+
+def _is_run(folder: Path) -> bool:
+    return all(os.path.lexists(folder / name) for name in MARKS)
+
+
+def _same(folder: Path, run: Path) -> bool:
+    """Whether both are one folder, by whatever name: it may be mounted at two places."""
+    with suppress(OSError):
+        return os.path.samefile(folder, run)
+    return False
+
+
+def _make_folder(folder: Path, out: str | Path) -> bool:
+    """Whether the folder was not there; now it is, and nobody else can look into it."""
+    with _denied(out):
+        there = folder.exists()
+        if not there:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        folder.chmod(0o700)
+    return not there
+
+
+@contextmanager
+def _denied(out: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise _refused(f"{out} ({reason})", "mend that or choose another") from None
+
+
+def _refused(got: str, remedy: str) -> JobError:
+    return JobError(FIELD, got, TAKES, remedy)
+
+
+def write(folder: Path, contents: Mapping[str, str]) -> None:
+    """The files, each whole, that none but the owner can read. TransientError where the disk does not take them."""
+    for name, content in contents.items():
+        try:
+            _write(folder / f".{name}.partial", folder / name, content)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            raise TransientError(FIELD, f"cannot write in {folder} ({reason})", "", "mend that and run again") from None
+
+
+def _write(partial: Path, path: Path, content: str) -> None:
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    os.replace(partial, path)
+
+
+Curves = Mapping[str, Mapping[str, Curve]]  # by question and by what is asked of it
+BARS = {"halves": ("half of the data against the other half", "#bbbbbb"), "mean": ("rows", COLOURS[0]),
+        "independent": ("independent attributes", COLOURS[1])}  # fmt: skip
+
+
+def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: Curves) -> dict[str, str]:
+    """All of them, by name. Texts stay texts, which a browser has letters for, whatever they are."""
+    from matplotlib import rc_context
+
+    with warnings.catch_warnings(), rc_context({"svg.fonttype": "none"}):
+        warnings.simplefilter("ignore")
+        return {
+            "marginal_plot": marginal_plot(marginals),
+            "dependence_plot": dependence_plot(dependence),
+            "curve_plot": curve_plot(curves),
+        }
+
+
+def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
+    """By degree, how far rows are from the data, between what two halves of the data and independence come to."""
+    marginals = {degree: one for degree, one in marginals.items() if one["sets"]}
+    figure, axes = new_figure(2.8)
+    for position, (key, (label, colour)) in enumerate(BARS.items()):
+        at = [number + 0.26 * (position - 1) for number in range(len(marginals))]
+        values = [one[key] for one in marginals.values()]
+        axes.bar(at, values, width=0.24, color=colour, label=label)
+        for where, value in zip(at, values, strict=True):
+            axes.text(where, value, f"{value:.3f}" if value else "", ha="center", va="bottom", fontsize=7.5)
+    axes.set_xticks(range(len(marginals)), [f"{degree}-way" for degree in marginals])
+    axes.set(ylabel="L1 distance of shares")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    return svg(figure)
+
+
+def dependence_plot(dependence: Mapping[str, Any]) -> str:
+    """Every pair of attributes: its dependence in the rows against that in the data; "" without pairs."""
+    if not dependence["pairs"]:
+        return ""
+    figure, axes = new_figure(4.2)
+    axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
+    axes.scatter(dependence["data"], dependence["rows"], s=16, alpha=0.7, color=COLOURS[0], linewidths=0)
+    for one in dependence["worst"][:3]:
+        axes.annotate(" × ".join(one["attributes"]), (one["data"], one["rows"]), (4, -3), textcoords="offset points",
+                      fontsize=7.5, color="#555", parse_math=False)  # fmt: skip
+    axes.set(xlabel="Cramér's V in the data", ylabel="in the rows", xlim=(-0.02, 1.05), ylim=(-0.02, 1.05))
+    axes.set_box_aspect(0.7)
+    return svg(figure)
+
+
+def curve_plot(told: Curves) -> str:
+    """A panel for each question with its ROC curves; "" where there is none."""
+    told = {title: {name: one for name, one in curves.items() if one[0]} for title, curves in told.items()}
+    told = {title: curves for title, curves in told.items() if curves}
+    if not told:
+        return ""
+    figure, _ = new_figure(3.2, len(told))
+    for axes, (title, curves) in zip(figure.axes, told.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
+        for colour, (name, (alarms, hits)) in zip(COLOURS, curves.items(), strict=False):
+            axes.plot(alarms, hits, color=colour, linewidth=1.5, label=name)
+        axes.set_title(title, fontsize=9, parse_math=False)
+        axes.set(xlabel="false alarms", ylabel="true alarms", aspect="equal")
+        if len(curves) > 1:
+            axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return svg(figure)
+
+
+PRIVATE = "Private: made from the data itself, not differentially private. Do not publish."
+PAGE, FIGURES = "compare.html", "compare.json"
+Told = dict[str, Any]
+
+
+def compare(
+    run_dir: str | Path,
+    data: str | Path | Sequence[str | Path],
+    out: str | Path,
+    target: str | None = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """Write the private report of a run's rows against data into the folder `out`; the page's path.
+
+    `data`: a file, a folder or a glob as in a job, or a list of these. `target`: the attribute that models predict.
+    JobError and DataError for what cannot be compared, before anything is counted.
+    """
+    check_learner()
+    run = Run(run_dir)
+    rows = open_rows(run)
+    names = names_of(rows)
+    paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
+    records = discreetly("comparing", open_data, run, paths, names)
+    predicted = target_of([run.domain[name] for name in names], target)
+    with claimed(out, run.path) as folder:
+        engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
+        try:
+            contents = discreetly("comparing", _contents, run, engine, records, rows, predicted)
+        finally:
+            engine.close()
+        write(folder, contents)
+    return folder / PAGE
+
+
+def _contents(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> dict[str, str]:
+    """The files, by name."""
+    sets = chosen(rows.domain, names_of(rows), run.manifest["release"])
+    every = [one for degree in sets.values() for one in degree.sets]
+    found = score_all(engine, data, rows, every, run.job.engine.bytes, run.manifest["release"])
+    marginals = by_degree(found, sets)
+    dependence = of_pairs([(one.attributes, *one.dependence) for one in found if len(one.attributes) == 2])
+    told, curves = _learnt(run, engine, data, rows, target)
+    for side in (data, rows):
+        side.check_unchanged()
+    content = {**_made(run, data, rows), "marginals": marginals, "dependence": dependence, **told}
+    page = render({"c": content, "job": run.job, **plots(marginals, dependence, curves)}, "dpscale.evaluation", PAGE)
+    return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
+
+
+def _learnt(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> tuple[Told, Told]:
+    """What models say of samples of both tables, and the curves of each question."""
+    names = names_of(rows)
+    records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
+    if not len(records):
+        raise DataError("DATA", "no record", "records", "name files that have some")
+    attributes = [run.domain[name] for name in names]
+    asked = {
+        "propensity": propensity(attributes, records, drawn),
+        "target": usefulness(attributes, target, records, drawn) if target else None,
+    }
+    told = {name: answer and answer.told for name, answer in asked.items()}
+    curves = {answer.title: answer.curves for answer in asked.values() if answer}
+    return {**told, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
+
+
+def _made(run: Run, data: Side, rows: Side) -> Told:
+    """What was compared, and what this is."""
+    return {
+        "private": PRIVATE,
+        "differentially_private": False,
+        "made": now(),
+        "release": run.manifest["release"],
+        "run": str(run.path),
+        "files": {side.called.lower(): list(side.table.files) for side in (data, rows)},
+        "attributes": names_of(rows),
+        "versions": {name: version(name) for name in ("dpscale", "scikit-learn")},
+    }
+
+
+def _finite(content: Any) -> Any:
+    """With null for what is no number, which JSON has no word for."""
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -1,0 +1,174 @@
+"""The tables of a ledger on a PostgreSQL server, in a schema of their own, with triggers that make it append-only.
+
+They are those of `schema`, at its version; `upgrade_statements` lead there from the one version before that a server
+can have. What SQLite keeps by itself, the last number that each table gave, is a table here: numbers are given by a
+trigger in the row's own transaction, so that none is lost and a gap tells of a row that was taken out. (A sequence
+leaves gaps wherever a transaction was rolled back.)
+"""
+
+from __future__ import annotations
+
+from dpscale.ledger.sqlite_schema import LINKED, ROWS, ROWS_OF_FOUR, VERSION
+
+FIRST_VERSION = 4  # of a ledger on a server
+SCHEMA = "dpscale_ledger"
+PATH = f"{SCHEMA}, pg_catalog, pg_temp"
+PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
+    bound BIGINT {0} CHECK (bound >= 1)"""
+LINKS = """seq BIGINT PRIMARY KEY, dataset TEXT NOT NULL, place BIGINT NOT NULL CHECK (place >= 1),
+    entry TEXT NOT NULL CHECK (entry IN ('caps', 'releases', 'rounds')), number BIGINT NOT NULL,
+    facts TEXT NOT NULL, salt TEXT NOT NULL CHECK (length(salt) = 64),
+    digest TEXT NOT NULL UNIQUE CHECK (length(digest) = 64), UNIQUE (entry, number), UNIQUE (dataset, place)"""
+TABLES = {
+    "schema_version": "version BIGINT PRIMARY KEY, created_at TEXT NOT NULL",
+    "numbers": "name TEXT PRIMARY KEY, seq BIGINT NOT NULL CHECK (seq >= 0)",
+    "identity": "id TEXT PRIMARY KEY CHECK (length(id) = 32)",
+    "closed": "moved_to TEXT NOT NULL, closed_at TEXT NOT NULL",
+    "caps": """seq BIGINT PRIMARY KEY, dataset TEXT NOT NULL,
+        epsilon DOUBLE PRECISION NOT NULL CHECK (epsilon > 0),
+        delta DOUBLE PRECISION NOT NULL CHECK (delta >= 0 AND delta < 1), set_at TEXT NOT NULL""",
+    "releases": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, dataset TEXT NOT NULL,
+        plan_digest TEXT NOT NULL CHECK (length(plan_digest) = 64), cost TEXT NOT NULL,
+        epsilon DOUBLE PRECISION, delta DOUBLE PRECISION,
+        state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
+        reserved_at TEXT NOT NULL, committed_at TEXT, released_at TEXT""",
+    "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, round BIGINT NOT NULL CHECK (round >= 0),
+        digest TEXT NOT NULL CHECK (length(digest) = 64), UNIQUE (release, round)""",
+    "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
+        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT""",
+    "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
+        currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT""",
+    "links": LINKS,
+}
+ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # as pg_trigger.tgtype has them
+EVENTS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE: "UPDATE", TRUNCATE: "TRUNCATE"}
+KEPT = "BEGIN RAISE EXCEPTION 'rows of % stay as they are', TG_TABLE_NAME; END"
+INSERTED = {  # table -> (when a row is refused, why)
+    "caps": ("FALSE", ""),
+    "releases": (
+        """NEW.state <> 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
+            OR NOT EXISTS (SELECT FROM protections WHERE release = NEW.release)""",
+        "a release is inserted once, as reserved, and says whom it protects",
+    ),
+    "rounds": (
+        "NOT EXISTS (SELECT FROM releases WHERE release = NEW.release AND state = 'reserved')",
+        "a round is decided once, of a release that is reserved",
+    ),
+    "protections": (
+        "EXISTS (SELECT FROM releases WHERE release = NEW.release)",
+        "whom a release protects is said once, before it is reserved",
+    ),
+    "terms": (
+        "NEW.cap IS DISTINCT FROM (SELECT max(seq) FROM caps)",
+        "the terms of a cap are said once, with it",
+    ),
+    "links": (
+        "EXISTS (SELECT FROM links WHERE dataset = NEW.dataset AND place >= NEW.place)",
+        "a link is added once, at the end of its chain",
+    ),
+}
+UNLINKED = """NOT EXISTS (SELECT FROM links WHERE entry = '{0}'
+            AND number = (SELECT seq + 1 FROM numbers WHERE name = '{0}'))"""
+NO_LINK = "an entry has a link in the hash chain: update dpscale"
+FORWARD = """BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF (NEW.seq, NEW.release, NEW.dataset, NEW.plan_digest, NEW.cost, NEW.epsilon, NEW.delta, NEW.reserved_at)
+            IS DISTINCT FROM
+            (OLD.seq, OLD.release, OLD.dataset, OLD.plan_digest, OLD.cost, OLD.epsilon, OLD.delta, OLD.reserved_at)
+        OR NOT ((OLD.state = 'reserved' AND NEW.state = 'committed'
+                    AND NEW.committed_at IS NOT NULL AND NEW.released_at IS NULL)
+                OR (OLD.state = 'committed' AND NEW.state = 'released'
+                    AND NEW.committed_at IS NOT DISTINCT FROM OLD.committed_at AND NEW.released_at IS NOT NULL))
+    THEN RAISE EXCEPTION 'a release only moves forward'; END IF;
+    RETURN NEW; END"""
+ONCE = """BEGIN
+    IF EXISTS (SELECT FROM {0}) THEN RAISE EXCEPTION 'a ledger has one row of {0}'; END IF;
+    RETURN NEW; END"""
+ONWARD = """BEGIN
+    IF NEW.name <> OLD.name OR NEW.seq <> OLD.seq + 1 THEN RAISE EXCEPTION 'numbers are given in turn'; END IF;
+    RETURN NEW; END"""
+
+
+def _numbered(table: str, version: int) -> str:
+    refused, why = INSERTED[table]
+    linked = f"\n    IF {UNLINKED.format(table)} THEN RAISE EXCEPTION '{NO_LINK}'; END IF;"
+    return f"""BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{linked if table in LINKED and version > FIRST_VERSION else ""}
+    UPDATE numbers SET seq = seq + 1 WHERE name = '{table}' RETURNING seq INTO NEW.seq;
+    RETURN NEW; END"""
+
+
+def _triggers(version: int) -> dict[tuple[str, str, int], str]:
+    """(table, name, type as pg_trigger has it) -> the body of its function."""
+    rows = ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
+    tables = [table for table in TABLES if table in rows or table not in ROWS]
+    made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
+    made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
+    made |= {(table, "update", ROW | BEFORE | UPDATE): KEPT for table in tables}
+    made |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in tables}
+    made |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in tables}
+    made[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
+    made[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
+    return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in made.items()}
+
+
+TRIGGERS = {version: _triggers(version) for version in range(FIRST_VERSION, VERSION + 1)}
+
+
+def table_statements() -> list[str]:
+    """What makes the schema and its tables."""
+    return [f"CREATE SCHEMA {SCHEMA}", f"SET LOCAL search_path = {PATH}",
+            *(f"CREATE TABLE {name} ({columns})" for name, columns in TABLES.items()),
+            "CREATE INDEX releases_of_dataset ON releases (dataset)",
+            "CREATE INDEX caps_of_dataset ON caps (dataset)"]  # fmt: skip
+
+
+def trigger_statements(before: int | None = None) -> list[str]:
+    """What numbers the rows from those that are there on, and keeps them; `before`: whose triggers exist."""
+    had = TRIGGERS[before] if before else {}
+    tables = [table for table in ROWS if not before or table not in ROWS_OF_FOUR]
+    numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
+    functions = [
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {PATH}"
+        f" AS $body${body}$body$"
+        for (_, name, _), body in TRIGGERS[VERSION].items()
+    ]
+    triggers = [
+        f"CREATE TRIGGER {name} BEFORE {_event(kind)} ON {table} FOR EACH {'ROW' if kind & ROW else 'STATEMENT'}"
+        f" EXECUTE FUNCTION {name}()"
+        for table, name, kind in TRIGGERS[VERSION]
+        if (table, name, kind) not in had
+    ]
+    return numbers + functions + triggers
+
+
+def upgrade_statements() -> list[str]:
+    """What adds the tables of this version to a ledger of the first one; who could write before can write the new."""
+    return ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
+            f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
+
+
+RIGHTS = f"""DO $body$ DECLARE who text; BEGIN
+    FOR who IN SELECT DISTINCT CASE grantee WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(grantee) END
+        FROM information_schema.table_privileges
+        WHERE table_schema = '{SCHEMA}' AND table_name = 'releases' AND privilege_type = 'INSERT'
+    LOOP EXECUTE 'GRANT SELECT, INSERT, UPDATE ON links TO ' || who; END LOOP; END $body$"""
+
+
+def _event(kind: int) -> str:
+    return next(word for bit, word in EVENTS.items() if kind & bit)
+
+
+# What is there, as the server's own catalogue tells it: read by whoever may use the schema
+CATALOGUE = f"""
+    SELECT relname, tgname, tgtype::int, prosrc FROM pg_catalog.pg_trigger
+        JOIN pg_catalog.pg_class ON pg_class.oid = tgrelid JOIN pg_catalog.pg_proc ON pg_proc.oid = tgfoid
+        WHERE relnamespace = '{SCHEMA}'::regnamespace AND NOT tgisinternal
+            AND tgenabled IN ('O', 'A') AND tgqual IS NULL
+    """
+
+
+def expected(version: int = VERSION) -> set[tuple[str, str, int, str]]:
+    """What CATALOGUE gives for an untouched ledger."""
+    return {(table, name, kind, body) for (table, name, kind), body in TRIGGERS[version].items()}

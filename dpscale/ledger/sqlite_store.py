@@ -1,0 +1,253 @@
+"""The SQLite file under the ledger: how it is made, opened and upgraded, and what its failures are called.
+
+A ledger is created whole beside its place and then linked into it, so a ledger file is never seen empty or half made,
+and an empty file in its place is known for a ledger that was lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
+from dpscale.ledger.chain import append_older
+from dpscale.ledger.location import check_one_file
+from dpscale.ledger.rows import History, history, insert_history, now
+from dpscale.ledger.sqlite_schema import (
+    APPLICATION_ID,
+    STEPS,
+    VERSION,
+    makes_trigger,
+    schema,
+    table_statements,
+    trigger_statements,
+)
+from dpscale.ledger.store import FIELD, Database
+from dpscale.storage.files import flush
+
+NAMED = 2  # the step at which a ledger draws its own name
+LINKED = 5  # the step at which its entries are linked
+# SQLite's primary result codes: (error, what happened, remedy)
+MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
+    sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
+    sqlite3.SQLITE_LOCKED: (TransientError, "is locked by another process", "try again when that one is done"),
+    sqlite3.SQLITE_FULL: (TransientError, "is on a full disk", "free some space and try again"),
+    sqlite3.SQLITE_IOERR: (TransientError, "met a disk error", "check the disk and try again"),
+    sqlite3.SQLITE_READONLY: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_CANTOPEN: (BudgetError, "cannot be opened", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_NOTADB: (JobError, "is not a SQLite file", "name another file, or restore it from a copy"),
+    sqlite3.SQLITE_CORRUPT: (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
+    sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
+}
+
+
+def unusable(path: Path, got: str, remedy: str, kind: type[DpscaleError] = BudgetError) -> DpscaleError:
+    """The sentence for a ledger file that cannot be used."""
+    return kind(FIELD, f"{path} {' '.join(got.split())}", "a ledger of dpscale on a local, writable disk", remedy)
+
+
+@contextmanager
+def failures(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's errors into the sentences that users meet."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
+        raise unusable(path, f"{got} ({error})", remedy, kind) from error
+    except FileExistsError:  # a ledger that another process made: not for this to judge
+        raise
+    except OSError as error:
+        kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
+        remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
+        raise unusable(path, f"cannot be created or opened ({error.strerror})", remedy, kind) from error
+
+
+def create_file(path: Path) -> None:
+    """Make an empty ledger at `path`, whole or not at all; one made meanwhile by another process is left as it is."""
+    with suppress(FileExistsError), making(path) as fill:
+        fill(History())
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Callable[[History], None]]:
+    """A ledger that begins with the history that it is given, and is at `path` at the end; FileExistsError for another.
+
+    After an exception there is none.
+    """
+    if os.path.exists(f"{path}-wal"):
+        raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
+    with failures(path), _draft(path) as draft:
+        yield lambda history: _write(draft, history)
+        try:
+            os.link(draft, path)
+        finally:
+            flush(path.parent)
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file beside a place, gone at the end."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        yield draft
+    finally:
+        for name in (draft, f"{draft}-wal", f"{draft}-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _write(path: Path, history: History) -> None:
+    """Tables, rows, then the triggers, which would refuse rows that moved forward already."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for statement in table_statements():
+            db.execute(statement)
+        insert_history(db, history)
+        for statement in trigger_statements():
+            db.execute(statement)
+        db.execute("COMMIT")
+
+
+def _add(db: sqlite3.Connection, first: int) -> None:
+    """What makes a ledger of this version of an older one, from that step on."""
+    for step in range(first, VERSION + 1):
+        for statement in STEPS[step]:
+            if not makes_trigger(statement):
+                db.execute(statement)
+        if step == NAMED:
+            db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
+        if step == LINKED:
+            append_older(db, history(db).tables)
+        for statement in STEPS[step]:
+            if makes_trigger(statement):
+                db.execute(statement)
+    db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
+
+
+def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
+    """Open the ledger file, made first if need be, and refuse anything that is not a sound ledger of this version.
+
+    Nothing here reads the file but SQLite: closing any other descriptor on it would drop this process's POSIX locks.
+    """
+    with failures(path):
+        if not os.path.lexists(path):
+            if not create:
+                raise unusable(path, "does not exist", "check the name", JobError)
+            create_file(path)
+        check_one_file(path)
+        _check_place(path)
+        db = sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=timeout, isolation_level=None, uri=True,
+                             check_same_thread=False)  # fmt: skip
+        try:
+            for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
+                db.execute(f"PRAGMA {pragma}")
+            db.execute("BEGIN")  # another process may upgrade it meanwhile
+            version = check_identity(db, path)
+            db.execute("COMMIT")
+            if version < VERSION:
+                _upgrade(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring a sound ledger of an older version to this one, unless another process did meanwhile."""
+    db.execute("BEGIN IMMEDIATE")
+    if (version := _version(db)) < VERSION:
+        _add(db, version + 1)
+    db.execute("COMMIT")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+    return version if isinstance(version, int) else 0
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise unusable(path, "is a folder", "name a file in it", JobError)
+    if not path.is_file():
+        raise unusable(path, "is a device, a pipe or a socket", "name a file", JobError)
+    if path.stat().st_size == 0:
+        raise unusable(path, "is empty, which a ledger never is", "restore it from a copy, or name a new file")
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+        raise unusable(path, "cannot be written", "give write permission on it and on its folder")
+
+
+def check_identity(db: sqlite3.Connection, path: Path) -> int:
+    """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers; its version."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise unusable(path, "is a SQLite file of another program", "name another file", JobError)
+    if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
+    version = _version(db)
+    if version not in STEPS:
+        raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")
+    if schema_of(db) != expected_schema(version):
+        raise unusable(path, "has another schema than a ledger", "restore it from a copy")
+    if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+        raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
+    return version
+
+
+def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """The tables, indexes and triggers with the text that made them, but for those that SQLite makes itself."""
+    rows = db.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+    return set(rows.fetchall())
+
+
+@lru_cache
+def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
+    """What `schema_of` gives for an untouched ledger."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in schema(version):
+            db.execute(statement)
+        return frozenset(schema_of(db))
+
+
+class FileStore:
+    """A ledger in a SQLite file: the default, for the processes of one machine."""
+
+    def __init__(self, path: Path, create: bool, timeout: float) -> None:
+        self.path, self.timeout = path, timeout
+        self.db = connect(path, create, timeout)
+
+    @contextmanager
+    def transaction(self, writes: bool) -> Iterator[sqlite3.Connection]:
+        """IMMEDIATE takes the write lock before the history is read, so that no two see the same."""
+        with failures(self.path):
+            if writes:
+                check_one_file(self.path)
+            self.db.execute(f"BEGIN {'IMMEDIATE' if writes else 'DEFERRED'}")
+            try:
+                yield self.db
+                self.db.execute("COMMIT")
+            finally:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+
+    def findings(self, db: Database) -> list[str]:
+        """What is wrong with the file; BudgetError where its schema is not a ledger's."""
+        check_identity(self.db, self.path)
+        (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        return [] if verdict == "ok" else [verdict]
+
+    def numbered(self, db: Database) -> dict[str, int]:
+        return dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+
+    def close(self) -> None:
+        self.db.close()

@@ -1,0 +1,210 @@
+"""A release on disk: the values of every decision, and the decisions that do not follow from the plan.
+
+    measurements/000-00000000-00004095.parquet, …      measurements/round-001.json, round-002.json, …
+The first decision follows from the plan; each later one is written before anything of it is drawn. A decision that is
+there is never taken again, and a value that is there is never drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.arrays import Floats
+from dpscale.base.errors import JobError, TransientError
+from dpscale.measurement.measurement import Measurements, check_affordable
+from dpscale.measurement.value_files import LEAST_VALUES, Filing, Shelf, Span, file_name, spans
+from dpscale.plans.measurement_plan import Decision, Order, Planned
+from dpscale.plans.requests import Orders, in_columns
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.secret import round_tag
+from dpscale.privacy.streams import canonical
+from dpscale.storage.files import create, listed, present, read_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a planned release has come to, in a folder. `secret`: gives that of the release while it lives, else None;
+    it seals decisions."""
+
+    folder: Path
+    release: str
+    snapshot: str
+    planned: Planned
+    rows_per_unit: int = 1
+    secret: Callable[[], bytes | None] = lambda: None
+
+    @property
+    def spent(self) -> Cost:
+        """What the whole release costs, charged before its first draw."""
+        return self.planned.cost
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """The files of values, as they are read."""
+        return Shelf(self.head)
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """What the records of all draws begin with."""
+        return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
+
+    def record(self, order: Order) -> dict[str, Any]:
+        """The canonical record of a measurement: what it measures and how, never where or how often."""
+        return {**self.head, **order.label}
+
+    def filing(self, decision: Decision) -> Filing:
+        """Where a decision's values lie; that of the first, which may have a million, made once."""
+        if decision is self.planned.first():
+            return self._first
+        return Filing.of(in_columns(decision.orders), LEAST_VALUES if decision.choosing else 1)
+
+    @cached_property
+    def _first(self) -> Filing:
+        return Filing.of(in_columns(self.planned.first().orders))
+
+    def held(self, decision: Decision) -> list[Span]:
+        """The places of a decision whose values are there."""
+        return spans(decision.round, listed(self.folder))
+
+    def missing(self, decision: Decision) -> list[Measurements]:
+        """A decision's measurements that have no file yet."""
+        filing, orders = self.filing(decision), in_columns(decision.orders)
+        return [
+            Measurements(self.folder, decision.round, (first, end), self.head, orders.taken(filing.sequence[first:end]))
+            for first, end in filing.unfilled(self.held(decision))
+        ]
+
+    def values(self, decision: Decision) -> Sequence[Floats]:
+        """What a decision measured, as states and estimates take it; read one by one as they are asked."""
+        return _Values(self, decision)
+
+    def decide(self, decision: Decision) -> Decision:
+        """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
+        told, path = decision.to_dict(), self._path(decision.round)
+        seal = self._seal(told)
+        if seal is None:
+            raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
+                           "the run cannot go on: start a new one, which is a new release")  # fmt: skip
+        sealed = json.dumps(told | {"seal": seal}).encode()
+        if create(path, sealed):
+            return decision
+        standing = self._read(decision.round)
+        if not standing.fits(decision):  # this run's shards are of other groups
+            raise TransientError("measurements", f"another process wrote {path.name} meanwhile", "one at a time",
+                                 "run again: it goes on behind that")  # fmt: skip
+        return standing
+
+    def digest(self, decision: Decision) -> str:
+        """SHA-256 of what a round decided, by which the ledger knows it again: a function of what is released."""
+        return hashlib.sha256(canonical(decision.to_dict())).hexdigest()
+
+    def decisions(self) -> Iterator[Decision]:
+        """The decisions taken, in order: the plan's own, and those on disk."""
+        taken: list[Decision] = [self.planned.first()]
+        while present(self._path(len(taken))):
+            number, decision = len(taken), self._read(len(taken))
+            taken.append(decision)
+            alike = number < 2 or decision.fits(taken[number - 1])
+            if decision.round != number or not alike:
+                raise self._foreign(number)
+        if len(taken) > 1:  # the first alone is looked at before it is drawn
+            check_affordable(taken, self.spent, self.rows_per_unit)
+        yield from taken
+
+    def replayed(self) -> tuple[Any, Decision | None]:
+        """The state after the decisions that are measured, and the decision that waits for its measurements.
+
+        The first decision waits until all of it is there: no state is before it.
+        """
+        taken, state = list(self.decisions()), None
+        for decision in taken:
+            if self.missing(decision):
+                return state, decision
+            values = self.values(decision)
+            state = self._after(state, decision, values, taken)
+        return state, None
+
+    def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
+        if decision is taken[0]:
+            return self.planned.begun(decision, values, taken[1] if len(taken) > 1 else None)
+        return self.planned.advanced(state, decision, values)
+
+    def evidence(self) -> Any:
+        """All that was released, as reconstructions take it."""
+        return self.planned.evidence([(decision, self.values(decision)) for decision in self.decisions()])
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:03d}.json"
+
+    def _read(self, number: int) -> Decision:
+        try:
+            told = dict(json.loads(read_bytes(self._path(number))))
+            seal = told.pop("seal")
+            if (expected := self._seal(told)) is not None and seal != expected:
+                raise ValueError("edited")
+            return self.planned.decision(told)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+            raise self._foreign(number) from None
+
+    def _seal(self, told: dict[str, Any]) -> str | None:
+        """The tag of a decision; None where the secret is gone, and nothing can be drawn any more."""
+        secret = self.secret()
+        return None if secret is None else round_tag(secret, canonical(told).decode())
+
+    def _foreign(self, number: int) -> JobError:
+        got = f"{self._path(number).name} is no round of this run"
+        return JobError("measurements", got, "the file as it was written", "restore it, or start a new run")
+
+
+@dataclass(frozen=True, eq=False)
+class _Values(Sequence[Floats]):
+    """The values of a decision, from their files."""
+
+    released: Released
+    decision: Decision
+
+    @cached_property
+    def _filing(self) -> Filing:
+        return self.released.filing(self.decision)
+
+    @cached_property
+    def _spans(self) -> list[Span]:
+        return self.released.held(self.decision)
+
+    def __len__(self) -> int:
+        return len(self.decision.orders)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        order = self._orders[index]
+        return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
+
+    def measured(self, index: int) -> Floats:
+        """The numbers of one as they are on disk, flat."""
+        place, starts = int(self._filing.place[index]), self._filing.starts
+        span = self._span(place)
+        first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
+        path = self.released.folder / file_name(self.decision.round, span)
+        return self.released.shelf.read(path, start - first, end - start, self._orders.text(index))
+
+    @cached_property
+    def _orders(self) -> Orders:
+        return in_columns(self.decision.orders)
+
+    def _span(self, place: int) -> Span:
+        """That of the file which holds a place."""
+        number = bisect_right(self._spans, (place, len(self._filing.place) + 1)) - 1
+        while number >= 0 and self._spans[number][1] <= place:  # one before it may be longer
+            number -= 1
+        if number < 0:
+            got = f"values of round {self.decision.round} are not there"
+            raise JobError("measurements", got, "the files as they were written", "restore them")
+        return self._spans[number]

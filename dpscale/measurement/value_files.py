@@ -1,0 +1,261 @@
+"""Values on disk: Parquet files of many measurements, each with the label of the record that keyed its noise.
+
+A row is a number that was measured: `label`, canonical JSON, and `value`. What all records of a release begin with is
+in the file's own metadata, and a value is read back only if the record is the one expected. A file is written whole
+under another name, flushed, and renamed, so that a file under its own name is always a whole one; rows are written in
+groups, one after the other, so that no task holds more than one of them, and one is all that has to be read again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.errors import JobError
+from dpscale.plans.requests import Orders
+from dpscale.privacy.streams import canonical
+from dpscale.storage.files import is_local, reading, writing
+
+Labelled = tuple[str, Floats]  # the label as canonical JSON
+GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # where a group of rows ends
+KEPT_BYTES = 1 << 25  # of groups that were read
+MOST_OPEN, MOST_FETCHED = 256, 8  # files: of a store they are in memory
+LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
+PACKED = {"label": "zstd", "value": "none"}
+META = b"dpscale"
+
+
+def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelled]) -> None:
+    """Write measurements, by flush and atomic rename; `head`: what their records begin with."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema(canonical(head))
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression=PACKED, use_dictionary=["label"],
+                                                 dictionary_pagesize_limit=1 << 30, write_statistics=False,
+                                                 **LARGE_PAGES) as writer:  # fmt: skip
+        for labels, values in _groups(measured):
+            codes = np.repeat(np.arange(len(labels), dtype=np.int32), [array.size for array in values])
+            column = pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
+            flat = values[0].reshape(-1) if len(values) == 1 else np.concatenate([one.reshape(-1) for one in values])
+            writer.write_table(pa.table([column, flat], schema=schema), row_group_size=max(len(flat), 1))
+
+
+def _schema(head: bytes) -> Any:
+    import pyarrow as pa
+
+    label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    value = pa.field("value", pa.float64(), nullable=False)
+    return pa.schema([label, value], metadata={META: head})
+
+
+def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floats]]]:
+    """Labels and values of the rows that are written together."""
+    labels, values, held = list[str](), list[Floats](), 0
+    for label, array in measured:
+        if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
+            yield labels, values
+            labels, values, held = [], [], 0
+        labels.append(label)
+        values.append(array)
+        held += array.size
+    if labels:
+        yield labels, values
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The rows from `first` on that were written together: `labels[codes[i]]` is that of `values[i]`."""
+
+    first: int
+    values: Floats
+    codes: NDArray[np.int32]
+    labels: Any  # an Arrow array of texts
+
+    def read(self, start: int, size: int, label: str) -> Floats | None:
+        """The values from row `start` on; None where they are not those of that label, and only those."""
+        own = self.codes[start - self.first : start - self.first + size]
+        if len(own) != size or own[0] != own[-1] or self.labels[int(own[0])].as_py() != label:
+            return None
+        return self.values[start - self.first : start - self.first + size]
+
+
+class Shelf:
+    """Files of measurements as they are read: opened once, with the groups of rows that were read last."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self._head = canonical(head)
+        self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
+        self._groups: OrderedDict[tuple[Path, int], Group] = OrderedDict()
+        self._held, self._lock = 0, Lock()
+
+    def read(self, path: Path, start: int, size: int, label: str) -> Floats:
+        """The values of one measurement, from row `start` on; JobError if they are not of the record expected."""
+        import pyarrow as pa
+
+        try:
+            with self._lock:
+                group = self._group(path, start)
+        except (OSError, pa.ArrowException):
+            raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
+        values = group.read(start, size, label)
+        if values is None:
+            raise _foreign(path)
+        return values
+
+    def _group(self, path: Path, row: int) -> Group:
+        """The group that holds a row."""
+        file, starts = self._opened(path)
+        number = bisect_right(starts, row) - 1
+        if number >= len(starts) - 1:
+            raise _foreign(path)
+        if (path, number) not in self._groups:
+            self._keep((path, number), read_group(file, number, starts[number]))
+        self._groups.move_to_end((path, number))
+        return self._groups[path, number]
+
+    def _keep(self, key: tuple[Path, int], group: Group) -> None:
+        self._groups[key] = group
+        self._held += group.values.nbytes
+        while self._held > KEPT_BYTES and len(self._groups) > 1:
+            self._held -= self._groups.popitem(last=False)[1].values.nbytes
+
+    def _opened(self, path: Path) -> tuple[Any, list[int]]:
+        if path not in self._files:
+            self._files[path] = opened = open_values(path)
+            if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
+                raise _foreign(path)
+            while len(self._files) > (MOST_OPEN if is_local(path) else MOST_FETCHED):
+                self._files.popitem(last=False)[1][0].close()
+        self._files.move_to_end(path)
+        return self._files[path]
+
+
+def open_values(path: Path) -> tuple[Any, list[int]]:
+    """A file of measurements, and where its groups of rows begin and end."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
+    groups = (file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+    return file, np.cumsum([0, *groups]).tolist()
+
+
+def read_group(file: Any, number: int, first: int = 0) -> Group:
+    """A group of rows of an opened file."""
+    rows = file.read_row_group(number, use_threads=False).combine_chunks()
+    label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
+    return Group(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
+
+
+def _flat(column: Any, kind: str) -> NDArray[Any]:
+    """The numbers of an Arrow array without nulls; its own way to them would import pandas."""
+    start = column.offset * np.dtype(kind).itemsize
+    return np.frombuffer(column.buffers()[1], kind, len(column), start)
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of all measurements of a file, as they stand there."""
+    file, _ = open_values(path)
+    with file:
+        head = json.loads(file.schema_arrow.metadata[META])
+        for number in range(file.num_row_groups):
+            group = read_group(file, number)
+            firsts = np.flatnonzero(np.diff(group.codes, prepend=-1))
+            yield from ({**head, **json.loads(group.labels[code].as_py())} for code in group.codes[firsts].tolist())
+
+
+def _foreign(path: Path) -> JobError:
+    return JobError("measurements", f"{path.name} is of another release", "this release's", "use a new run directory")
+
+
+Span = tuple[int, int]
+
+FILES = 64  # of a decision, about, so that many workers fill them
+LEAST_VALUES, MOST_VALUES = 1 << 12, 1 << 22  # in a file: 32 KiB, 32 MiB
+NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class Filing:
+    """`sequence[p]`: the order at place p; `place`: its inverse; `starts`: values before each place, and before the
+    end; `cuts`: where files begin, and the end."""
+
+    sequence: Integers
+    place: Integers
+    starts: Integers
+    cuts: Integers
+
+    @classmethod
+    def of(cls, orders: Orders, least: int = 1) -> Filing:
+        """Where the measurements of a decision go; `least`: values in a file, where there are so many."""
+        source = orders.source
+        sequence = np.argsort(source, kind="stable")
+        place = np.empty_like(sequence)
+        place[sequence] = np.arange(len(sequence))
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(orders.sizes[sequence])])
+        return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
+
+    def unfilled(self, held: Iterable[Span]) -> Iterator[Span]:
+        """The spans of files, or what is left of them, that no piece holds yet."""
+        pieces = _merged(sorted(held))
+        for first, end in pairwise(self.cuts.tolist()):
+            yield from _without(first, end, pieces)
+
+
+def _cuts(source: Integers, starts: Integers, least: int) -> Integers:
+    """Files begin where a source does, once enough values lie before it."""
+    limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), least)
+    first = np.flatnonzero(np.diff(source, prepend=-1))
+    number = (starts[first] // limit).astype(np.int64)
+    return np.append(first[np.diff(number, prepend=-1) > 0], len(source))
+
+
+def _merged(pieces: Sequence[Span]) -> list[Span]:
+    """Pieces in ascending order as spans that do not meet: a task of an older cut may have ended late."""
+    found: list[Span] = []
+    for first, end in pieces:
+        if found and first <= found[-1][1]:
+            first, end = found[-1][0], max(found.pop()[1], end)
+        found.append((first, end))
+    return found
+
+
+def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
+    """What is left of a span beside pieces in ascending order that do not meet."""
+    for start, stop in pieces[max(bisect_right(pieces, (first, end)) - 1, 0) :]:
+        if start >= end:
+            break
+        if start > first:
+            yield first, start
+        first = max(first, stop)
+    if first < end:
+        yield first, end
+
+
+def runs(chosen: NDArray[np.bool_]) -> Iterator[Span]:
+    """The spans of places that are chosen."""
+    edges = np.flatnonzero(np.diff(chosen.astype(np.int8), prepend=0, append=0))
+    yield from ((int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def file_name(number: int, span: Span) -> str:
+    """Of the values of some places of a round."""
+    return f"{number:03d}-{span[0]:08d}-{span[1]:08d}.parquet"
+
+
+def spans(number: int, names: Iterable[str]) -> list[Span]:
+    """The spans of a round that files with such names hold."""
+    found = (NAME.fullmatch(name) for name in names)
+    return sorted((int(one[2]), int(one[3])) for one in found if one and int(one[1]) == number)

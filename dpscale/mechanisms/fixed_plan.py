@@ -1,0 +1,264 @@
+"""Matrix mechanisms: all that is measured is settled by a `Plan`, so the chain has one decision and no selection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet, figure, percent
+from dpscale.base.errors import PlanError
+from dpscale.base.settings import Settings
+from dpscale.domain import Domain
+from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.plans.accuracy import accuracy_of
+from dpscale.plans.blocks import Block, Blocks
+from dpscale.plans.plan import Plan
+from dpscale.plans.plan_file import content_of, digest_of, read_plan, write_plan
+from dpscale.plans.requests import BlockOrders, Schedule, make_schedule
+from dpscale.privacy.accounting import LAPLACE, Budget, Cost
+from dpscale.privacy.draws import variance_factor
+from dpscale.reconstruction.base import Linear
+from dpscale.reconstruction.low_order_sources import told_whole
+from dpscale.workload import Part, ProductPart, Workload
+
+MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
+FORMS = ("least_squares", "low_order", "measurements")
+
+
+def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:
+    """The mechanism of a function that plans blocks."""
+    return Mechanism(
+        name,
+        options,
+        lambda question, given, tools: Settled(plan(question, given, tools), question),
+        lambda folder, question, given: Settled(read_plan(folder, question.workload), question),
+        lambda given: FORMS,
+        same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
+    )
+
+
+def _evenly(part: Part, most: int) -> Sequence[AttributeSet]:
+    """At most so many of a part's sets, from all along, of those that are answered."""
+    sets = [names for names, weight in zip(part.sets, part.weights, strict=True) if np.any(weight)]
+    return sets[:: -(-len(sets) // most)] if sets else sets
+
+
+@dataclass(frozen=True, eq=False)
+class Everything:
+    """The one decision: all blocks."""
+
+    orders: BlockOrders
+    round: int = 0
+    choosing: Fraction = Fraction(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"round": self.round, "measurements": len(self.orders)}
+
+    def fits(self, other: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A plan under the terms of a question: which noise is drawn for every block, and what that costs."""
+
+    plan: Plan
+    question: Question
+    candidates: tuple[AttributeSet, ...] = ()
+    redraws: bool = False
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @property
+    def domain(self) -> Domain:
+        return self.plan.domain
+
+    @property
+    def mechanism(self) -> str:
+        return self.plan.mechanism
+
+    @property
+    def noise(self) -> str:
+        return self.plan.noise
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.plan.notes
+
+    @property
+    def counted(self) -> tuple[AttributeSet, ...]:
+        return self.plan.counted
+
+    @property
+    def largest(self) -> AttributeSet:
+        return self.plan.largest
+
+    @property
+    def shown(self) -> Plan:
+        return self.plan
+
+    @property
+    def profiles(self) -> Mapping[str, Floats]:
+        return self.plan.accuracy.profiles
+
+    @property
+    def shares(self) -> dict[AttributeSet, float]:
+        shares: dict[AttributeSet, float] = {}
+        for attributes, share in zip(self.plan.blocks.sets, self.plan.blocks.share.tolist(), strict=True):
+            shares[attributes] = shares.get(attributes, 0.0) + share
+        return shares
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The noise of every block, and what all of it costs."""
+        return make_schedule(self.plan, self.question.budget.amount, self.question.rows_per_unit)
+
+    @property
+    def cost(self) -> Cost:
+        """What the whole release costs, exact and rounded up."""
+        return self.schedule.spent
+
+    @property
+    def needs(self) -> Iterator[tuple[int, str]]:
+        """Bytes of the task that measures a block, one of each kind."""
+        for index, _ in self.plan.blocks.kinds:
+            block = self.plan.blocks[index]
+            cells = max(math.prod(block.rows), self.domain.cells(block.attributes))
+            yield MEASURED * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
+
+    def summary(self, budget: Budget) -> dict[str, Any]:
+        """Errors and gap, known before any data are read."""
+        gap = self.plan.optimality_gap
+        return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
+                "optimality_gap": gap if math.isfinite(gap) else None,
+                **self._certified(budget)}  # fmt: skip
+
+    def _certified(self, budget: Budget) -> dict[str, float]:
+        """What only some plans know: a bound under all matrix mechanisms, and how flat the error is in the weights."""
+        floor = {"rmse_bound_all": self._rmse(budget) * (self.plan.floor / self.plan.error) ** 0.5}
+        flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
+        return (floor if self.plan.floor > 0 else {}) | flat
+
+    def expected(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
+        """Of at most so many sets of each part: which, its queries, and their root mean square error in records."""
+        scale = self.question.rows_per_unit / math.sqrt(budget.privacy_cost)
+        return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
+
+    def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
+        accuracy, queries = self.plan.accuracy, part.count(attributes)
+        if isinstance(part, ProductPart):  # whose sum is known without each of its terms
+            total = accuracy.part_error(part, attributes)
+        else:
+            total = float(accuracy.part_variances(part, attributes).sum())
+        error, name = scale * math.sqrt(total / queries), f"{part.name}-{len(attributes)}"
+        return {"name": name, "attributes": attributes, "queries": queries, "error": error}
+
+    def cards(self, budget: Budget) -> list[tuple[str, str]]:
+        cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE
+                else (figure(float(self.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
+        weighted = any(weight != 1.0 for part in self.workload.parts for weight in part.weights)
+        error = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
+        return [cost, (figure(self._rmse(budget)), error), self._certificate(), *self._floor()]
+
+    def _floor(self) -> list[tuple[str, str]]:
+        """How far above what no matrix mechanism at all can go below, where that is known."""
+        if self.plan.floor <= 0:
+            return []
+        ratio = (self.plan.error / self.plan.floor) ** 0.5
+        return [
+            (f"{ratio:.3g} ×", "the root mean square error over a bound under all matrix mechanisms (may be loose)")
+        ]
+
+    def _certificate(self) -> tuple[str, str]:
+        gap = self.plan.optimality_gap
+        if gap > 1e6:
+            return "—", "no bound known for this mechanism"
+        if self.plan.blocks[0].whole:
+            bound = "the SVD bound, loose for Laplace noise" if self.noise == LAPLACE else "the SVD bound"
+            return f"{(1 + gap) ** 0.5:.3g} ×", f"the root mean square error that no strategy can go below ({bound})"
+        least = "the least that any plan of this kind can have"
+        return percent(gap), f"certified: the squared error is at most this far above {least}"
+
+    def _rmse(self, budget: Budget) -> float:
+        return self.question.rows_per_unit * self.plan.rmse(budget.privacy_cost)
+
+    def write(self, folder: Path) -> None:
+        write_plan(folder, self.plan)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(content_of(self.plan))
+
+    @cached_property
+    def law(self) -> list[Any]:
+        """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
+        return self.schedule.draws.law
+
+    def check_low_order(self) -> None:
+        told_whole(self.plan)
+
+    @cached_property
+    def _first(self) -> Everything:
+        return Everything(BlockOrders(self.plan.blocks, self.schedule.draws, self.plan.sources))
+
+    def first(self) -> Everything:
+        """All blocks, each from the smallest counted set that holds its attributes."""
+        return self._first
+
+    def decision(self, told: Mapping[str, Any]) -> Everything:
+        raise ValueError("a plan has no later decision")
+
+    def begun(self, first: Everything, values: Sequence[Floats], second: object = None) -> None:
+        """Nothing is believed meanwhile: nothing is chosen by it."""
+
+    def selection(self, state: None) -> None:
+        """Nothing is left to select."""
+
+    def decided(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> Everything:
+        raise ValueError("a plan has no later decision")
+
+    def advanced(self, state: None, decision: Any, values: Sequence[Floats]) -> None:
+        raise ValueError("a plan has no later decision")
+
+    def touched(self, before: None, after: None) -> Iterable[AttributeSet]:
+        return ()
+
+    def trace(self, state: None) -> None:
+        """Nothing is chosen."""
+
+    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> Linear:
+        """Blocks, the variances that were drawn, and values, read one by one as they are needed."""
+        (_, values), *_ = taken
+        return Linear(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
+
+
+def whole_plan(
+    workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
+) -> Plan:
+    """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
+    given = Blocks.of(workload.domain.names, blocks)
+    error = accuracy_of(workload.domain, given).total_error(workload)
+    return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
+
+
+def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
+    """PlanError where a block needs a marginal of more cells than may be held."""
+    for block in blocks:
+        cells = math.prod(math.prod(factor.shape) for factor in block.factors)
+        if cells > tools.most_cells:
+            raise PlanError(
+                "engine.memory",
+                f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
+                f"at most {tools.most_cells} cells under the memory setting",
+                "raise it, ask fewer attributes, or take query-smasher",
+            )

@@ -1,0 +1,177 @@
+"""One charge for all pieces: what tables and links may cost together is reserved before any of them is drawn.
+
+Each piece then tells the ledger, before its first draw, what it will draw of which data: another directory that draws
+something else under the same charge is refused, as a later round of an adaptive release would be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpscale.base.arrays import Integers
+from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.multitable.privacy_unit import Whom
+from dpscale.multitable.run import DatabaseRun
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
+from dpscale.relational.assignment import Tables
+from dpscale.relational.budget_shares import MOST_SIBLINGS, Question, Split, degrees_squared, split
+from dpscale.relational.degrees import thresholds
+from dpscale.relational.features import Side
+from dpscale.runs.stages.budget import keep_link, opened_ledger
+from dpscale.storage.files import flush_names
+
+ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
+
+
+def budget(job: DatabaseJob, piece: str) -> Fraction:
+    """Squared μ that a piece may come to."""
+    return Fraction(job.privacy.budget.amount) * Fraction(job.shares[piece]) * ALMOST
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A link's."""
+
+    job: DatabaseJob
+    whom: Whom
+    link: LinkSection
+
+    @property
+    def known(self) -> bool:
+        """Whether every row of the child has one link at most, and its own values are measured with its table."""
+        return self.link.kind != "many-to-many"
+
+    @property
+    def moved(self) -> int:
+        return self.whom.moved[self.link.called]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether rows of the parent have no more links than the job's bound."""
+        return self.whom.replaces or self.link.parent in self.whom.rows
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of links is measured: where it is neither public nor that of the children."""
+        return self.link.nulls == "keep" if self.known else self.link.links is None
+
+    @property
+    def degrees(self) -> bool:
+        """Whether rows by degree are measured: not of parents that may have any number of children, and not as
+        published."""
+        return self.link.mechanism != "published" and self.bounded
+
+    @property
+    def siblings(self) -> bool:
+        """Whether what children of one parent have in common is measured."""
+        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
+        return several and self.degrees and self.link.parent != self.link.child
+
+    @property
+    def parts(self) -> Split:
+        return split(budget(self.job, f"links.{self.link.called}"), self.counted, self.degrees, self.siblings)
+
+    @property
+    def places(self) -> list[Integers]:
+        """Up to which degrees rows are counted: of the parents, and where each child has not one link, of these."""
+        children = [] if self.link.via is None else [thresholds(self.link.bound if self.whom.replaces else None)]
+        return [thresholds(self.link.bound), *children]
+
+    def question(self, sides: tuple[Side, Side], links: float) -> Question:
+        """Of the three sums' shares."""
+        amount = float(self.parts.sums) / self.moved**2
+        return Question(*sides, links, self.whom.protects.relation, amount, self.known)
+
+    def links_draw(self) -> GaussianDraw:
+        return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
+
+    def degrees_draw(self) -> GaussianDraw:
+        """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
+        roles = 2 if self.link.parent == self.link.child else self.whom.rows.get(self.link.parent, 1)
+        squared = degrees_squared(self.whom.protects.relation, self.link.bound, roles, len(self.places))
+        return gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
+
+    def siblings_draw(self, tables: Tables) -> GaussianDraw:
+        squared = tables.squared(self.link.bound, self.whom.rows[self.link.parent])
+        return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
+
+
+def hold_secret(run: DatabaseRun) -> None:
+    """Make the secret of the links at the first draw; later it must be there."""
+    if run.manifest["secret"] is None:
+        make_secret(run.secret_path, run.job.engine.seed)
+        run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
+
+
+def whole_cost(run: DatabaseRun) -> Cost:
+    """Of all pieces: what tables' plans come to for one unit of the job, and what links may."""
+    tables = [table.planned.cost.scaled(run.whom.steps[name]) for name, table in run.tables.items()]
+    links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
+    return Cost.total([*tables, *links]).coarsened()
+
+
+def entry(run: DatabaseRun) -> dict[str, Any]:
+    """What the ledger is told of the whole: known once all tables are planned."""
+    content = [run.manifest["job_sha256"], [table.planned.digest for table in run.tables.values()]]
+    protects = run.whom.protects
+    return {
+        "release": run.manifest["release"],
+        "cost": whole_cost(run).to_dict(),
+        "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        "epsilon": run.job.privacy.epsilon,
+        "delta": run.job.privacy.delta,
+        "protects": {
+            "unit": protects.unit,
+            "relation": protects.relation,
+            "bound": protects.bound,
+            "table": protects.table,
+        },
+    }
+
+
+def charge(run: DatabaseRun, reserve: bool = True) -> str:
+    """Reserve the whole cost; a repeat costs nothing. Returns the release's state."""
+    told = entry(run)
+    with opened_ledger(run) as ledger:
+        state = ledger.charge(run.job.dataset, told["release"], Cost.from_dict(told["cost"]), told["digest"],
+                              told["epsilon"], told["delta"], reserve, run.whom.protects,
+                              public=run.job.engine.seed is not None)  # fmt: skip
+        if reserve:
+            keep_link(run, ledger, told["release"])
+    if reserve:
+        run.update(privacy={"dataset": run.job.dataset, **told, **told["protects"]})
+    return state
+
+
+def keep_piece(run: DatabaseRun, number: int, drawn: str) -> None:
+    """Tell the ledger what a link's draws are of."""
+    with opened_ledger(run) as ledger:
+        ledger.decide(run.manifest["release"], number, drawn)
+
+
+def hand_over(run: DatabaseRun) -> None:
+    """Every table's run knows under whose charge it draws."""
+    for number, table in enumerate(run.tables.values()):
+        within = {**entry(run), "piece": number}
+        if table.manifest.get("within") != within:
+            table.update(within=within)
+
+
+def publish(run: DatabaseRun, state: str) -> None:
+    """All noise is drawn: say so on the ledger, and destroy the secret."""
+    release = run.manifest["release"]
+    with opened_ledger(run) as ledger:
+        if state == "reserved":
+            ledger.commit(release)
+        for folder in (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path):
+            flush_names(folder)  # a power cut must not take what cannot be drawn again
+        destroy_secret(run.secret_path)
+        run.update(secret="destroyed")
+        if state != "released":
+            ledger.publish(release)

@@ -1,0 +1,99 @@
+"""What the keys and links of a job's tables are like, exactly: PRIVATE, to write a job by and not to be published.
+
+Reads the key columns alone, spends nothing and writes nothing. Keys are known as a run knows them, by what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Words
+from dpscale.contributions.links import key_rows
+from dpscale.contributions.unit_lookup import places
+from dpscale.engine import Engine
+from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.multitable.privacy_unit import Whom, whom
+from dpscale.multitable.run import Files, opened
+
+WARNING = (
+    "This is PRIVATE, not to be published: it is counted from the records. "
+    "A bound that a job takes from it tells of them."
+)
+QUANTILES = (50, 90, 99)
+Keys = list[tuple[Words, NDArray[np.bool_]]]
+Columns = tuple[str, ...]
+
+
+def check(job: DatabaseJob, engine: Engine) -> dict[str, Any]:
+    """Of every table rows, null and duplicate keys; of every link its ends, degrees, and what its bound would do."""
+    protects, known = whom(job), {}
+    tables = []
+    for name in job.tables:
+        told, known[name] = _table(job, name, engine)
+        tables.append(told)
+    return {
+        "private": True,
+        "tables": tables,
+        "links": [_link(job, link, known, protects, engine) for link in job.link],
+    }
+
+
+def _read(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, Keys]:
+    parts = opened(files).partitions
+    found = engine.map(key_rows, [(part, keys) for part in parts], "keys")
+    rows, each = zip(*found, strict=True)
+    whole = [tuple(np.concatenate(one) for one in zip(*own, strict=True)) for own in zip(*each, strict=True)]
+    return sum(rows), whole  # type: ignore[return-value]
+
+
+def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
+    """What is told of a table, and its keys, each once."""
+    one, key = job.tables[name], job.key(name)
+    rows, keys = _read(engine, one, [key] if key else [])
+    told = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
+    if not key:
+        return told, np.empty((0, 2), np.uint64)
+    [(words, has)] = keys
+    distinct = np.unique(words[has], axis=0)
+    return {**told, "null_keys": int((~has).sum()), "duplicate_keys": int(has.sum()) - len(distinct)}, distinct
+
+
+def _link(
+    job: DatabaseJob, link: LinkSection, known: dict[str, Words], protects: Whom, engine: Engine
+) -> dict[str, Any]:
+    """Of the rows that hold the links' ends: a table of pairs, or the child's own."""
+    first, second = job.ends(link)
+    files: Files = link.via or job.tables[link.child]
+    rows, keys = _read(engine, files, [first, second] if link.via else [first])
+    has = np.logical_and.reduce([has for _, has in keys])
+    ends = [places(known[name], words[has]) for name, (words, _) in zip((link.parent, link.child), keys, strict=False)]
+    there = np.logical_and.reduce([end >= 0 for end in ends])
+    counted = [np.bincount(end[there], minlength=len(known[name]))
+               for name, end in zip((link.parent, link.child), ends, strict=False)]  # fmt: skip
+    told = {"name": link.called, "rows": rows, "null_ends": int((~has).sum()), "dangling": int((~there).sum())}
+    sides = {side: _degrees(one) for side, one in zip(("parent", "child"), counted, strict=False)}
+    return {**told, "degrees": sides, "max_degree": link.bound, **_beyond(link, counted, protects)}
+
+
+def _degrees(counted: NDArray[np.int64]) -> dict[str, float]:
+    """Links of a row of one side, those without any counted."""
+    values = counted if len(counted) else np.zeros(1)
+    each = {f"{q}%": float(np.quantile(values, q / 100, method="higher")) for q in QUANTILES}
+    return {"rows": len(counted), "none": int((counted == 0).sum()), "mean": float(values.mean()), **each,
+            "max": float(values.max())}  # fmt: skip
+
+
+def _beyond(link: LinkSection, counted: Sequence[NDArray[np.int64]], protects: Whom) -> dict[str, Any]:
+    """Rows with more links than the bound, their links beyond it, and what becomes of these."""
+    bounded = list(counted) if protects.replaces else list(counted[:1]) if link.parent in protects.rows else []
+    over = [np.maximum(one - link.bound, 0) for one in bounded]
+    beyond = {
+        "rows_beyond": sum(int((one > 0).sum()) for one in over),
+        "links_beyond": sum(int(one.sum()) for one in over),
+    }
+    what = "refused" if protects.replaces else "cut" if bounded else "any number"
+    return {**beyond, "beyond_is": what}

@@ -1,0 +1,275 @@
+"""What links are, exactly: read by tasks, held by the driver as pairs of rows of the two tables, and summed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Integers, Integers32, Words
+from dpscale.base.errors import DataError, RefusedValue
+from dpscale.contributions.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
+from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.unit_lookup import Through, places
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.faults import refused_everywhere
+from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.multitable.privacy_unit import Whom
+from dpscale.multitable.run import NO_DOMAIN, Files, opened
+from dpscale.records.table import Partition
+from dpscale.relational.assignment import Tables, sibling_sums
+from dpscale.relational.degrees import bucket, buckets
+from dpscale.relational.features import Features, Side
+from dpscale.relational.rounding import Cross
+
+Columns = tuple[str, ...]
+NO_KEYS = np.empty((0, 2), np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLinks:
+    """`rows`: (m, 2), the rows that each link is between; of the two tables all rows' codes, and their own keys where
+    those are known. Never shown."""
+
+    rows: Integers = field(repr=False)
+    parents: NDArray[np.int32] = field(repr=False)
+    children: NDArray[np.int32] = field(repr=False)
+    words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
+
+    def by_degree(self, side: int, thresholds: Integers) -> Integers:
+        """Rows of one side with at most so many links, for each of the thresholds."""
+        table = (self.parents, self.children)[side]
+        degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
+        return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
+
+    def siblings(self, tables: Tables) -> Integers:
+        """Sums over pairs of children of one parent, in steps."""
+        return sibling_sums(self.children[self.rows[:, 1]], self.rows[:, 0], tables)
+
+    def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
+        """Σ φ, Σ ψ, Σ φψᵀ over all links, in steps: by pairs of profiles, so that no link is looked at twice."""
+        from scipy.sparse import coo_array
+
+        (one, of), (two, to) = (
+            np.unique(table, axis=0, return_inverse=True) for table in (self.parents, self.children)
+        )
+        phi, psi = u.whole(one), v.whole(two)
+        ends = of.reshape(-1)[self.rows[:, 0]], to.reshape(-1)[self.rows[:, 1]]
+        counts = coo_array((np.ones(len(self.rows), np.int64), ends), shape=(len(phi), len(psi))).tocsr()
+        both = phi.T @ (counts @ psi) if counts.nnz else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
+        return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
+
+    def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
+        """Links by every cross marginal, over all its cells. `sizes`: of the attributes of both tables."""
+        u, v = (Side.made(table, own) for table, own in zip((self.parents, self.children), sizes, strict=True))
+        cross, width = Cross.of(u, v), len(v.counts)
+        cells, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
+        found = np.zeros(cross.size, np.int64)
+        for k in range(len(cross.columns)):
+            np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
+        return cross, found
+
+
+@dataclass(frozen=True, eq=False)
+class _Children:
+    """Of rows that hold their parents' keys: these, words that tell rows apart, codes, which count, their own keys."""
+
+    parents: Words = field(repr=False)
+    words: Words = field(repr=False)
+    codes: NDArray[np.int32] = field(repr=False)
+    stays: NDArray[np.bool_] = field(repr=False)
+    keys: Words = field(repr=False)
+
+
+def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:
+    """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
+    parents = keyed(engine, job, link.parent)
+    _check_families(engine, job, link)
+    if link.via is None:
+        found = _children(engine, job, link, whom)
+        keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
+        at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
+    else:
+        children = keyed(engine, job, link.child)
+        keys, other = _pairs(engine, link, job.ends(link))
+        child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
+        stays = np.ones(len(keys), np.bool_)
+    there = _found(at, link) & stays
+    if link.loops is False:
+        there &= (keys != (own if link.via is None else other)).any(axis=1)
+    if link.via is not None:
+        there[there] = _once(at[there])
+    if link.parent in whom.above:
+        parents = _kept(parents, _kept_parents(engine, job, link.parent, whom))
+        at[:, 0] = parents.find(keys)
+        there &= at[:, 0] >= 0
+    at, keys, other = at[there], keys[there], other[there]
+    if link.parent in whom.rows or whom.replaces:  # else a child has one parent, who may have any number
+        at = at[_bounded(at, keys, other, link, whom)]
+    return ExactLinks(at, parents.codes, child, (parents.words, own))
+
+
+def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
+    """The rows of a table by their keys, one each."""
+    [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
+    kept = one_a_key(words, row_words(codes), job.duplicates(name))
+    return KeyedRows(words[kept], codes[kept])
+
+
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> _Children:
+    """Of a child's rows the keys of their parents, words of their own, their codes, which count for this link, and
+    their own keys where an earlier link's are counted: rows alike in all else are told apart by them then."""
+    section, (first, own), name = job.tables[link.child], job.ends(link), link.child
+    wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
+    if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
+        [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
+        kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
+        return replace(_alike(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
+    named = [(own, section.nulls)] if counts else []
+    if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
+        above = whom.above[name]
+        [words, parents, *keyed_], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop"), *named])
+        units, missing = _roots(engine, job, above.parent, whom)(parents)
+        stays = ~missing
+        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], whom.rows[name])
+        return replace(_alike(words, codes, keyed_), stays=stays)
+    [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
+    return _alike(words, codes, keyed_)
+
+
+def _alike(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
+    own = keys[0] if keys else NO_KEYS
+    return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
+
+
+def _roots(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+    """Of the keys of a table's rows those of the root's rows that they come with."""
+    if name == whom.root:
+        words = keyed(engine, job, name).words
+        return Through(words, words)
+    [keys, parents], _ = _coded(engine, job, name, [(job.key(name), "drop"), (job.ends(whom.above[name])[0], "drop")])
+    return Through.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
+
+
+def _kept(rows: KeyedRows, some: Through) -> KeyedRows:
+    """Those of some keys."""
+    stays = ~some(rows.words)[1]
+    return KeyedRows(rows.words[stays], rows.codes[stays])
+
+
+def _kept_parents(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+    """The keys of a table's rows of which each row of the root keeps as many as count."""
+    roots = _roots(engine, job, name, whom)
+    kept = at_most(roots.units, roots.words, whom.rows[name])
+    return Through(roots.words[kept], roots.units[kept])
+
+
+def _coded(
+    engine: Engine, job: DatabaseJob, name: str, keys: Sequence[tuple[Columns, str]]
+) -> tuple[list[Words], NDArray[np.int32]]:
+    section, domain = job.tables[name], job.domains[name]
+    parts = _parts(section, domain)
+    try:
+        found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in parts], "keys")
+    except RefusedValue as met:
+        raise refused_everywhere(engine, opened(section, domain), domain.names, met) from None
+    words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
+    return words, np.concatenate([codes for _, codes in found])
+
+
+def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
+    found = engine.map(link_ends, [(part, ends, link.nulls) for part in _parts(link.via or "")], "links")
+    return [np.concatenate(one) for one in zip(*found, strict=True)]
+
+
+def _parts(files: Files, domain: Domain = NO_DOMAIN) -> tuple[Partition, ...]:
+    return opened(files, domain).partitions
+
+
+def _once(at: Integers) -> NDArray[np.bool_]:
+    """Of pairs that stand in the files several times one: a link is there or it is not."""
+    first = np.zeros(len(at), np.bool_)
+    first[np.unique(at[:, 0] * (at[:, 1].max(initial=0) + 1) + at[:, 1], return_index=True)[1]] = True
+    return first
+
+
+def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
+    """Links whose both rows are there."""
+    there = (at >= 0).all(axis=1)
+    if not there.all() and link.dangling != "drop":
+        raise DataError(f"link {link.called}", "a key that no row has", "the key of a row at both ends",
+                        'mend it, or leave such links out by dangling = "drop"')  # fmt: skip
+    return np.asarray(there)
+
+
+def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
+             whom: Whom) -> NDArray[np.bool_]:  # fmt: skip
+    """Links within the bound: cut by each parent's own links; refused where both sides are protected."""
+    if not whom.replaces:
+        return at_most(keys, other, link.bound)
+    most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
+    if most > link.bound:
+        raise DataError(f"link {link.called}", "a row with more links than max_degree",
+                        f"at most {link.bound} links for every row of both tables",
+                        'raise max_degree, or protect the parent, whose links are then cut')  # fmt: skip
+    return np.ones(len(at), np.bool_)
+
+
+def _check_families(engine: Engine, job: DatabaseJob, link: LinkSection) -> None:
+    """DataError where keys of the two ends cannot be compared, as numbers and times."""
+    first, second = job.ends(link)
+    pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
+    if link.via is None:
+        pairs.append((job.tables[link.child], first))
+    else:
+        pairs.append((link.via, first))
+    for columns in zip(*(_families(engine, *one) for one in pairs), strict=True):
+        one_family({name for own in columns for name in own}, ", ".join(first))
+    if link.via is not None:
+        ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
+        for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
+            one_family({name for own in columns for name in own}, ", ".join(second))
+
+
+def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
+    """Of every key column the families of its files."""
+    found = engine.map(key_families, [(part, columns) for part in _parts(files)], "keys")
+    return [set(own) for own in zip(*found, strict=True)]
+
+
+def sizes(job: DatabaseJob, link: LinkSection, table: str) -> list[int]:
+    """Values of every such attribute of a table's rows."""
+    return [len(buckets(one.bound)) for one in job.counted(link, table)]
+
+
+def with_counts(job: DatabaseJob, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]) -> ExactLinks:
+    """The links with what those `before` say of their rows."""
+    parents, children = (
+        _extended(codes, [_of_rows(words, before[one.called], one.bound) for one in job.counted(link, table)])
+        for table, codes, words in zip((link.parent, link.child), (exact.parents, exact.children), exact.words,
+                                       strict=True)
+    )  # fmt: skip
+    return replace(exact, parents=parents, children=children)
+
+
+def with_drawn(
+    job: DatabaseJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
+) -> Integers32:
+    """A table's synthetic rows with how many links were drawn for each. `drawn`: (links, 2) rows, by link."""
+    earlier = job.counted(link, table)
+    each = [np.bincount(drawn[one.called][:, 0], minlength=len(codes)) for one in earlier]
+    return _extended(codes, [bucket(own, one.bound) for own, one in zip(each, earlier, strict=True)])
+
+
+def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
+    """Of rows by their keys the bucket of their links; rows that do not count there have none."""
+    keys = earlier.words[0]
+    degrees = np.append(np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0)  # at -1: of rows that it does not have
+    return bucket(degrees[places(keys, words)], bound)
+
+
+def _extended(codes: Integers32, columns: list[Integers]) -> Integers32:
+    return np.column_stack([codes, *columns]).astype(np.int32) if columns else codes

@@ -1,0 +1,209 @@
+"""Links between rows as they are synthesised or public: post-processing, free and repeatable."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.multitable.job import LinkSection
+from dpscale.multitable.link_data import sizes, with_drawn
+from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
+from dpscale.multitable.run import DatabaseRun
+from dpscale.multitable.writer import public_table
+from dpscale.privacy.streams import Chance
+from dpscale.relational.assignment import STEP, Tables, assigned, believed_sums, sibling_sums, swapped, unlooped
+from dpscale.relational.degrees import by_chance, children, cut, dealt, degrees, distribution, thrown, within_bounds
+from dpscale.relational.features import Side
+from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
+from dpscale.relational.published import drawn_children, drawn_pairs
+from dpscale.relational.rounding import cross_words, moved_over, rounded, rounded_columns, settled, settled_children
+from dpscale.runs.estimates import model_folder, read_way
+from dpscale.runs.run import Run
+from dpscale.runs.stages.synthesize import drawn_rows
+from dpscale.storage.files import present, read_text, reading, writing
+from dpscale.synthesis.draw import parts_of
+
+MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings keep: 1 GiB
+
+
+def synthetic_codes(run: Run) -> NDArray[np.int32]:
+    """(rows, attributes): the synthetic rows of a table as cells, drawn again: the same that its files hold."""
+    told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
+    way = read_way(model_folder(run), told["method"])
+    rows = np.concatenate([drawn_rows(run, way, part) for part in parts_of(told["rows"], told["parts"])])
+    return rows[:, [way.names.index(name) for name in run.domain.names]]
+
+
+def drawn_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
+    """(links, 2): rows of the parent and of the child."""
+    (u, v), chance = sides, Chance(run.manifest["release"], f"who has links {link.called}")
+    having = np.arange(v.rows)
+    if link.nulls == "keep":  # as many children as there are links, whoever they are
+        having = np.sort(chance.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
+        v = Side.made(v.profiles[v.of[having]], v.sizes)
+    pairs = _Drawing(run, link, (u, v), measured).rows()
+    pairs[:, 1] = having[pairs[:, 1]]
+    return unlooped(pairs, sides[1].of, chance) if link.loops is False else pairs
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawing:
+    run: DatabaseRun
+    link: LinkSection
+    sides: tuple[Side, Side]
+    measured: MeasuredLinks
+
+    @property
+    def known(self) -> bool:
+        return self.link.kind != "many-to-many"
+
+    @property
+    def links(self) -> float:
+        """No more than rows of both sides have room for."""
+        room = [side.rows * bound for side, bound in zip(self.sides, self.bounds, strict=True) if bound is not None]
+        return float(round(min([self.measured.links, *room])))
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The most links of a row on either side; None: any number."""
+        if self.known:
+            return (
+                self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
+            ), 1
+        return self.link.bound, self.link.bound if self.run.whom.replaces else None
+
+    def rows(self) -> Integers:
+        (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
+        if not (u.rows and v.rows):
+            return np.empty((0, 2), np.int64)
+        if self.measured.chances is not None and not self.known:
+            pairs = drawn_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
+            return cut(pairs, self.bounds, chance)
+        if self.measured.chances is None and are_many(u, v):
+            return self._with_siblings(self._by_groups(Sums(*self.measured.sums), chance), None, chance)
+        whole, expected = self._whole(chance)
+        one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
+        return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
+
+    def _with_siblings(self, links: Integers, expected: Floats | None, chance: Chance) -> Integers:
+        """With children swapped until those of one parent have in common what was measured. `expected`: by profiles;
+        None for marginals that stay as they were drawn."""
+        (u, v), noisy = self.sides, self.measured.siblings
+        if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
+            return links
+        rows, tables = v.profiles[v.of], Tables(v.sizes)
+        now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
+        target = believed_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
+        return swapped(links, rows, u, v, expected, target, tables, chance)
+
+    def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
+        assert self.measured.shares is not None
+        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
+        u, v = found.u, found.v
+        if self.known:
+            whole = rounded_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
+        else:
+            caps = np.multiply.outer(u.counts, v.counts)
+            whole = within_bounds(rounded(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
+        ends = [
+            self._ends(place, side, each, whole.sum(axis=1 - place), chance)
+            for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
+        ]
+        return assigned(whole, u, v, ends[0], ends[1], chance)
+
+    def _whole(self, chance: Chance) -> tuple[Floats, Floats]:
+        """Numbers of links by profiles, and what was expected of them."""
+        u, v = self.sides
+        if self.measured.chances is not None:
+            whole = drawn_children(self.measured.chances, u, v, chance)
+            if self.bounds[0] is not None:
+                moved_over(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
+            return whole, whole
+        assert self.measured.shares is not None
+        expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
+        if self.known:
+            return settled_children(expected, u, v, self.bounds[0], chance), expected
+        whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+        return within_bounds(whole, u, v, *self.bounds, chance), expected
+
+    def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
+        """Of a side's rows by profile."""
+        side = self.sides[place]
+        if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
+            return degrees(totals, side, distribution(noisy, side.rows), chance)
+        return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
+
+    def _ends(self, place: int, side: Side, each: Floats, totals: Floats, chance: Chance) -> list[Integers]:
+        """Of a side's rows, group by group. `each`: what is expected of every row."""
+        noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
+        if self.known and place == 1:
+            return children(totals, side, chance)
+        if bound is None:
+            return self._unbounded(noisy, side, each, totals, chance)
+        law = by_chance(float(totals.sum()), side.rows, bound) if noisy is None else distribution(noisy, side.rows)
+        return row_degrees(each, law, side, totals, chance)
+
+    def _unbounded(
+        self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, chance: Chance
+    ) -> list[Integers]:
+        if noisy is None:
+            return thrown(each, side, totals, chance)
+        return dealt(noisy, self.measured.sigma, each, side, totals, chance)
+
+
+DRAWN = "drawn.npy"  # beside what was measured: synthetic rows, as the released files have them
+
+
+@dataclass(eq=False)
+class Sides:
+    """`drawn`: the rows of links that later links count."""
+
+    run: DatabaseRun
+    drawn: dict[str, Integers] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tables, job = self.run.tables, self.run.job
+        self.public = {
+            name: public_table(job.tables[name], one) for name, one in job.domains.items() if name not in tables
+        }
+        self.codes = {name: codes for name, (codes, _) in self.public.items()}
+        self.codes |= {name: synthetic_codes(table) for name, table in tables.items()}
+
+    def of(self, link: LinkSection) -> tuple[Side, Side]:
+        return self._side(link, link.parent), self._side(link, link.child)
+
+    def _side(self, link: LinkSection, table: str) -> Side:
+        job, domain = self.run.job, self.run.job.domains[table]
+        own = [domain[one].size for one in domain.names] + sizes(job, link, table)
+        return Side.made(with_drawn(job, link, table, self.codes[table], self.drawn), own)
+
+    def known(self, link: LinkSection, found: MeasuredLinks, wanted: bool = False) -> Integers:
+        """Draw the links where they are wanted, or a later link counts them: those once, since what is measured of the
+        later link follows from them. (links, 2) rows; none where nobody asks."""
+        counts = any(link.called in (one.counts or ()) for one in self.run.job.link)
+        if not (counts or wanted):
+            return np.empty((0, 2), np.int64)
+        pairs = self._kept(link) if counts else None
+        if pairs is None:
+            pairs = drawn_links(self.run, link, self.of(link), found)
+        if counts:
+            self._keep(link, pairs)
+        return pairs
+
+    def _kept(self, link: LinkSection) -> Integers | None:
+        path = self.run.path / "links" / link.called / DRAWN
+        if not present(path):
+            return None
+        with reading(path) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
+
+    def _keep(self, link: LinkSection, pairs: Integers) -> None:
+        path = self.run.path / "links" / link.called / DRAWN
+        self.drawn[link.called] = pairs
+        if not present(path):
+            with writing(path) as file:
+                np.save(file, pairs, allow_pickle=False)

@@ -1,0 +1,211 @@
+"""Whom a job of several tables protects, and how many links or rows of each part one protected unit can move.
+
+`protects = "both"` on every link: a neighbour has one row of any private table replaced, with all its links (at most
+`max_degree` before and after: data with more are refused). A table's own run protects the adding or removing of a row;
+a replacement is two of those steps. A link between rows of one table has a row at both of its ends.
+
+Else: a neighbour has one row of the root added or removed, with its links, its children, and theirs: the root is the
+private table that is no private table's child. Of a child of the root at most `max_degree` rows a root row count, of
+a child of that `max_degree` times as many, and so on down: which ones follows from that root row's own rows. So do the
+links of a row with public rows. A row of the root that is a child of another (an employee's manager) frees, where it
+goes, a place among that one's children: two links more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.errors import JobError
+from dpscale.job import Job
+from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.privacy.protection import REPLACE, Protection
+
+
+@dataclass(frozen=True)
+class Whom:
+    """`root`: whose rows are protected, None for those of any table; `moved`: by link, how many links a neighbour
+    moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run.
+
+    `rows`: of a private table, how many of its rows come with a row of the root; `above`: the link to its parent.
+    """
+
+    protects: Protection
+    root: str | None
+    steps: Mapping[str, int]
+    moved: Mapping[str, int]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    above: Mapping[str, LinkSection] = field(default_factory=dict)
+
+    @property
+    def replaces(self) -> bool:
+        return self.protects.relation == REPLACE
+
+
+def whom(job: DatabaseJob) -> Whom:
+    """JobError where the links and tables of a job protect nobody whom all of them can name."""
+    both = [link for link in job.link if link.protects == "both"]
+    if both and len(both) < len(job.link):
+        other = next(link for link in job.link if link.protects != "both")
+        raise JobError(f"link {other.called}", "protects the parent, another link both", "one protected unit in a job",
+                       'set protects = "both" on all links, or on none')  # fmt: skip
+    return _replaced(job) if both else _rooted(job)
+
+
+def _replaced(job: DatabaseJob) -> Whom:
+    if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
+        raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
+                       "leave it out: a key that two rows have is refused then")  # fmt: skip
+    if filtered := next((name for name, one in job.tables.items() if one.where and not one.public), None):
+        raise JobError(f"tables.{filtered}.where", "a filter, where one row is replaced", "all rows of a private table",
+                       'leave it out, or protect the parent: a row that is replaced could come and go')  # fmt: skip
+    if counting := next((link for link in job.link if link.counts), None):
+        raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
+                       "leave it out: a row that is replaced changes how many links other rows have")  # fmt: skip
+    steps = {name: 2 for name, one in job.tables.items() if not one.public}
+    moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
+    return Whom(Protection(relation=REPLACE), None, steps, moved)
+
+
+def _rooted(job: DatabaseJob) -> Whom:
+    root = _root(job)
+    above = _above(job, root)
+    rows = {root: 1}
+    for name in _downwards(above, root):
+        rows[name] = rows[above[name].parent] * above[name].bound
+    private = [name for name, one in job.tables.items() if not one.public]
+    if left := next((name for name in private if name not in rows), None):
+        raise JobError(f"tables.{left}", f"no link to {root}, whose rows are protected", "a link, or public = true",
+                       'add the link, or set protects = "both"')  # fmt: skip
+    for link in job.link:
+        _check(job, link, rows, root)
+        _check_counts(job, link, rows)
+    if nobody := next((link for link in above.values() if link.nulls == "keep"), None):
+        raise JobError(f"link {nobody.called}: nulls", f'"keep", where rows of {nobody.child} come with their parent',
+                       '"reject" or "drop"', "set one of them: a row without a parent would be nobody's")  # fmt: skip
+    key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
+    protects = Protection(", ".join(key) or None, table=root if key else None)
+    return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
+
+
+def _root(job: DatabaseJob) -> str:
+    private = [name for name, one in job.tables.items() if not one.public]
+    children = {
+        link.child for link in job.link if link.parent in private and link.parent != link.child and not link.via
+    }
+    roots = [name for name in private if name not in children]
+    if not private:  # the links alone are private: a unit is a parent's row, with its links
+        roots = list(dict.fromkeys(link.parent for link in job.link))
+    if len(roots) != 1:
+        got = ", ".join(roots) if roots else "a circle of parents"
+        raise JobError("tables", f"rows of {got} to protect", "one private table that is no private table's child",
+                       'set public = true where a table is a catalogue, or protects = "both" on all links')  # fmt: skip
+    return roots[0]
+
+
+def _above(job: DatabaseJob, root: str) -> dict[str, LinkSection]:
+    """Of every private table but the root the link by which its rows come with a parent's."""
+    above: dict[str, LinkSection] = {}
+    for link in job.link:
+        child = job.tables[link.child].public
+        if link.via or child or job.tables[link.parent].public or link.child in (root, link.parent):
+            continue
+        if link.child in above:
+            got = f"a second private parent of {link.child}"
+            raise JobError(f"link {link.called}", got, "one private parent for the rows of a table",
+                           "leave one out, or set public = true")  # fmt: skip
+        above[link.child] = link
+    return above
+
+
+def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
+    """The tables below the root, each after its parent."""
+    found = [root]
+    while more := [name for name, link in above.items() if link.parent in found and name not in found]:
+        found += more
+    return found[1:]
+
+
+def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
+    if link.parent == link.child != root:
+        raise JobError(f"link {link.called}", f"within {link.child}, whose rows come with those of {root}",
+                       f"links within {root} alone", "leave it out")  # fmt: skip
+    if link.parent not in rows and link.child not in rows:
+        raise JobError(f"link {link.called}", "between two public tables", "a link that a private row has",
+                       "leave it out, or make one of them private")  # fmt: skip
+    if link.via is None:
+        if job.tables[link.child].public:
+            raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child of a private row",
+                           "a private child, or a table of pairs", "make it one of them")  # fmt: skip
+        return
+    if link.parent not in rows:
+        raise JobError(f"link {link.called}", f"{link.parent}, a public table, as the parent", "the private one",
+                       "swap parent and child")  # fmt: skip
+    if link.child in rows:
+        got = f"{link.child}, whose rows may be at the end of any number of others' links"
+        raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
+
+
+def _check_counts(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+    """What is counted of a row is its unit's own: else a unit that goes would change other units' links."""
+    for one in job.link:
+        if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
+            whose = "a public table" if one.parent not in rows else "their own table, whom other rows point at"
+            raise JobError(f"link {link.called}: counts", f"{one.called!r}, links of rows of {whose}",
+                           "links of a private parent with its children or with public rows",
+                           "leave it out: how many there are hangs on other units' rows")  # fmt: skip
+
+
+def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
+    if link.parent == link.child:
+        return link.bound + 2
+    if link.parent in rows:
+        return rows[link.parent] * link.bound
+    return rows[link.child]
+
+
+DEGREE = 3
+
+
+def table_job(job: DatabaseJob, protects: Whom, name: str, folder: Path) -> Job:
+    """The job of one table, at its share of the budget."""
+    one, steps = job.tables[name], protects.steps[name]
+    budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
+    degree = min(DEGREE, len(job.domains[name].names))
+    workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
+    content = {
+        "data": {"path": one.path, "domain": one.domain, **one.said, **_unit(job, protects, name)},
+        "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
+        "workload": workload or [{"family": "marginal", "degree": degree}],
+        "mechanism": {"name": one.mechanism, **one.given},
+        "engine": job.engine.model_dump(exclude_none=True),
+        "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
+    }
+    return Job.parse(content, folder)
+
+
+def _unit(job: DatabaseJob, whom: Whom, name: str) -> dict[str, Any]:
+    """Whose rows are bounded in a table: a row's own key, or the row of the root that it comes with."""
+    link = whom.above.get(name)
+    columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], whom.rows[name])
+    if len(columns) > 1:
+        raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
+                       "make one of them")  # fmt: skip
+    hops = _hops(job, whom, link)
+    drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
+    extra: dict[str, Any] = {"unit_through": hops} if hops else {}
+    extra |= {"unit_nulls": "drop"} if drops else {}
+    return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
+
+
+def _hops(job: DatabaseJob, whom: Whom, link: LinkSection | None) -> list[dict[str, Any]]:
+    """The tables between a child and the root."""
+    hops = []
+    while link is not None and (above := whom.above.get(link.parent)) is not None:
+        key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
+        table = job.tables[link.parent]
+        hops.append({"path": table.path, "key": key, "unit": unit, **table.said})
+        link = above
+    return hops

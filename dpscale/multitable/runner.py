@@ -1,0 +1,163 @@
+"""All stages of a run of several tables: plan, links read, tables, links measured, rows and links drawn, report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpscale.base.error_redaction import discreetly
+from dpscale.base.errors import BudgetError, JobError, ReportError
+from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.ledger.location import check_ledger_place, standing
+from dpscale.multitable import budget
+from dpscale.multitable.link_data import ExactLinks
+from dpscale.multitable.link_sampling import Sides
+from dpscale.multitable.measuring import check_repeat, check_unchanged, measure_link, read_all, snapshot_of, stamped
+from dpscale.multitable.report import write_report
+from dpscale.multitable.run import DatabaseRun
+from dpscale.multitable.writer import check_public, write_tables
+from dpscale.privacy.secret import destroy_secret
+from dpscale.runs.fingerprints import disk_errors
+from dpscale.runs.run import ABANDONED, FINISHED, Run, now
+from dpscale.runs.stages import runner
+from dpscale.runs.stages.budget import opened_ledger
+from dpscale.runs.stages.runner import run_stages
+from dpscale.storage.files import present, remove_partial
+
+
+def end(run: DatabaseRun) -> dict[str, Any]:
+    """How the run ended and what was spent; TransientError while a process works in it. To repeat it changes nothing.
+
+    The manifest says so first: a kill in between leaves secrets that the next `end` destroys, and nothing goes on.
+    """
+    with disk_errors(run.path), run.locked():
+        if run.manifest.get("ended") is None:
+            how = FINISHED if run.done("measure") else ABANDONED
+            run.update(ended={"how": how, "at": now()})
+        for path in run.table_paths().values():
+            runner.end(Run(path))
+        remove_partial(run.path)
+        for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):
+            destroy_secret(secret)
+        if run.manifest["secret"] is not None:
+            run.update(secret="destroyed")
+        return {"run_dir": str(run.path), **run.manifest["ended"], **_spent(run)}
+
+
+def check_open(run: DatabaseRun) -> None:
+    """JobError where the run was abandoned."""
+    ended = run.manifest.get("ended")
+    if ended and ended["how"] == ABANDONED:
+        got = f"{run.path} was ended on {ended['at'][:10]}, before all was measured"
+        raise JobError("run directory", got, "a run that was not ended",
+                       "start a new run, which is a new release, in another directory")  # fmt: skip
+
+
+def charged(run: DatabaseRun) -> dict[str, Any] | None:
+    """What the ledger holds of the run; None where that is nothing, BudgetError where nobody can say."""
+    if run.manifest.get("ledger") is None:
+        return None
+    with opened_ledger(run) as ledger:
+        datasets = ledger.summary()["datasets"].values()
+    release = run.manifest["release"]
+    return next((one for dataset in datasets for one in dataset["releases"] if one["release"] == release), None)
+
+
+def _spent(run: DatabaseRun) -> dict[str, Any]:
+    """What the ledger holds of the run; what the manifest says where the ledger is not here."""
+    try:
+        return {"charged": charged(run)}
+    except BudgetError as error:
+        return {"charged": run.manifest["privacy"], "ledger": str(error)}
+
+
+def run_database(
+    run: DatabaseRun,
+    client: Any = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+    last: str = "report",
+) -> None:
+    """Perform the stages that are left, up to `last`."""
+    check_ledger_place(standing(run.job.privacy.ledger))
+    with disk_errors(run.path), run.locked():
+        check_open(run)
+        run.hold_versions()
+        check_repeat(run)
+        stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
+        names = ("plan", "measure", "synthesize", "report")
+        for name in names[: names.index(last) + 1]:
+            if not run.done(name):
+                with run.during(name):
+                    getattr(stages, name)()
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    run: DatabaseRun
+    client: Any
+    scheduler: str | None
+    progress: Progress
+
+    def _tables(self, only: str) -> None:
+        for table in self.run.tables.values():
+            run_stages(table, self.client, self.scheduler, self.progress, only)
+
+    def _with_engine(self, function: Any) -> Any:
+        engine = resolve(self.client, self.scheduler, self.progress)
+        try:
+            return discreetly("stage measure", function, engine)
+        finally:
+            engine.close()
+
+    def plan(self) -> None:
+        """Every table's plan; what all of it costs is known then."""
+        self._tables("plan")
+        budget.hand_over(self.run)
+
+    def measure(self) -> None:
+        """Links are read first, so that nothing is spent on keys that are refused; tables before links are drawn."""
+        budget.hold_secret(self.run)
+        budget.charge(self.run, reserve=False)
+        exact = self._with_engine(self._read)
+        for stage in ("measure", "reconstruct", "synthesize"):
+            self._tables(stage)
+        self._with_engine(lambda engine: self._draw(exact))
+        remove_partial(self.run.path / "links")
+        budget.publish(self.run, budget.charge(self.run))
+
+    def _read(self, engine: Engine) -> dict[str, ExactLinks]:
+        if not self.run.job.link or not present(self.run.secret_path):  # all was drawn before the secret was destroyed
+            return {}
+        seen = stamped(self.run)
+        snapshot_of(self.run, engine)
+        check_public(self.run.job)
+        found = read_all(self.run, engine)
+        check_unchanged(self.run, seen)
+        return found
+
+    def _draw(self, exact: dict[str, ExactLinks]) -> None:
+        sides = Sides(self.run)
+        for number, link in enumerate(self.run.job.link):
+            sides.known(link, measure_link(self.run, link, number, sides.of(link), exact.get(link.called)))
+
+    def synthesize(self) -> None:
+        """Links between rows, then every table with its keys."""
+        sides, pairs = Sides(self.run), {}
+        for number, link in enumerate(self.run.job.link):
+            found = measure_link(self.run, link, number, sides.of(link), None)
+            pairs[link.called] = sides.known(link, found, True)
+        write_tables(self.run, {name: one for name, (_, one) in sides.public.items()}, pairs)
+
+    def report(self) -> None:
+        """Every table's report and that of all; where a section of one fails, the others are written first."""
+        failures = list[ReportError]()
+        for table in self.run.tables.values():
+            try:
+                run_stages(table, self.client, self.scheduler, self.progress, "report")
+            except ReportError as error:
+                failures.append(error)
+        write_report(self.run)
+        if failures:
+            raise failures[0]

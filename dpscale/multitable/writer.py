@@ -1,0 +1,154 @@
+"""The synthetic database: every table with keys, every table of pairs, as Parquet with nothing but its columns.
+
+Keys of a synthetic table number its rows, 0, 1, … (TABLE-0, … where the input's key is a text); a public table is as it
+is. A child holds its parent's key in the column that the input has for it, null where it has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Integers
+from dpscale.base.errors import DataError
+from dpscale.contributions.links import key_words
+from dpscale.counting.count import encode_batch
+from dpscale.domain import Domain
+from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
+from dpscale.multitable.run import DatabaseRun, opened
+from dpscale.records.column_values import is_text
+from dpscale.storage.files import read_text, write_whole, writing
+
+INDEX = "_tables.json"
+PART_ROWS = 1 << 20
+Keys = Mapping[str, list[Any]]
+
+
+def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int32], Any]:
+    """(rows, attributes) of a public table, and its rows as they are, without those that the domain file drops."""
+    import pyarrow as pa
+
+    found, kept = [np.empty((0, len(domain.names)), np.int32)], []
+    for partition in opened(section, domain).partitions:
+        for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
+            codes, gone = encode_batch(domain, batch, domain.names)
+            stays = np.ones(codes.shape[1], np.bool_) if gone is None else ~gone
+            found.append(codes.T[stays].astype(np.int32))
+            kept.append(pa.table(dict(batch)).filter(pa.array(stays)))
+    if not kept:
+        raise DataError(section.path, "no rows", "the rows of a public table", "fill it, or leave it and its links out")
+    return np.concatenate(found), pa.concat_tables(kept, promote_options="permissive")
+
+
+def check_public(job: DatabaseJob) -> None:
+    """DataError for a public table whose rows links could not name: it is released as it is."""
+    for name, one in job.tables.items():
+        if one.public and (key := job.key(name)):
+            rows = public_table(one, job.domains[name])[1]
+            words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
+            if not has.all() or len(np.unique(words, axis=0)) < len(words):
+                raise DataError(f"tables.{name}.key", "a null, or a key that two rows have",
+                                "a key for every row of a public table", "mend the table")  # fmt: skip
+
+
+def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:
+    """All tables and links, and an index of their files."""
+    job, rows = (
+        run.job,
+        {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()},
+    )
+    keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
+    keys |= {name: _numbered(run, name, told["rows"]) for name, told in rows.items()}
+    files: dict[str, list[str]] = {}
+    for name in job.tables:
+        if name in public:
+            files[name] = _write_parts(run.path / "synthetic" / name, public[name])
+        else:
+            files[name] = _with_keys(run, name, rows[name]["files"], keys, pairs)
+    for link in job.link:
+        if link.via is not None:
+            files[link.called] = _write_parts(
+                run.path / "synthetic" / link.called, _paired(run, link, keys, pairs[link.called])
+            )
+    write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
+
+
+def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
+    """Surrogate keys of a synthetic table; none where it has no key."""
+    import pyarrow as pa
+
+    columns, table = run.job.key(name), run.tables[name]
+    if not columns:
+        return []
+    first = opened(run.job.tables[name], table.domain).partitions[0]
+    numbers = np.arange(rows, dtype=np.int64)
+    if first.is_csv or not is_text(first.kind(columns[0])):
+        return [pa.array(numbers)]
+    return [pa.array([f"{name}-{number}" for number in numbers])]
+
+
+def _with_keys(run: DatabaseRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
+    """A synthetic table's own files with its keys and its parents'."""
+    import pyarrow.parquet as pq
+
+    extra = dict(zip(run.job.key(name), keys[name], strict=True))
+    for link in run.job.link:
+        if link.child == name and link.via is None:
+            extra |= _parents(run, link, keys, pairs[link.called], _rows_of(run, name))
+    written, begun = [], 0
+    for file in files:
+        part = pq.read_table(run.tables[name].path / "synthetic" / file)
+        own = {column: values[begun : begun + part.num_rows] for column, values in extra.items()}
+        begun += part.num_rows
+        written.append(
+            _write(
+                run.path / "synthetic" / name, file, {**own, **dict(zip(part.column_names, part.columns, strict=True))}
+            )
+        )
+    return written
+
+
+def _rows_of(run: DatabaseRun, name: str) -> int:
+    return int(json.loads(read_text(run.tables[name].path / "synthetic/_rows.json"))["rows"])
+
+
+def _parents(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
+    """The columns of a child that hold its parents' keys."""
+    import pyarrow as pa
+
+    parents = np.full(rows, -1, np.int64)
+    parents[pairs[:, 1]] = pairs[:, 0]
+    at = pa.array(parents, mask=parents < 0)
+    columns = run.job.ends(link)[0]
+    return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
+
+
+def _paired(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers) -> Any:
+    """The table of pairs."""
+    import pyarrow as pa
+
+    found: dict[str, Any] = {}
+    for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):
+        found |= {column: values.take(pa.array(rows)) for column, values in zip(columns, keys[name], strict=True)}
+    return pa.table(found)
+
+
+def _write_parts(folder: Path, table: Any) -> list[str]:
+    starts = range(0, max(table.num_rows, 1), PART_ROWS)
+    parts = [table.slice(start, PART_ROWS) for start in starts]
+    return [_write(folder, f"part-{i:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
+            for i, part in enumerate(parts)]  # fmt: skip
+
+
+def _write(folder: Path, name: str, columns: Mapping[str, Any]) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with writing(folder / name, durable=False) as file:
+        pq.write_table(pa.table(dict(columns)), file, store_schema=False)
+    return f"{folder.name}/{name}"

@@ -1,0 +1,183 @@
+"""Eigen-Design: weights on a fixed set of design queries (Li and Miklau, 2012), for Gaussian noise.
+
+Program 1: min Σ c_i/u_i  s.t.  Σ_i u_i Q_ij² ≤ 1 for every cell j, with c_i the squared norms of the columns of W Q⁺.
+With a_ij = Q_ij², weights μ ≥ 0 on the cells, Σμ = 1, and T = Σ_i √(c_i (aμ)_i), the point u_i = √(c_i / (aμ)_i) gives
+    T² ≤ the optimum ≤ T · max_j (uᵀa)_j,     Σ_j μ_j (uᵀa)_j = T,
+so max_j (uᵀa)_j / T − 1 is its certified gap. We iterate log μ ← log μ + 2 log((uᵀa)_j / T) with Anderson mixing, and
+where the optimum leaves cells out an interior point method ends it: with y = Tμ unscaled, s_j = 1 − (uᵀa)_j ≥ 0,
+y_j s_j = 0, and −∂(uᵀa)/∂y = ½ aᵀ diag(√c (ay)^{−3/2}) a.
+Program 2 takes the eigenvectors of WᵀW as design queries, and fills up the columns that are shorter than the longest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats
+from dpscale.optimize.convex import Mixing
+from dpscale.optimize.lower_bounds import svd_of_gram
+from dpscale.optimize.opt_explicit import Strategy, error_of
+
+GAP = 1e-7
+STEPS = 60
+NEWTON_STEPS = 80
+POWER = 2.0
+RANK = 1e-12
+TO_BOUNDARY = 0.95
+FLOOR = 1e-6
+SHORT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """The weights u of the design queries (squares of what they are scaled by), their error Σ c/u and a bound of it."""
+
+    weights: Floats
+    error: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        return self.error / self.bound - 1
+
+
+class _Point:
+    """One y ≥ 0 on the cells, with u, what it loads the cells with, and the ratio that certifies it."""
+
+    def __init__(self, costs: Floats, squares: Floats, y: Floats) -> None:
+        self.y = y
+        seen = np.maximum(squares @ y, 1e-300)
+        self.weights = np.sqrt(costs / seen)
+        self.load = self.weights @ squares
+        self.trace = float(np.sqrt(costs * seen).sum())
+        self.curves = 0.5 * np.sqrt(costs) * np.maximum(seen, 1e-200) ** -1.5  # of cells that are left out, finite
+        self.ratio = float(self.load.max()) * float(y.sum()) / self.trace
+
+
+def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
+    """Program 1 for costs c, (k,), and squared entries a, (k, cells); queries that cost nothing get no weight."""
+    used = (costs > RANK * costs.max()) & (squares.max(axis=1) > 0)
+    point = _newton(costs[used], squares[used], _fixed_point(costs[used], squares[used], gap), gap)
+    weights = np.zeros(len(costs))
+    weights[used] = point.weights / float(point.load.max())
+    bound = point.trace**2 / float(point.y.sum())
+    return Weighting(weights, max(float((costs[used] / weights[used]).sum()), bound), bound)
+
+
+def eigen_design(gram: Floats, design: Floats | None = None, gap: float = GAP) -> Strategy:
+    """Program 2 for a Gram (n, n), or program 1 on any design queries (k, n) whose span holds the workload."""
+    queries = eigen_queries(gram) if design is None else design
+    solution = weigh(query_costs(gram, queries), queries**2, gap)
+    return _strategy(gram, queries, solution.weights)
+
+
+def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -> Strategy:
+    """Eigen-query separation (section 4.2): weights within groups of like eigenvalues, then one factor a group.
+
+    `group`: eigenvectors in a group, n^⅓ unless told.
+    """
+    queries = eigen_queries(gram)
+    costs, squares = query_costs(gram, queries), queries**2
+    step = group or max(1, round(len(gram) ** (1 / 3)))
+    cuts = [slice(start, start + step) for start in range(0, len(queries), step)]
+    inner = [weigh(costs[cut], squares[cut], gap) for cut in cuts]
+    loads = np.stack([solution.weights @ squares[cut] for solution, cut in zip(inner, cuts, strict=True)])
+    outer = weigh(np.array([solution.error for solution in inner]), loads, gap).weights
+    return _strategy(
+        gram, queries, np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
+    )
+
+
+def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
+    """Principal vectors (section 4.2): the `count` largest eigenvectors weighted each, all others by one weight."""
+    queries = eigen_queries(gram)
+    costs, squares = query_costs(gram, queries), queries**2
+    if count >= len(queries):
+        return eigen_design(gram, gap=gap)
+    rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([squares[:count], squares[count:].sum(axis=0)]))
+    weights = weigh(*rest, gap).weights
+    return _strategy(gram, queries, np.append(weights[:count], np.full(len(queries) - count, weights[count])))
+
+
+def eigen_queries(gram: Floats) -> Floats:
+    """The eigenvectors of the Gram as rows, largest eigenvalue first; those of eigenvalue 0 are left out."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > RANK * values[-1]
+    return np.asarray(vectors[:, kept].T[::-1])
+
+
+def query_costs(gram: Floats, queries: Floats) -> Floats:
+    """c_i: the squared norms of the columns of W Q⁺, the diagonal of Q⁺ᵀ G Q⁺ (theorem 1)."""
+    inverse = np.linalg.pinv(queries, rcond=RANK)
+    return np.asarray(np.maximum((inverse * (gram @ inverse)).sum(axis=0), 0.0))
+
+
+def complete_columns(matrix: Floats) -> Floats:
+    """A strategy with single-cell queries added so that every column is as long as the longest (program 2, step 4)."""
+    norms = (matrix**2).sum(axis=0)
+    missing = np.sqrt(np.maximum(norms.max() - norms, 0.0))
+    short = np.flatnonzero(missing > SHORT * np.sqrt(norms.max()))
+    added = np.zeros((len(short), matrix.shape[1]))
+    added[np.arange(len(short)), short] = missing[short]
+    return np.concatenate([matrix, added])
+
+
+def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
+    """The weighted queries with completed columns, at sensitivity 1."""
+    kept = weights > 0
+    matrix = complete_columns(np.sqrt(weights[kept])[:, None] * queries[kept])
+    matrix = matrix / np.sqrt((matrix**2).sum(axis=0).max())
+    error = error_of(gram, matrix, "gaussian")
+    return Strategy(matrix, error, min(svd_of_gram(gram), error))
+
+
+def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
+    """Anderson-mixed fixed point from uniform cells; the best point met."""
+    best = point = _Point(costs, squares, np.full(squares.shape[1], 1 / squares.shape[1]))
+    mixing = Mixing()
+    for _ in range(STEPS):
+        change = POWER * np.log(np.maximum(point.load / point.trace, 1e-300))
+        log_y = mixing.next(np.log(np.maximum(point.y, 1e-300)), change, point.trace)
+        y = np.exp(log_y - log_y.max())
+        point = _Point(costs, squares, y / y.sum())
+        best = point if point.ratio < best.ratio else best
+        if best.ratio - 1 <= gap:
+            break
+    return best
+
+
+def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point:
+    """Primal-dual Newton steps from a point of Σy = 1 until the gap is met; the best point met."""
+    best = start
+    point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
+    slack = np.maximum(1 - point.load, 1e-4)
+    for _ in range(NEWTON_STEPS):
+        if best.ratio - 1 <= gap:
+            break
+        target = 0.2 * float(point.y @ slack) / len(slack)
+        rows = np.sqrt(point.curves)[:, None] * squares
+        step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
+        slack_step = (target - slack * step) / point.y - slack
+        length = min(_to_boundary(point.y, step), _to_boundary(slack, slack_step))
+        slack = slack + length * slack_step
+        point = _Point(costs, squares, point.y + length * step)
+        best = point if point.ratio < best.ratio else best
+    return best
+
+
+def _solve(rows: Floats, diagonal: Floats, right: Floats) -> Floats:
+    """x with (RᵀR + diag) x = right, by Woodbury where there are fewer rows than cells."""
+    if 2 * len(rows) > len(diagonal):
+        return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
+    thin = rows / diagonal
+    inner = np.linalg.solve(np.eye(len(rows)) + thin @ rows.T, thin @ right)
+    return np.asarray(right / diagonal - thin.T @ inner)
+
+
+def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
+    """How far a step can go before a value loses most of itself."""
+    falling = step < 0
+    return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))

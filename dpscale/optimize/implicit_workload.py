@@ -1,0 +1,254 @@
+"""The workload as a weighted union of Kronecker products over the attributes that it asks (HDMM, section 5).
+
+Every set of a product family is one product: the family's Gram WᵀW on each named attribute, the Gram 11ᵀ of Total on
+the others, and the set's weight (the square of the paper's w_j). Equal products are merged. What matters of a strategy
+A of sensitivity 1 is its error coefficient tr(G (AᵀA)⁺), where G is the weighted sum of the products' Grams and the
+sensitivity is the largest norm of a column: L2 for Gaussian, L1 for Laplace noise. All errors in `select`'s HDMM and
+Eigen-Design are in that unit: times σ² at unit sensitivity they are sums of squared errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
+from dpscale.base.errors import PlanError
+from dpscale.optimize.residual_grams import Demand, Demands, Term, is_product
+from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
+from dpscale.workload.residual import kron
+from dpscale.workload.wide import DENSE, is_wide
+
+TOTAL = "total"
+EXPLICIT_CELLS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class AxisGram:
+    """The Gram of one-way queries on one attribute, (n, n); equal keys mean equal Grams."""
+
+    key: str
+    gram: Floats
+
+    @property
+    def is_total(self) -> bool:
+        return self.key.startswith(TOTAL)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """weight · ⊗ Grams, one for every attribute of the union, Total where it is not named."""
+
+    weight: float
+    axes: tuple[AxisGram, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(axis.key for axis in self.axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Implicit:
+    """Products over the attributes `names`, in domain order, of `sizes`; attributes that nothing asks are left out."""
+
+    names: AttributeSet
+    sizes: tuple[int, ...]
+    products: tuple[Product, ...]
+
+    @property
+    def cells(self) -> int:
+        return math.prod(self.sizes)
+
+    def distinct(self, axis: int) -> dict[str, Floats]:
+        """The different Grams on one axis, by key."""
+        return {product.axes[axis].key: product.axes[axis].gram for product in self.products}
+
+    def named(self, product: Product) -> AttributeSet:
+        """The attributes that a product names."""
+        return tuple(name for name, axis in zip(self.names, product.axes, strict=True) if not axis.is_total)
+
+    def only(self, products: tuple[Product, ...]) -> Implicit:
+        """Some of the products, on the attributes that they name."""
+        asked = [i for i in range(len(self.names)) if any(not product.axes[i].is_total for product in products)]
+        cut = (Product(product.weight, tuple(product.axes[i] for i in asked)) for product in products)
+        return Implicit(tuple(self.names[i] for i in asked), tuple(self.sizes[i] for i in asked), tuple(cut))
+
+    def gram(self) -> Floats:
+        """The whole Gram, (cells, cells), for small domains."""
+        total = np.zeros((self.cells,) * 2)
+        for product in self.products:
+            total += product.weight * kron([axis.gram for axis in product.axes])
+        return total
+
+
+def implicit(workload: Workload, relative: bool = False) -> Implicit:
+    """The union of products that a workload is; PlanError where a joint family or array asks several attributes.
+
+    `relative`: every query scaled to L2 norm 1, for relative error (Eigen-Design, section 3.4).
+    """
+    asked = {name for part in workload.parts for names in _weighed(part) for name in names}
+    names = tuple(name for name in workload.domain.names if name in asked)
+    merged: dict[tuple[str, ...], Product] = {}
+    for part in workload.parts:
+        for attributes, weight in _weighed(part).items():
+            by_name = dict(zip(attributes, _axes(part, attributes, relative), strict=True))
+            axes = tuple(by_name.get(name) or _total(workload.domain[name].size, relative) for name in names)
+            product = Product(weight, axes)
+            before = merged[product.keys].weight if product.keys in merged else 0.0
+            merged[product.keys] = Product(before + weight, axes)
+    return Implicit(names, workload.domain.shape(names), tuple(merged.values()))
+
+
+def explicit_gram(
+    workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False
+) -> tuple[AttributeSet, Floats]:
+    """The attributes asked and the Gram over all their cells, row-major, for any family; PlanError above the limit."""
+    asked = {name for part in workload.parts for names in _weighed(part) for name in names}
+    names = tuple(name for name in workload.domain.names if name in asked)
+    sizes, cells = workload.domain.shape(names), workload.domain.cells(names)
+    if cells > limit:
+        raise PlanError("workload", f"{cells} cells over {', '.join(names)}", f"at most {limit} cells as one matrix",
+                        "coarsen or drop attributes, or take query-smasher")  # fmt: skip
+    total = np.zeros((cells, cells)).reshape(sizes * 2)
+    for part in workload.parts:
+        for attributes, weight in _weighed(part).items():
+            shape = tuple(n if name in attributes else 1 for name, n in zip(names, sizes, strict=True))
+            total += weight * set_gram(part, attributes, relative, cells).reshape(shape * 2)
+    return names, total.reshape(cells, cells)
+
+
+def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet, float]:
+    """The sets of a part with a weight above 0."""
+    weights: dict[AttributeSet, float] = {}
+    for attributes, weight in zip(part.sets, part.weights, strict=True):
+        if weight > 0:
+            weights[attributes] = weights.get(attributes, 0.0) + weight
+    return weights
+
+
+def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:
+    """The Gram of a set on each of its attributes."""
+    if isinstance(part, ProductPart):
+        sizes = part.domain.shape(attributes)
+        return [_family(family.name, n, relative) for family, n in zip(part.families(attributes), sizes, strict=True)]
+    if len(attributes) == 1:
+        return [AxisGram(f"{part.key(attributes)}{'/unit' * relative}", _rows_gram(part, attributes, relative))]
+    raise PlanError(
+        "workload",
+        f"family {part.name} over {', '.join(attributes)}, which is no product of one-way families",
+        f"{', '.join(FAMILIES)} and hybrid, and any family over one attribute",
+        f"take query-smasher or weighted-fourier, or a domain of at most {EXPLICIT_CELLS} cells",
+    )
+
+
+def set_gram(
+    part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool = False, cells: int = 1
+) -> Floats:
+    """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
+    if isinstance(part, ProductPart):
+        total = kron([axis.gram for axis in _axes(part, attributes, relative)])
+    else:
+        total = _rows_gram(part, attributes, relative)
+    return np.asarray(total * (part.domain.cells(attributes) / cells if relative else 1.0))
+
+
+def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Floats:
+    """Σ weight · qᵀq over the queries of a joint family or an array."""
+    queries = part.queries(attributes)
+    flat = queries.reshape(len(queries), -1)
+    weights = part.query_weights(attributes)
+    if relative:
+        lengths = (flat**2).sum(axis=1)
+        weights = np.divide(weights, lengths, out=np.zeros_like(weights, dtype=np.float64), where=lengths > 0)
+    return np.asarray((flat * weights[:, None]).T @ flat)
+
+
+@lru_cache(maxsize=512)
+def _family(name: str, size: int, relative: bool) -> AxisGram:
+    _check_narrow(size)
+    if relative:
+        return AxisGram(f"{name}/{size}/unit", _UNIT[name](size))
+    return AxisGram(f"{name}/{size}", FAMILIES[name].gram(size))
+
+
+@lru_cache(maxsize=512)
+def _total(size: int, relative: bool) -> AxisGram:
+    _check_narrow(size)
+    return AxisGram(f"{TOTAL}/{size}", np.full((size, size), 1 / size if relative else 1.0))
+
+
+def _unit_intervals(weights: Floats) -> Floats:
+    """Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over the intervals a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
+    summed = np.cumsum(np.cumsum(weights, axis=0)[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(np.triu(summed) + np.triu(summed, 1).T)
+
+
+def _unit_range(size: int) -> Floats:
+    cell = np.arange(size)
+    lengths = np.subtract.outer(-cell, -cell - 1)
+    return _unit_intervals(np.where(lengths > 0, 1 / np.maximum(lengths, 1), 0.0))
+
+
+def _unit_prefix(size: int) -> Floats:
+    weights = np.zeros((size, size))
+    weights[0] = 1 / np.arange(1, size + 1)
+    return _unit_intervals(weights)
+
+
+def _unit_circular(size: int) -> Floats:
+    cell, lengths = np.arange(size), np.arange(1, size + 1)
+    apart = cell[:, None]
+    holding = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (size - apart), 0), 0)
+    return np.asarray((holding / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
+
+
+_UNIT: dict[str, Callable[[int], Floats]] = {
+    "marginal": np.eye,
+    "prefix": _unit_prefix,
+    "range": _unit_range,
+    "circular": _unit_circular,
+}
+
+
+def _check_narrow(size: int) -> None:
+    """PlanError for an axis whose Gram would not fit: these mechanisms make all of it."""
+    if is_wide(size):
+        raise PlanError("workload", f"an attribute of {size} cells", f"at most {DENSE} cells with this mechanism",
+                        "coarsen the attribute, or take weighted-residuals or query-smasher")  # fmt: skip
+
+
+NEAR = 0.25  # of the logarithm of a term's share
+
+
+def merged(demands: Demands, power: float) -> Demands:
+    """The demands with near sums as one; `power` of L is what counts."""
+    alike: dict[object, list[tuple[Demand, int]]] = defaultdict(list)
+    for demand, number in demands.counts.items():
+        alike[demand if is_product(term for term, _ in demand) else _mix(demand)].append((demand, number))
+    counts: Counter[Demand] = Counter()
+    for group in alike.values():
+        counts[group[0][0] if len(group) == 1 else _mean(group, power)] += sum(number for _, number in group)
+    return replace(demands, counts=counts)
+
+
+def _mix(demand: Demand) -> object:
+    whole = math.fsum(weight for _, weight in demand)
+    return frozenset((term, round(math.log(weight / whole) / NEAR)) for term, weight in demand)
+
+
+def _mean(group: list[tuple[Demand, int]], power: float) -> Demand:
+    """The mean of the shares, by what their demands add to J, at the scale at which they add as much."""
+    shares: dict[Term, float] = defaultdict(float)
+    adds = [number * math.fsum(weight for _, weight in demand) ** power for demand, number in group]
+    for (demand, _), add in zip(group, adds, strict=True):
+        whole = math.fsum(weight for _, weight in demand)
+        for term, weight in demand:
+            shares[term] += add / math.fsum(adds) * weight / whole
+    scale = (math.fsum(adds) / sum(number for _, number in group)) ** (1 / power)
+    return frozenset((term, scale * share) for term, share in shares.items())

@@ -1,0 +1,177 @@
+"""Strategies on an integer lattice: what is measured is K·marginal + integer noise, K an integer matrix.
+
+The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
+rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
+at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
+space, K is a whole combination of integer rows that span the same. An axis with weights U has K centred by those
+(`residual.reduced`; several axes at once: `residual.weights`, at the price of their bits). Sensitivity and covariance
+are those of K itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
+from dpscale.base.errors import PlanError
+from dpscale.plans.blocks import Block
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN
+from dpscale.workload.residual import Weights
+from dpscale.workload.residual.axes import centred, nearest_centred
+
+TOTAL_BITS = 75  # of all factors of a strategy: noise is drawn below 2^99 lattice steps
+LARGEST_BITS = 25
+ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = 54, 14, 42  # of a whole entry; of an axis' weights; of several axes' together
+TRIES = 8
+TRIED_CELLS = 200
+BASIS_BITS = 36
+AxisWeights = tuple[Weights | None, ...]
+LOST = 1e-3  # of a query: no rounding error, but another span
+
+
+def worth(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
+    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
+    try:
+        return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_sensitivity(noise)
+    except np.linalg.LinAlgError:
+        return np.inf
+
+
+def round_strategy(
+    rows: Floats,
+    root: Floats,
+    shape: tuple[int, ...],
+    bits: int,
+    basis: Floats | None = None,
+    weights: Sequence[Weights | None] | None = None,
+) -> Factor:
+    """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
+
+    With an integer `basis` of the span, K is made of whole multiples of its rows, so that it spans the same space.
+    `weights`: of the axes, by which rows are centred.
+    """
+    tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
+    scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
+    make = centred_on(shape, own) if basis is None else _combined(basis, shape, len(root), own)
+    best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
+    if not worth(best, rows) < np.inf:
+        size = " × ".join(map(str, shape))
+        raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
+    if not best.spans(rows, LOST):
+        raise PlanError("workload.weights", "weights so far apart that some of them count for nothing",
+                        "weights within twelve orders of magnitude", "give 0 to what should not count")  # fmt: skip
+    return best
+
+
+def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
+    """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
+    named = None if weights == (None,) * len(shape) else weights
+
+    def rounded(scaled: Floats) -> Factor:
+        integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
+        for axis, own in enumerate(weights, start=1):
+            if own is not None and len(shape) == 1:
+                integers = nearest_centred(integers, own)
+            elif own is not None:
+                integers = np.moveaxis(centred(np.moveaxis(integers, axis, -1), own), -1, axis)
+            else:
+                rest = integers.take(range(1, integers.shape[axis]), axis)
+                integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+        return Factor("matrix", shape, integers.reshape(len(scaled), -1), named)
+
+    return rounded
+
+
+def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Floats], Factor]:
+    """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
+    from scipy.linalg import qr
+
+    _, _, order = qr(basis.T, mode="economic", pivoting=True)
+    chosen = basis[np.sort(order[:rank])]
+    inverse = np.linalg.pinv(chosen)
+    named = None if weights == (None,) * len(shape) else weights
+
+    def rounded(scaled: Floats) -> Factor:
+        mixed = np.rint(scaled @ inverse).astype(np.int64)
+        return Factor("matrix", shape, mixed @ chosen.astype(np.int64), named)
+
+    return rounded
+
+
+def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
+    """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
+    integers = np.rint(np.ldexp(root, bits)).astype(np.int64)
+    return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
+
+
+def two_cells(weights: Weights) -> Factor:
+    """The only centred row on two cells, U₁ and −U₀: nothing is rounded."""
+    first, second = (number // math.gcd(*weights) for number in weights)
+    return Factor("matrix", (2,), np.array([[second, -first]], dtype=np.int64), (weights,))
+
+
+def bits_for(matrices: int, wider: int = 0) -> int:
+    """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range.
+
+    `wider`: bits that centring by weights adds to each.
+    """
+    return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1), ENTRY_BITS - wider)
+
+
+def weight_bits(weights: AxisWeights) -> int:
+    """The bits that centring along several axes by their weights adds to every entry; along one it adds none."""
+    return sum(sum(own).bit_length() - 1 for own in weights if own is not None) if len(weights) > 1 else 0
+
+
+def bits_of_weights(size: int, axes: int) -> int:
+    """Bits of the weights of an axis of `size` cells: an error of u counts squared, so that these lose less than 10^-7.
+
+    Fewer where strategies are centred along many axes at once, up to `axes`: their bits add up in every entry.
+    """
+    return min(max(WEIGHT_BITS, size.bit_length() + 9), JOINT_BITS // axes if axes > 1 else LARGEST_BITS)
+
+
+SAME = 1e-12
+LEAST_TOLD, TOLD = 1e-6, 2.0**-14
+
+
+def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
+    """The product of one matrix an attribute; an attribute that is only summed is left out."""
+    kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
+    bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
+    factors = tuple(rounded(matrix, bits) for _, matrix in kept)
+    return Block(tuple(name for name, _ in kept), factors, share * BELOW_ONE, True, noise)
+
+
+def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noise: str) -> Block:
+    """One matrix on all cells of several attributes, with the whole budget."""
+    return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
+
+
+def rounded(matrix: Floats, bits: int) -> Factor:
+    """A strategy of sensitivity 1 as an integer factor; exact where it is the identity."""
+    size = matrix.shape[1]
+    return identity_factor(size) if _is_identity(matrix) else full_factor(_of_full_rank(matrix), (size,), bits)
+
+
+def _of_full_rank(matrix: Floats) -> Floats:
+    """The strategy, with every cell told a little where it leaves some untold: marginals must be estimable."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    if len(values) == matrix.shape[1] and values[-1] > LEAST_TOLD * values[0]:
+        return matrix
+    return np.concatenate([matrix, TOLD * values[0] * np.eye(matrix.shape[1])])
+
+
+def _is_identity(matrix: Floats) -> bool:
+    return matrix.shape[0] == matrix.shape[1] and bool(
+        np.abs(matrix - matrix[0, 0] * np.eye(len(matrix))).max() <= SAME
+    )
+
+
+def _is_total(matrix: Floats) -> bool:
+    return len(matrix) == 1 and matrix.shape[1] > 1 and float(np.ptp(matrix)) <= SAME

@@ -1,0 +1,166 @@
+"""Sets measured unsplit: several residual spaces of one set by one strategy on its cells.
+
+Split pieces are measured apart, and what the pieces of one query have in common is lost: little for products, up to a
+fifth for joint families on a small set. With Π = Σ over the spaces S of ⊗(I − u1ᵀ) ⊗ u1ᵀ the queries' pieces on S are
+the rows of WΠ, of all sets that reach into S, and their Gram's optimum on the set's cells takes all of S at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
+from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
+from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, worth
+from dpscale.plans.factor import Factor
+from dpscale.privacy.draws import variance_factor
+from dpscale.workload import ExplicitPart, Part, ProductPart, Workload, root_of
+from dpscale.workload.factors import compressed, weighted_queries
+from dpscale.workload.residual import Weights, kron, profile_of, subsets
+
+MOST_CELLS, MOST_OF_ALL, MOST_SETS, MOST_ENTRIES = 1024, 300, 24, 1 << 25
+RIDGE, TOLERANCE = 1e-12, 1e-6
+
+
+@dataclass(frozen=True)
+class Unsplit:
+    """Spaces of one set, by the axes that each keeps, and the rows of what is asked of them: (r, cells).
+
+    `ridge`: rows of very little weight, by which a strategy tells a trace of all that the spaces hold.
+    """
+
+    attributes: AttributeSet
+    shape: tuple[int, ...]
+    weights: tuple[Weights | None, ...]
+    spaces: tuple[tuple[int, ...], ...]
+    rows: Floats
+    ridge: Floats
+
+    @property
+    def tells(self) -> set[AttributeSet]:
+        return {tuple(self.attributes[axis] for axis in kept) for kept in self.spaces}
+
+    @property
+    def key(self) -> str:
+        """Equal for equal problems: by the Gram of trace 1."""
+        gram = self.rows.T @ self.rows
+        return f"unsplit/{hashlib.sha256((np.round(gram / np.trace(gram), 12) + 0.0).tobytes()).hexdigest()}"
+
+    def solved(self, solve: Solve, noise: str) -> Solution | None:
+        """The integer strategy near the optimum, which tells of all the spaces; None where rounding loses some."""
+        scale = float((self.rows**2).sum())
+        held = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
+        optimum = solve(self.key, held, self.shape, TOLERANCE)
+        factor = self.rounded(optimum.root)
+        if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
+            return None
+        coefficient = worth(factor, self.rows, noise) * variance_factor(noise)
+        bound = dual(self.rows, cell_weights(held, self.shape, optimum)) * variance_factor(noise)
+        return Solution((factor,), coefficient, min(bound, coefficient))
+
+    def rounded(self, root: Floats) -> Factor:
+        """R·Π·ΠM of whole numbers, R ≈ 2^bits · root: it lies in the spaces exactly."""
+        whole, _ = _projection(self.shape, self.weights, self.spaces)
+        bits = min(LARGEST_BITS, ENTRY_BITS - int(np.abs(whole).max()).bit_length())
+        matrix = np.rint(np.ldexp(root, bits)).astype(np.int64) @ whole
+        return Factor("matrix", self.shape, matrix, self.weights, self.spaces)
+
+
+def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
+    """The sets that may be measured unsplit: those of joint families and arrays over several attributes, and all the
+    attributes asked; none where there are too many sets, whose shared pieces leave little to gain, or cells.
+
+    `mixed`: whether some residual is asked more than one product; what is only products loses next to nothing apart.
+    """
+    sets = {names for part in workload.parts for names in part.sets}
+    if not mixed or len(sets) > MOST_SETS:
+        return []
+    sizes = [workload.domain.cells(names) for names in sets]
+    joint = {names for part in workload.parts if not isinstance(part, ProductPart) for names in part.sets}
+    if sum(size**2 for size in sizes) > MOST_ENTRIES:
+        return []
+    everything = workload.domain.ordered({name for names in sets for name in names})
+    most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own
+    arrays = {names for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
+    fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
+    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
+        fitting.add(everything)
+    return sorted(fitting, key=lambda names: (-len(names), names))
+
+
+def unsplit(
+    workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
+) -> Unsplit:
+    """All residuals that lie in a set taken together, but those that are `taken`, measured with another set."""
+    spaces = tuple(kept for kept in subsets(tuple(range(len(attributes))))
+                   if tuple(attributes[axis] for axis in kept) not in taken)  # fmt: skip
+    own, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
+    whole, times = _projection(shape, own, spaces)
+    projection = whole / times
+    gram = projection.T @ gram_on(workload, attributes, weights) @ projection
+    space = np.linalg.svd(projection)[2][: _dimensions(shape, spaces)]
+    rows = root_of((gram + gram.T) / 2)
+    return Unsplit(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
+
+
+def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
+    """The Gram of all queries on the cells of a set, averaged over the attributes outside of it: (cells, cells)."""
+    shape = workload.domain.shape(attributes)
+    total = np.zeros(shape * 2)
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            total += weight * _averaged(part, names, attributes, weights)
+    return total.reshape(math.prod(shape), -1)
+
+
+def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
+    """The Gram of one set, the axes outside `attributes` averaged, ready to broadcast over two copies of those."""
+    profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
+    shape = [part.domain[name].size if name in names else 1 for name in attributes]
+    if isinstance(part, ProductPart):
+        families = zip(names, part.families(names), strict=True)
+        total = kron([_mean_of(one.gram(part.domain[name].size), profiles.get(name)) for name, one in families])
+    else:
+        queries = weighted_queries(part, names)
+        for axis in reversed(range(len(names))):
+            if names[axis] in profiles:
+                queries = np.tensordot(queries, profiles[names[axis]], axes=(axis + 1, 0))
+        total = (flat := queries.reshape(len(queries), -1)).T @ flat
+    return np.asarray(total.reshape(shape * 2))
+
+
+def _mean_of(gram: Floats, profile: Floats | None) -> Floats:
+    return gram if profile is None else np.array([[profile @ gram @ profile]])
+
+
+def _projection(
+    shape: tuple[int, ...], weights: Sequence[Weights | None], spaces: Sequence[tuple[int, ...]]
+) -> tuple[Integers, int]:
+    """Π, (cells, cells), from the right on queries: as whole numbers, and what they are to be divided by."""
+    cells = math.prod(shape)
+    if len(spaces) == 1 << len(shape):
+        return np.eye(cells, dtype=np.int64), 1
+    total = np.zeros((cells, cells), dtype=np.int64)
+    for kept in spaces:
+        axes = [_axis(n, own, axis in kept) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]
+        total += reduce(np.kron, axes)
+    return total, math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
+
+
+def _axis(size: int, weights: Weights | None, kept: bool) -> Integers:
+    """M·(I − u1ᵀ), or M·u1ᵀ."""
+    numbers = np.array(weights or [1] * size, dtype=np.int64)
+    total = np.repeat(numbers[:, None], size, axis=1)
+    return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if kept else total)
+
+
+def _dimensions(shape: tuple[int, ...], spaces: Sequence[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape[axis] - 1 for axis in kept) for kept in spaces)

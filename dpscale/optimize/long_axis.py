@@ -1,0 +1,171 @@
+"""Prefix or range queries on one long axis: their optimum in a time that grows with the cells, not with their cube.
+
+Centred by u, the Gram is that of G₀ seen from the first cell, G₀(i, j) = G(i, j) − G(0, j) − G(i, 0) + G(0, 0), and
+G₀⁻¹ is tridiagonal: prefix queries are a walk, range queries one between two walls. With P = I − 1uᵀ and weights μ,
+    X_ii = p_iᵀ M^{−½} p_i = (2/π) ∫ p_iᵀ (D̃ + s² G₀⁻¹)⁻¹ p_i ds,
+    p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
+without the first cell: so a look at μ (`convex`) is some thirty tridiagonal solves, the nodes being those of Hale,
+Higham and Trefethen (2008). Only the strategy itself takes one decomposition of cells × cells, which certifies it too.
+Circular ranges look the same from every cell: their weights are all the same, and nothing is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.optimize.convex import Optimum, Solve, mixed
+from dpscale.optimize.integer_strategies import centred_on
+from dpscale.plans.factor import Factor
+from dpscale.workload import FAMILIES
+from dpscale.workload.families import arcs_holding
+from dpscale.workload.residual import Weights, profile_of
+from dpscale.workload.wide import LONG, weighted_piece
+
+NODES, BELOW, SAME = (
+    32,
+    0.05,
+    1e-12,
+)  # of the integral; how far under the least value of D·G₀ eigenvalues of M are looked for; a symmetry
+TOLERANCE = 1e-7
+KNOWN, ROUND = ("prefix", "range"), "circular"
+
+
+@dataclass(frozen=True, eq=False)
+class LinearAxis:
+    """The problem of one family on n cells centred by weights, its Gram of trace 1."""
+
+    key: str
+    family: str
+    size: int
+    weights: tuple[Weights | None, ...]
+    is_center = False
+
+    @cached_property
+    def profile(self) -> Floats:
+        return profile_of(self.weights[0], self.size)
+
+    @cached_property
+    def gram(self) -> Floats:
+        """Centred, not scaled: (n, n)."""
+        return weighted_piece(FAMILIES[self.family].gram(self.size), self.profile)[0]
+
+    @cached_property
+    def tridiagonal(self) -> tuple[Floats, float]:
+        """G₀⁻¹ on the last n − 1 cells: its diagonal, and what is next to it, negated."""
+        diagonal = np.full(self.size - 1, 2.0)
+        if self.family == "prefix":
+            diagonal[-1] = 1.0
+            return diagonal, 1.0
+        diagonal[-1] = 1.5
+        return diagonal / (self.size + 1), 1 / (self.size + 1)
+
+    def look(self, weights: Floats) -> LinearPoint:
+        """The leverages at weights of the cells."""
+        from dpscale.optimize.long_axis_loops import add_leverages  # numba, for long axes alone
+
+        diagonal, beside = self.tridiagonal
+        largest = float(weights @ np.diag(self.gram))
+        least = BELOW * float(weights.min()) * (0.25 / beside)
+        nodes, shares = quadrature(min(least, largest / 2), largest)
+        leverage = np.zeros(self.size)
+        add_leverages(np.ascontiguousarray(weights), self.profile, diagonal, beside, nodes, shares, leverage)
+        return LinearPoint(weights, leverage, float(weights @ leverage))
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Its optimum; `solve` is for problems that are not known by their family."""
+        start = np.full(self.size, 1 / self.size)
+        if self.family == ROUND:
+            return self.certified(start)
+        weights = mixed(self.look, start, TOLERANCE, math.inf).weights
+        return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
+
+    def certified(self, weights: Floats) -> Optimum:
+        """The strategy at some weights, by one decomposition, with its certificate; of a Gram of trace 1."""
+        roots, trace = np.sqrt(weights), float(np.trace(self.gram))
+        values, rows = decomposed(self.gram * np.outer(roots, roots) / trace)
+        values = np.sqrt(values[1:])  # the least is that of u, 0
+        root = rows[1:] * np.sqrt(values)[:, None] / roots
+        leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
+        return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """An integer strategy near the optimum, and its error coefficient."""
+        factor = centred_on((self.size,), self.weights)(np.ldexp(optimum.root, bits))
+        error = float((factor.inverse * times_gram(self.family, factor.inverse)).sum()) / float(np.trace(self.gram))
+        return factor, error * factor.squared_sensitivity(noise)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPoint:
+    """One μ with tr M^½, the diagonal of X, and the ratio that certifies it."""
+
+    weights: Floats
+    leverage: Floats
+    trace: float
+
+    @property
+    def ratio(self) -> float:
+        return float(self.leverage.max()) / self.trace
+
+
+def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> str | None:
+    """The family of a Gram on one long axis by its key, where it is one of those known; None else."""
+    family = key.partition("/")[0]
+    known = family in KNOWN or (family == ROUND and weights == (None,))
+    return family if known and len(shape) == 1 and shape[0] > LONG else None
+
+
+def decomposed(form: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues, rising, and vectors as rows; by halves where the form is the same from both ends."""
+    if not _from_both_ends(form):
+        values, vectors = np.linalg.eigh(form)
+        return values, vectors.T
+    half = len(form) // 2
+    own, across = form[:half, :half], form[:half, ::-1][:, :half]
+    even = own + across
+    if len(form) % 2:
+        beside = math.sqrt(2) * form[:half, half : half + 1]
+        even = np.block([[even, beside], [beside.T, form[half : half + 1, half : half + 1]]])
+    values, vectors = np.linalg.eigh(even)
+    odd_values, odd = np.linalg.eigh(own - across)
+    low, odd = math.sqrt(0.5) * vectors[:half].T, math.sqrt(0.5) * odd.T
+    rows = np.concatenate([
+        np.concatenate([low, vectors[half:].T, low[:, ::-1]], axis=1),
+        np.concatenate([odd, np.zeros((half, len(form) % 2)), -odd[:, ::-1]], axis=1),
+    ])  # fmt: skip
+    values = np.concatenate([values, odd_values])
+    order = np.argsort(values)
+    return values[order], rows[order]
+
+
+def _from_both_ends(form: Floats) -> bool:
+    return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())
+
+
+def times_gram(family: str, values: Floats) -> Floats:
+    """G times an array along its leading axis, by running sums; of arcs by Fourier's transform."""
+    n = len(values)
+    if family == ROUND:
+        turned = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
+        return np.asarray(np.fft.irfft(turned * np.fft.rfft(values, axis=0), n, axis=0))
+    place = np.arange(1, n + 1).reshape(-1, *[1] * (values.ndim - 1))
+    if family == "prefix":
+        return np.cumsum(np.cumsum(values, axis=0)[::-1], axis=0)[::-1]
+    below, above = np.cumsum(place * values, axis=0), np.cumsum(((n + 1 - place) * values)[::-1], axis=0)[::-1]
+    return np.asarray((n + 1 - place) * below + place * (above - (n + 1 - place) * values))
+
+
+def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
+    """Nodes s and shares w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
+    from scipy.special import ellipj, ellipkm1
+
+    quarter = ellipkm1(least / largest)
+    places = (np.arange(1, NODES + 1) - 0.5) * quarter / NODES
+    sine, cosine, delta, _ = ellipj(places, 1 - least / largest)
+    nodes = math.sqrt(least) * sine / cosine
+    return nodes, 2 * quarter * math.sqrt(least) / (math.pi * NODES) * delta / cosine**2

@@ -1,0 +1,223 @@
+"""What no matrix mechanism can go below, at any size: a bound over all strategies, from products of the axes.
+
+For any weights μ of all cells and any Q of norm at most 1, (tr QᵀW D_μ^½)² ≤ the optimum of W. Let μ be a product, and
+on an axis A = W D^½ = a vᵀ + C with v = √μ, C v = 0. With an isometry Z = [h vᵀ + K], h = Zv ⊥ K = Z(1 − vvᵀ), take
+    Q_S = Σ over τ ⊆ S of c_Sτ ⊗ over τ of K ⊗ over S∖τ of h vᵀ ⊗ outside S of vᵀ,   Σ over S ⊇ τ of c² = 1.
+Its pieces are orthogonal, so its norm is 1, and the best c give the plan's own formula with g = h·a, k = tr KᵀC:
+    optimum ≥ (Σ over τ of √(Σ over S ⊇ τ of w_S Π over τ of k² · Π over S∖τ of g²))².
+Z is the polar factor of C + α a vᵀ; α is searched, and μ is what the curve's problem ends with. One set: exact.
+Several families: the optimum is superadditive in the Gram, so their bounds add. Joint families add nothing here.
+Measured: the plan's error is 0 % (one set) to 11 % (3-way prefix on [10]^40) above this; on domains that can be solved
+whole it is 0.0 to 0.35 % above the optimum, so it is the bound that is loose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.optimize.axis_weights import added_total, along_curve
+from dpscale.optimize.convex import cell_weights, optimise
+from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
+from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
+from dpscale.optimize.weight_objective import Point
+from dpscale.workload import ProductPart, Workload, root_of
+
+Pair = tuple[float, float]  # g and k of a token
+EXACT_CELLS, SWEEPS = 2048, 2
+ALPHAS = [1.0, 0.6, 0.2]
+
+
+def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
+    """The optimum over all matrix mechanisms under Gaussian noise, at unit cost; PlanError for more cells."""
+    names, gram = explicit_gram(workload, most)
+    scale = float(np.trace(gram))
+    return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
+
+
+def floor(workload: Workload, curve: Point) -> float:
+    """The bound on the sum of weight · variance at unit cost; 0 where no product family is asked.
+
+    `curve`: where the search of the workload's weights along their curve ended.
+    """
+    products = [part for part in workload.parts if isinstance(part, ProductPart)]
+    if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
+        return _floor(curve)
+    names = dict.fromkeys(part.name for part in products)
+    apart = [_demands(workload, [part for part in products if part.name == name]) for name in names]
+    return math.fsum(_floor(along_curve(demands)) for demands in apart if demands)
+
+
+def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None:
+    """The demands of some parts; None where they ask nothing."""
+    some = Workload(workload.domain)
+    some.parts = list(parts)
+    return demands_of(some) if parts and some.weighs else None
+
+
+def _one_family_an_axis(demands: Demands) -> bool:
+    tokens = {token for demand in demands.counts for term, _ in demand if isinstance(term, Products)
+              for token in (*term.kept, *term.outside)}  # fmt: skip
+    return len({kind for kind, _ in tokens}) == len(tokens)
+
+
+def _floor(point: Point) -> float:
+    """The bound at the best α of a grid, axis kind by axis kind; any α gives a bound."""
+    demands = point.weighed.demands
+    choices = {token: _pairs(point, token) for token in point.tokens}
+    pairs = {token: given[0] for token, given in choices.items()}
+    for _ in range(SWEEPS):
+        for token, given in choices.items():
+            values = [_bound(demands, pairs | {token: pair}) for pair in given] if len(given) > 1 else [0.0]
+            pairs[token] = given[int(np.argmax(values))]
+    return _bound(demands, pairs) ** 2
+
+
+def _pairs(point: Point, token: Token) -> list[Pair]:
+    """g and k of a token at every α of the grid; of an even one at α = 1, which is best."""
+    weights = _cell_weights(point, token)
+    roots = np.sqrt(weights)
+    rows = root_of(point.weighed.demands.axis(token).gram) * roots
+    mean = np.outer(rows @ roots, roots)
+    return [_pair(rows - mean, mean, alpha) for alpha in ([1.0] if token[0] in point.weighed.demands.even else ALPHAS)]
+
+
+def _pair(centred: Floats, mean: Floats, alpha: float) -> Pair:
+    """g = h·a and k = tr KᵀC for the polar factor of C + α a vᵀ."""
+    left, _, right = np.linalg.svd(centred + alpha * mean, full_matrices=False)
+    isometry = left @ right
+    return float((isometry * mean).sum()), float((isometry * centred).sum())
+
+
+def _cell_weights(point: Point, token: Token) -> Floats:
+    """μ on the cells of an axis: the dual of the curve's problem."""
+    size = len(point.profiles[token[0]])
+    if token[0] in point.weighed.demands.even:
+        return np.full(size, 1 / size)
+    rows = root_of(point.weighed.demands.axis(token).gram + added_total(point, token))
+    unit = rows / np.sqrt((rows**2).sum())
+    return cell_weights(rows, (size,), point.weighed.solve((*token, "curve"), unit, (size,)))
+
+
+def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
+    """The plan's formula with g² and k² for s and l."""
+    total = 0.0
+    for demand, number in demands.counts.items():
+        terms = [(term, weight) for term, weight in demand if isinstance(term, Products)]
+        outside = sum(weight * math.prod(pairs[token][0] ** 2 for token in term.outside) for term, weight in terms)
+        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].kept)
+    return total
+
+
+COMMUTES = 1e-9
+MOST_SPACES = 1 << 22
+
+
+@dataclass(frozen=True)
+class SvdBound:
+    """The bound; `exact` where it is the SVD bound of the whole workload, not a sum of the bounds of its groups."""
+
+    value: float
+    exact: bool
+
+
+def svd_of_gram(gram: Floats) -> float:
+    """The bound of one explicit Gram."""
+    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum() ** 2 / len(gram))
+
+
+def svd_bound(union: Implicit) -> SvdBound:
+    """The bound of a union of products, exact where all its Grams commute."""
+    groups = commuting_groups(union)
+    values = [_common(union, group) for group in groups]
+    if len(groups) == 1 and values[0] is not None:
+        return SvdBound(values[0], True)
+    split = [value if value is not None else _apart(group) for value, group in zip(values, groups, strict=True)]
+    return SvdBound(math.fsum(split), False)
+
+
+def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
+    """The products in groups within which the Grams of every attribute commute, each in the first group it fits."""
+    commute = _Commuting(union)
+    groups: list[list[Product]] = []
+    taken: list[list[set[str]]] = []
+    for product in sorted(union.products, key=lambda one: -one.weight * _size(one)):
+        for group, keys in zip(groups, taken, strict=True):
+            if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):
+                group.append(product)
+                for seen, key in zip(keys, product.keys, strict=True):
+                    seen.add(key)
+                break
+        else:
+            groups.append([product])
+            taken.append([{key} for key in product.keys])
+    return [tuple(group) for group in groups]
+
+
+def _size(product: Product) -> float:
+    return math.prod(float(np.trace(axis.gram)) for axis in product.axes)
+
+
+class _Commuting:
+    """Whether a Gram on an axis commutes with some others; each pair is tried once."""
+
+    def __init__(self, union: Implicit) -> None:
+        self.grams = [union.distinct(i) for i in range(len(union.sizes))]
+        self.known: dict[tuple[int, frozenset[str]], bool] = {}
+
+    def __call__(self, axis: int, key: str, others: set[str]) -> bool:
+        return all(self._pair(axis, key, other) for other in others)
+
+    def _pair(self, axis: int, first: str, second: str) -> bool:
+        pair = (axis, frozenset((first, second)))
+        if pair not in self.known:
+            product = self.grams[axis][first] @ self.grams[axis][second]
+            self.known[pair] = bool(np.abs(product - product.T).max() <= COMMUTES * np.abs(product).max())
+        return self.known[pair]
+
+
+def _common(union: Implicit, group: Sequence[Product]) -> float | None:
+    """The bound of products that commute on every axis; None where they have too many eigenspaces."""
+    if len(group) == 1:
+        return _apart(group)
+    spaces = [eigenspaces({p.keys[i]: p.axes[i].gram for p in group}) for i in range(len(union.sizes))]
+    if math.prod(len(sizes) for _, sizes in spaces) > MOST_SPACES:
+        return None
+    values, counts = np.zeros([len(sizes) for _, sizes in spaces]), np.ones(())
+    for product in group:
+        term = np.array(product.weight)
+        for key, (levels, _) in zip(product.keys, spaces, strict=True):
+            term = np.multiply.outer(term, levels[key])
+        values += term
+    for _, sizes in spaces:
+        counts = np.multiply.outer(counts, sizes)
+    roots = float((counts * np.sqrt(np.maximum(values, 0.0))).sum())
+    return roots**2 / math.prod(float(sizes.sum()) for _, sizes in spaces)
+
+
+def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
+    """The common eigenspaces of Grams that commute: each Gram's eigenvalue on every space, and the dimensions."""
+    draws = np.random.default_rng(0).random(len(grams)) + 0.5
+    mixed = np.sum([draw * gram / np.trace(gram) for draw, gram in zip(draws, grams.values(), strict=True)], axis=0)
+    levels, vectors = np.linalg.eigh(mixed)
+    starts = np.flatnonzero(np.diff(levels, prepend=-np.inf) > COMMUTES * levels[-1])
+    dimensions = np.diff(np.append(starts, len(levels))).astype(np.float64)
+    spectra = {
+        key: np.add.reduceat((vectors * (gram @ vectors)).sum(axis=0), starts) / dimensions
+        for key, gram in grams.items()
+    }
+    return spectra, dimensions
+
+
+def _apart(group: Sequence[Product]) -> float:
+    """The sum of the products' own bounds, each the product of its factors' (theorem 5)."""
+    known: dict[str, float] = {}
+    for product in group:
+        for axis in product.axes:
+            if axis.key not in known:
+                known[axis.key] = svd_of_gram(axis.gram)
+    return math.fsum(product.weight * math.prod(known[key] for key in product.keys) for product in group)

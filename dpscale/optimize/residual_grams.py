@@ -1,0 +1,315 @@
+"""What a workload asks of its residual spaces before the axes have weights, alike ones counted and not repeated.
+
+A product query over A leaves on A' ⊆ A the Gram weight · Π over A∖A' of s(u) · ⊗ over A' of its pieces' Grams: so a
+space is known by what is kept and what is averaged away, each a *token* (kind of attribute, one-way family). Attributes
+of one kind share their weights u: those of one size that the workload asks the same of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
+from dpscale.optimize.wide_bounds import lower_bound
+from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
+from dpscale.workload.factors import weighted_queries
+from dpscale.workload.families import JOINT
+from dpscale.workload.residual import subsets
+from dpscale.workload.spaces import Asked, Left
+from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
+
+MOST_KINDS, FEW_SETS = 32, 24
+Role = tuple[int, frozenset[tuple[str, ...]]]
+
+
+def kinds_of(workload: Workload) -> dict[str, Role]:
+    """What makes attributes alike: their size, the families asked of them, and how much of each by degree.
+
+    Where that makes very many kinds, how much is left out.
+    """
+    much = _asked_of(workload)
+    finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
+    if len(set(finely.values())) <= MOST_KINDS:
+        return finely
+    return {name: _role(workload, name, counted, False) for name, counted in much.items()}
+
+
+def _asked_of(workload: Workload) -> dict[str, dict[tuple[str, ...], float]]:
+    """What families are asked of every attribute in sets of which degree, with their weights; summed in columns, in the
+    order of the sets."""
+    names = workload.domain.names
+    place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
+    columns: dict[tuple[str, ...], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = defaultdict(list)
+    for part in workload.parts:
+        seen.update(dict.fromkeys(chain.from_iterable(part.sets)))
+        for degree, sets, weights in _by_degree(part):
+            flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, degree * len(sets))
+            for family, own in _families(part, sets, flat):
+                columns[family, str(degree)].append((flat[own], np.repeat(weights, degree)[own]))
+    much: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
+    for key, found in columns.items():
+        places, values = (np.concatenate(column) for column in zip(*found, strict=True))
+        sums = np.bincount(places, values)
+        for i in np.unique(places).tolist():
+            much[names[i]][key] = float(sums[i])
+    return much
+
+
+def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], NDArray[np.float64]]]:
+    """The sets of each degree with their weights, in their order."""
+    degrees, weights = np.fromiter(map(len, part.sets), np.int64, len(part.sets)), np.asarray(part.weights, np.float64)
+    for degree in dict.fromkeys(degrees.tolist()):
+        own = np.flatnonzero(degrees == degree)
+        some = part.sets if len(own) == len(degrees) else [part.sets[i] for i in own.tolist()]
+        yield degree, some, weights[own]
+
+
+def _families(part: Part, sets: Sequence[AttributeSet], places: NDArray[np.int64]) -> Iterator[tuple[str, Any]]:
+    """The families that sets of one degree ask, and of which of their attributes, one set after the other."""
+    if isinstance(part, ProductPart):
+        told = {family.name: family for name in part.domain.names for family in part.families((name,))}
+        of = np.array([list(told).index(part.families((name,))[0].name) for name in part.domain.names])
+        yield from ((family, of[places] == number) for number, family in enumerate(told))
+    elif part.name in JOINT and not (part.name == "random" and len(part.sets) <= FEW_SETS):
+        yield part.name, slice(None)
+    else:  # axes differ
+        keys = [f"{part.key(names)}/{axis}" for names in sets for axis in range(len(names))]
+        yield from ((key, np.array(keys) == key) for key in dict.fromkeys(keys))
+
+
+def _role(workload: Workload, name: str, counted: Mapping[tuple[str, ...], float], finely: bool) -> Role:
+    asked = [(*key, f"{weight:.6g}") if finely else key for key, weight in counted.items() if weight > 0]
+    return workload.domain[name].size, frozenset(asked)
+
+
+Token = tuple[int, str]
+EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
+SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
+ARRAY_CELLS = 200  # of arrays of queries, which have no symmetry that makes a search cheap
+SEARCHED_BLOCKS = 256
+
+
+@dataclass(frozen=True)
+class Products:
+    """The pieces of product queries: what is kept, in the order of the axes, and what is averaged away."""
+
+    kept: tuple[Token, ...]
+    outside: tuple[Token, ...]
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        return tuple(kind for kind, _ in self.kept)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The pieces of other queries, known by `key`, on the axes `kept` of `over`, the kinds of all their axes."""
+
+    key: str
+    over: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        return tuple(self.over[axis] for axis in self.kept)
+
+
+Term = Products | Joint
+Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: terms with their weights
+
+
+@dataclass(frozen=True)
+class Demands:
+    """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key.
+
+    An axis of more than a few hundred cells is searched by its blocks (`workload.wide`): weights are smooth there.
+    `even`: kinds whose best weights are those of the plain mean, or that are in problems too large to be searched;
+    `mirrored`: those in problems so large that their symmetry is worth more than what weights that are not the same
+    from both ends would gain.
+    """
+
+    kind_of: Mapping[str, int]
+    sizes: tuple[int, ...]  # of what is searched: of a wider axis its blocks
+    cells: tuple[int, ...]
+    counts: Mapping[Demand, int]
+    queries: Mapping[str, Floats]
+    even: frozenset[int]
+    mirrored: frozenset[int] = frozenset()
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal demands."""
+        asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
+        return hashlib.sha256(repr((self.cells, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
+
+    def shape(self, demand: Demand) -> tuple[int, ...]:
+        """Sizes of the axes of a demand's space."""
+        return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
+
+    @cached_property
+    def plain(self) -> list[Floats]:
+        """The plain mean by kind: of blocks, by their cells."""
+        cuts = [even_cut(cells, size).lengths / cells for cells, size in zip(self.cells, self.sizes, strict=True)]
+        return [np.asarray(profile, dtype=np.float64) for profile in cuts]
+
+    def main_family(self, kind: int) -> str:
+        """The one-way family that is asked most of a kind."""
+        much: Counter[str] = Counter()
+        for demand, number in self.counts.items():
+            for term, weight in demand:
+                tokens = (*term.kept, *term.outside) if isinstance(term, Products) else ()
+                much.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
+        return max(much, key=lambda family: much[family], default="prefix")
+
+    def axis(self, token: Token) -> AxisQueries:
+        """What a one-way family asks of an axis, by its blocks where it is cut."""
+        return axis_queries(token[1], self.cells[token[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class AxisQueries:
+    """The Gram on the cells or blocks of an axis, and what the best strategies within all blocks add to √L, squared."""
+
+    gram: Floats
+    inside: float
+
+
+@lru_cache(maxsize=256)
+def axis_queries(family: str, size: int) -> AxisQueries:
+    """Those of a one-way family, made once."""
+    if size <= SEARCHED_BLOCKS:
+        return AxisQueries(FAMILIES[family].gram(size), 0.0)
+    cut = even_cut(size, SEARCHED_BLOCKS)
+    inside = [run.count * lower_bound(WideGram("", run.size, None, inner_asked(family, size, run.size)))
+              for run in cut.runs]  # fmt: skip
+    return AxisQueries(block_gram(family, cut), math.fsum(inside))
+
+
+def demands_of(workload: Workload) -> Demands:
+    """The demands of a workload."""
+    kinds = kinds_of(workload)
+    of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
+    kind_of = {name: of[role] for name, role in kinds.items()}
+    cells = tuple(role[0] for role in of)
+    sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
+    even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
+    spaces = _Spaces(workload, kind_of)
+    found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, even)
+    large = {
+        demand: math.prod(found.shape(demand))
+        for demand in found.counts
+        if not is_product([term for term, _ in demand])
+    }
+    joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
+    arrays = {part.key(names) for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    beyond = _kinds_in(
+        demand for demand in joint if large[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
+    )
+    mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
+    return replace(found, even=even | beyond, mirrored=mirrored)
+
+
+def _keys(demand: Demand) -> set[str]:
+    return {term.key for term, _ in demand if isinstance(term, Joint)}
+
+
+def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:
+    """Without the joint families of axes that are cut: their queries are on the cells."""
+    cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
+    kept: Counter[Demand] = Counter()
+    for demand, number in counts.items():
+        left = frozenset((term, weight) for term, weight in demand
+                         if not (isinstance(term, Joint) and cut & set(term.over)))  # fmt: skip
+        if left:
+            kept[left] += number
+    return kept
+
+
+def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:
+    return frozenset(kind for demand in demands for term, _ in demand for kind in term.kinds)
+
+
+@dataclass
+class _Spaces:
+    """What is asked of every residual space, by numbers of terms."""
+
+    workload: Workload
+    kind_of: Mapping[str, int]
+    terms: dict[Term, int] = field(default_factory=dict)
+    queries: dict[str, Floats] = field(default_factory=dict)
+
+    def counts(self) -> Counter[Demand]:
+        """How often each demand comes, in the order in which they come first."""
+        asked = Asked(self.workload.domain.names)
+        for part in self.workload.parts:
+            asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
+        classes = [one for degree in asked.degrees() for one in self._classes(asked, degree)]
+        known, found = list(self.terms), Counter[Demand]()
+        for _, terms, number in sorted(classes):
+            found[_demand({known[term]: weight for term, weight in terms})] += number
+        return found
+
+    def _classes(self, asked: Asked, degree: int) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
+        """When each class came first, its terms, and how many spaces are of it; of those that anything is asked of."""
+        own = asked.classes(degree, len(self.terms))
+        told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
+        return [(turn, terms, number) for turn, terms, number in told if any(weight for _, weight in terms)]
+
+    def _kinds(self, part: Part) -> NDArray[np.int64]:
+        """Of every attribute its kind, and whether a hybrid part asks its prefixes."""
+        numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
+        names = self.workload.domain.names
+        return np.array([2 * self.kind_of.get(name, -1) + (name in numeric) for name in names], np.int64)
+
+    def _leaves(self, part: Part, names: AttributeSet) -> list[Left]:
+        kinds = tuple([self.kind_of[name] for name in names])
+        if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
+            self.queries[part.key(names)] = weighted_queries(part, names)
+        left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
+        return [Left(kept, self.terms.setdefault(term, len(self.terms))) for kept, term in left]
+
+
+def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:
+    """Whether every query of a pair stays what it is when its axes are swapped."""
+    return part.name in ("affine", "abs") and len(set(kinds)) == 1
+
+
+def _terms(
+    part: Part, names: AttributeSet, kinds: tuple[int, ...], alike: bool
+) -> Iterator[tuple[tuple[int, ...], Term]]:
+    """The axes that are kept, and the term that the queries of a set leave on them; of alike axes the first stands."""
+    axes = tuple(range(len(names)))
+    if not isinstance(part, ProductPart):
+        yield from ((kept, Joint(part.key(names), kinds, (0,) if alike and kept == (1,) else kept))
+                    for kept in subsets(axes))  # fmt: skip
+        return
+    tokens = [(kind, family.name) for kind, family in zip(kinds, part.families(names), strict=True)]
+    for kept in subsets(axes):
+        outside = sorted([tokens[axis] for axis in axes if axis not in kept])
+        yield kept, Products(tuple([tokens[axis] for axis in kept]), tuple(outside))
+
+
+def _demand(terms: Mapping[Term, float]) -> Demand:
+    """A space's terms; where all keep the same product, the order of the axes tells nothing."""
+    asked = {term: weight for term, weight in terms.items() if weight > 0}
+    if not is_product(asked):
+        return frozenset(asked.items())
+    return frozenset((Products(tuple(sorted(term.kept)), term.outside), weight)
+                     for term, weight in asked.items() if isinstance(term, Products))  # fmt: skip
+
+
+def is_product(terms: Iterable[Term]) -> bool:
+    """Whether a demand's Gram is one Kronecker product."""
+    given = list(terms)
+    return all(isinstance(term, Products) for term in given) and len({term.kept for term in given}) <= 1

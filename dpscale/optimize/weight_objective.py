@@ -1,0 +1,293 @@
+"""The error of the best plan for given weights of the axes, and how it moves with them.
+
+With L_d(u) the optimum of demand d (`convex`), n_d how often it comes and φ(L) = √L (Laplace noise: L^⅓), the error of
+the best plan is a power of J(u) = Σ n_d φ(L_d(u)). Of a product query's axis remain s(u) = uᵀGu where it is averaged
+and (I − 1uᵀ) G (I − u1ᵀ) where it is kept. So dJ follows from ∂L/∂G (`slope`) and the chain rule:
+    ∂s/∂u = 2Gu,   ∂L/∂u = −2 G (I − u1ᵀ) Y 1 for one kept axis, and alike for every axis of a joint family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.optimize.convex import Optimum, optimise, roughly, slope
+from dpscale.optimize.residual_grams import (
+    EVEN,
+    SEARCHED_BLOCKS,
+    Demand,
+    Demands,
+    Joint,
+    Products,
+    Term,
+    Token,
+    is_product,
+)
+from dpscale.privacy.draws import rooted
+from dpscale.workload import root_of
+from dpscale.workload.factors import NEGLIGIBLE
+from dpscale.workload.families import arcs_holding
+from dpscale.workload.residual import kron
+from dpscale.workload.wide import weighted_piece
+
+Profiles = Sequence[Floats]  # u by kind
+SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
+
+
+@dataclass
+class Averaged:
+    """A token under given weights: s, the Gram of its pieces, once known its L, and once solved its optimum."""
+
+    square: float
+    gram: Floats
+    inside: float = 0.0
+    value: float = 0.0
+    rows: Floats = field(default_factory=lambda: np.zeros(0))
+    optimum: Optimum | None = None
+
+    @cached_property
+    def slope(self) -> Floats:
+        """∂L/∂G."""
+        assert self.optimum is not None
+        own = slope(self.rows, self.gram.shape[:1], self.optimum)
+        return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
+
+    def tell(self, optimum: float) -> None:
+        """L from the optimum of its own Gram: with what is within the blocks, where the axis is cut, in two levels."""
+        self.value = (math.sqrt(max(optimum, 0.0)) + math.sqrt(self.inside)) ** 2
+
+
+@dataclass
+class Weighed:
+    """J and its gradient for one workload. `most`: cells up to which sums of terms are solved whole; larger ones, and
+    joint families there, count by the sum of their products alone, which is a lower bound. `seconds`: of one solve."""
+
+    demands: Demands
+    noise: str
+    most: int
+    tolerance: float
+    seconds: float = SECONDS
+    starts: dict[object, Floats] = field(default_factory=dict)
+    known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
+
+    def __call__(self, profiles: Profiles) -> Point:
+        """J(u) and what it moves by."""
+        point = Point(self, profiles)
+        for demand, number in self.demands.counts.items():
+            point.add(demand, number)
+        return point
+
+    def averaged(self, token: Token, profile: Floats) -> Averaged:
+        """A token under a profile, as it was left where it was had before."""
+        key = (token, profile.tobytes())
+        if key not in self.known:
+            self.known[key] = self._averaged(token, profile)
+        return self.known[key]
+
+    def _averaged(self, token: Token, profile: Floats) -> Averaged:
+        size, axis = self.demands.cells[token[0]], self.demands.axis(token)
+        gram, square = weighted_piece(axis.gram, profile)
+        if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
+            return Averaged(square, np.zeros_like(gram))
+        if token[0] in self.demands.even and size > SEARCHED_BLOCKS and token[1] in EVEN:
+            return Averaged(square, gram, value=plain_value(token[1], size))
+        return Averaged(square, gram, axis.inside)
+
+    def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
+        """The optimum of a problem, from where that of the same key was left."""
+        solve = optimise if self.tolerance <= FINE else roughly
+        optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
+        self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
+        return optimum
+
+
+class Point:
+    """J at one u, by kind; `by_square` and `by_value` are ∂J/∂s and ∂J/∂L of every token."""
+
+    def __init__(self, weighed: Weighed, profiles: Profiles) -> None:
+        self.weighed, self.profiles, self.value = weighed, profiles, 0.0
+        self.tokens: dict[Token, Averaged] = {}
+        self.by_square: dict[Token, float] = defaultdict(float)
+        self.by_value: dict[Token, float] = defaultdict(float)
+        self._by_gram: dict[Token, Floats] = {}
+        self._direct = [np.zeros_like(profile) for profile in profiles]
+        self._later: list[Callable[[], None]] = []  # slopes of sums, which cost as much as their values
+
+    def add(self, demand: Demand, number: int) -> None:
+        """A demand's share of J, and its slopes."""
+        terms, shape = dict(demand), self.weighed.demands.shape(demand)
+        if not shape:
+            self._add_total(terms, number)
+        elif is_product(terms):
+            self._add_product(terms, number)
+        elif math.prod(shape) <= self.weighed.most:
+            self._add_sum(demand, shape, number)
+        else:
+            for term, weight in terms.items():
+                if isinstance(term, Products):
+                    self._add_product({term: weight}, number)
+
+    def gradient(self) -> list[Floats]:
+        """∂J/∂u by kind."""
+        while self._later:
+            self._later.pop()()
+        total = [direct.copy() for direct in self._direct]
+        for token in self.tokens:
+            if token[0] in self.weighed.demands.even:
+                continue
+            profile, gram = self.profiles[token[0]], self.weighed.demands.axis(token).gram
+            total[token[0]] += self.by_square[token] * 2 * (gram @ profile)
+            form = self._by_gram.get(token, 0.0)
+            if self.by_value[token]:
+                form = form + self.by_value[token] * self._slope(token)
+            if isinstance(form, np.ndarray):
+                sums = form.sum(axis=1)
+                total[token[0]] -= 2 * (gram @ (sums - profile * sums.sum()))
+        return total
+
+    def averaged(self, token: Token) -> Averaged:
+        """A token's s and Gram under these weights."""
+        if token not in self.tokens:
+            self.tokens[token] = self.weighed.averaged(token, self.profiles[token[0]])
+        return self.tokens[token]
+
+    def solved(self, token: Token) -> Averaged:
+        """A token with its L."""
+        averaged = self.averaged(token)
+        if not averaged.value:
+            self._solve(token, averaged)
+        return averaged
+
+    def _solve(self, token: Token, averaged: Averaged) -> None:
+        scale = float(np.trace(averaged.gram))
+        averaged.rows = _rows(averaged.gram / scale)
+        averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
+        averaged.tell(averaged.optimum.dual * scale)
+
+    def _slope(self, token: Token) -> Floats:
+        """∂L/∂G of a token whose L is known."""
+        if self.tokens[token].optimum is None:
+            self._solve(token, self.tokens[token])
+        return self.tokens[token].slope
+
+    def _count(self, value: float, number: int) -> float:
+        """Add n φ(L); returns n φ'(L)."""
+        power = rooted(self.weighed.noise)
+        self.value += number * value**power
+        return number * power * value ** (power - 1)
+
+    def _add_total(self, terms: Mapping[Term, float], number: int) -> None:
+        pieces = {term: self._reduced(term) for term in terms if isinstance(term, Joint)}
+        value = sum(weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
+                    for term, weight in terms.items())  # fmt: skip
+        rate = self._count(value, number) if value > 0 else 0.0
+        for term, weight in terms.items():
+            if isinstance(term, Joint):
+                self._by_queries(term, 2 * rate * weight * pieces[term])
+            else:
+                self._by_outside(term, rate * weight)
+
+    def _add_product(self, terms: Mapping[Term, float], number: int) -> None:
+        products = {term: weight for term, weight in terms.items() if isinstance(term, Products)}
+        kept = next(iter(products)).kept
+        if not all(self.averaged(token).gram.any() for token in kept):  # no piece is left
+            return
+        inside = math.prod(self.solved(token).value for token in kept)
+        value = inside * sum(weight * self._outside(term) for term, weight in products.items())
+        rate = self._count(value, number)
+        for term, weight in products.items():
+            self._by_outside(term, rate * weight * inside)
+        for token in kept:
+            self.by_value[token] += rate * value / self.solved(token).value
+
+    def _add_sum(self, demand: Demand, shape: tuple[int, ...], number: int) -> None:
+        rows = {term: self._term_rows(term) for term, _ in demand}
+        stacked = np.concatenate([math.sqrt(weight) * rows[term] for term, weight in demand])
+        scale = float((stacked**2).sum())
+        if not scale:  # no piece is left
+            return
+        optimum = self.weighed.solve(demand, stacked / math.sqrt(scale), shape)
+        rate = self._count(optimum.dual * scale, number)
+        self._later.append(partial(self._move_sum, demand, rows, stacked / math.sqrt(scale), shape, optimum, rate))
+
+    def _move_sum(
+        self, demand: Demand, rows: Mapping[Term, Floats], unit: Floats, shape: tuple[int, ...], optimum: Optimum,
+        rate: float,
+    ) -> None:  # fmt: skip
+        """What J moves by with the weights in a sum of terms."""
+        form = rate * slope(unit, shape, optimum)
+        for term, weight in demand:
+            if not len(rows[term]):
+                continue
+            if isinstance(term, Joint):
+                self._by_queries(term, 2 * weight * (rows[term] @ form))
+            else:
+                self._by_grams(term, weight, form)
+
+    def _term_rows(self, term: Term) -> Floats:
+        if isinstance(term, Joint):
+            pieces, queries = self._reduced(term), self.weighed.demands.queries[term.key]
+            left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
+            return pieces.reshape(len(pieces), -1)[: None if left else 0]
+        return math.sqrt(self._outside(term)) * kron([_rows(self.averaged(token).gram) for token in term.kept])
+
+    def _outside(self, term: Products) -> float:
+        return math.prod(self.averaged(token).square for token in term.outside)
+
+    def _by_outside(self, term: Products, rate: float) -> None:
+        squares = [self.averaged(token).square for token in term.outside]
+        for axis, token in enumerate(term.outside):
+            self.by_square[token] += rate * math.prod(squares[:axis] + squares[axis + 1 :])
+
+    def _by_grams(self, term: Products, weight: float, form: Floats) -> None:
+        grams, outside = [self.averaged(token).gram for token in term.kept], self._outside(term)
+        self._by_outside(term, weight * float((form * kron(grams)).sum()))
+        for axis, token in enumerate(term.kept):
+            self._by_gram[token] = self._by_gram.get(token, 0.0) + weight * outside * _others(form, grams, axis)
+
+    def _reduced(self, term: Joint, skipped: int = -1) -> Floats:
+        """The pieces of a joint term, (m, sizes…), averaged axes of size 1; `skipped` is left as it is."""
+        queries = self.weighed.demands.queries[term.key]
+        for axis, kind in enumerate(term.over):
+            if axis != skipped:
+                mean = np.expand_dims(np.tensordot(queries, self.profiles[kind], axes=(axis + 1, 0)), axis + 1)
+                queries = queries - mean if axis in term.kept else mean
+        return queries
+
+    def _by_queries(self, term: Joint, change: Floats) -> None:
+        """What J moves by with every axis' weights, given what it moves by with the pieces."""
+        sizes = self.weighed.demands.queries[term.key].shape
+        change = change.reshape(len(change), *[n if i in term.kept else 1 for i, n in enumerate(sizes[1:])])
+        for axis, kind in enumerate(term.over):
+            whole, summed = self._reduced(term, axis), change.sum(axis=axis + 1, keepdims=True)
+            moved = (whole * summed).sum(axis=tuple(i for i in range(whole.ndim) if i != axis + 1))
+            self._direct[kind] += -moved if axis in term.kept else moved
+
+
+@lru_cache(maxsize=256)
+def plain_value(family: str, size: int) -> float:
+    """L of an even family at the plain mean: the uniform dual, for its Gram is circulant."""
+    if family == "marginal":
+        return (size - 1) ** 2 / size
+    values = np.fft.fft(arcs_holding(size)).real  # of "circular", the other one
+    return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
+
+
+def _rows(gram: Floats) -> Floats:
+    """Rows of a Gram that leaves one direction out."""
+    return root_of((gram + gram.T) / 2)[-(len(gram) - 1) :]
+
+
+def _others(form: Floats, grams: Sequence[Floats], axis: int) -> Floats:
+    """∂/∂G_axis of tr(form ⊗G): the other axes' pairs summed against their Grams."""
+    form = form.reshape([len(gram) for gram in grams] * 2)
+    for other in reversed(range(len(grams))):
+        if other != axis:
+            form = np.tensordot(form, grams[other], axes=((other, form.ndim // 2 + other), (0, 1)))
+    return form

@@ -1,0 +1,203 @@
+"""Many attribute sets in two arrays: half a million of them take megabytes, are hashed at once and found by name.
+
+A set is the ascending places of its attributes in the domain: `members[ends[i − 1]:ends[i]]`. It is found by a sum of
+random words, one an attribute, modulo 2^64; which are equal by chance is told by looking at the sets themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Integers, Integers32
+from dpscale.base.display import AttributeSet
+from dpscale.domain import Domain
+
+SEED = 19
+
+
+class Sets(Sequence[AttributeSet]):
+    """Attribute sets over `names`, a domain's attributes in their order."""
+
+    def __init__(self, names: tuple[str, ...], members: Integers32, ends: Integers32) -> None:
+        """`members`: the attributes of all sets, one set after the other; `ends`: where each set ends."""
+        self.names, self.members, self.ends = names, members, ends
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], sets: Sequence[AttributeSet]) -> Sets:
+        """These sets, each in the order of the names."""
+        place = {name: i for i, name in enumerate(names)}
+        ends = np.cumsum(np.fromiter(map(len, sets), np.int32, len(sets)), dtype=np.int32)
+        members = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int32, int(ends[-1:].sum()))
+        return cls(names, members, ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> AttributeSet: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AttributeSet]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        own = self.members[self._start(range(len(self))[index]) : self.ends[index]]
+        return tuple([self.names[i] for i in own.tolist()])
+
+    def __iter__(self) -> Iterator[AttributeSet]:
+        named, start = [self.names[i] for i in self.members.tolist()], 0
+        for end in self.ends.tolist():
+            yield tuple(named[start:end])
+            start = end
+
+    @property
+    def starts(self) -> Integers32:
+        """Where each set begins."""
+        return np.concatenate([np.zeros(1, np.int32), self.ends])[:-1]
+
+    @property
+    def degrees(self) -> Integers32:
+        """How many attributes each has."""
+        return np.diff(self.ends, prepend=np.int32(0))
+
+    def taken(self, wanted: NDArray[np.int64]) -> Sets:
+        """Some of them."""
+        degrees = self.degrees[wanted]
+        ends = np.cumsum(degrees, dtype=np.int32)
+        within = np.arange(int(degrees.sum())) - np.repeat(ends - degrees, degrees)
+        return Sets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
+
+    def find(self, attributes: Iterable[str]) -> list[int]:
+        """Where a set stands among them, ascending; nowhere for names that are not known."""
+        place, wanted = self._place, tuple(attributes)
+        if any(name not in place for name in wanted):
+            return []
+        key = np.uint64(sum(self._numbers[place[name]] for name in wanted) & 0xFFFFFFFFFFFFFFFF)
+        ordered, keys = self._keys
+        first, found = int(keys.searchsorted(key)), []
+        while first < len(keys) and keys[first] == key:
+            found.append(int(ordered[first]))
+            first += 1
+        return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no set is there twice."""
+        keys = self._keys[1]
+        return not (keys[1:] == keys[:-1]).any()
+
+    def placed(self, sets: Sequence[AttributeSet]) -> Integers32:
+        """The places of the attributes of sets of one degree, (sets, degree)."""
+        return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
+
+    def locate(self, members: Integers32) -> NDArray[np.int64]:
+        """Where sets of one degree, as `placed` gives them, stand among these, which are distinct; −1 for nowhere."""
+        ordered, keys = self._keys
+        wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
+        near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
+        found = ordered[near] if len(keys) else np.full(len(members), -1)
+        degree = members.shape[1]
+        there = (keys[near] == wanted) & (self.degrees[found] == degree) if len(keys) else np.zeros(len(members), bool)
+        within = self.members[np.where(there, self.starts[found], 0)[:, None] + np.arange(degree)]
+        return np.where(there & (within == members).all(axis=1), found, -1)
+
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The sum over each set of what its attributes have; 0 of the empty set."""
+        running = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values[self.members], dtype=values.dtype)])
+        return running[self.ends] - running[self.starts]
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def _words(self) -> NDArray[np.uint64]:
+        return np.random.default_rng(SEED).integers(0, 2**64, len(self.names), dtype=np.uint64)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [int(word) for word in self._words]
+
+    @cached_property
+    def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        keys = self.sums(self._words)  # sums modulo 2^64: running ones may wrap around, and their difference does not
+        ordered = np.argsort(keys, kind="stable")
+        return ordered, keys[ordered]
+
+    def _start(self, index: int) -> int:
+        return int(self.ends[index - 1]) if index else 0
+
+
+DIGITS = 6  # of a logarithm of cells: numbers of cells that are equal differ by less
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The sets to count, in the domain's order; `source[i]`: from which of them block i is measured."""
+
+    sets: Sets
+    source: NDArray[np.int32]
+
+
+def counted_for(domain: Domain, sets: Sets) -> Counted:
+    """What is counted for blocks over these sets."""
+    order = _order(sets)
+    rank = _ranks(domain, sets, order)
+    source = np.empty(len(sets), np.int64)  # an asked set each
+    degrees = sets.degrees
+    handed, givers = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
+    for degree in range(handed.shape[1], -1, -1):
+        mine = np.flatnonzero(degrees == degree)
+        rows = np.concatenate([handed, sets.members[sets.starts[mine][:, None] + np.arange(degree)]])
+        best = np.concatenate([givers, mine])
+        group, first = _alike(rows, np.concatenate([np.zeros(len(givers), np.int64), np.ones(len(mine), np.int64)]))
+        source[mine] = best[first][group[len(givers) :]]
+        handed, givers = _handed_down(rows[first], best[first], rank)
+    kept = order[np.isin(order, source)]
+    number = np.empty(len(sets), np.int64)
+    number[kept] = np.arange(len(kept))
+    return Counted(sets.taken(kept), number[source].astype(np.int32))
+
+
+def _order(sets: Sets) -> Integers:
+    """The sets in the domain's order: by their first attribute, then by the second, …, none before any."""
+    most = int(sets.degrees.max(initial=0))
+    at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
+    padded = np.where(np.arange(most) < sets.degrees[:, None], sets.members[at] if most else 0, -1)
+    return np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
+
+
+def _ranks(domain: Domain, sets: Sets, order: Integers) -> Integers:
+    """How good a source each set is: the fewer cells the better, and of the like the last in order."""
+    logs = np.log2(np.array(domain.shape(domain.names), np.float64))
+    cells = np.round(sets.sums(logs), DIGITS)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order[np.lexsort((-np.arange(len(order)), cells[order]))]] = np.arange(len(order))
+    return ranks
+
+
+def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[Integers32, Integers]:
+    """The subsets of one attribute less, each with the best that was handed to it."""
+    degree = rows.shape[1]
+    if not degree:
+        return rows, givers
+    smaller = np.concatenate([np.delete(rows, axis, axis=1) for axis in range(degree)])
+    best = np.tile(givers, degree)
+    _, first = _alike(smaller, rank[best])
+    return smaller[first], best[first]
+
+
+def _alike(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:
+    """To which group of equal rows each belongs, and the first of every group by what is preferred."""
+    order = np.lexsort((preferred, *rows.T))
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (rows[order][1:] != rows[order][:-1]).any(axis=1)
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(new) - 1
+    return group, order[new]

@@ -1,0 +1,239 @@
+"""Plans on disk: plan.json for what is measured, blocks.npz for its blocks in columns, factors.npz for the integer
+matrices, all exact. plan.json holds the hashes of what is in the other two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.plans.attribute_sets import Counted, Sets
+from dpscale.plans.blocks import NOISES, Blocks, Strategy
+from dpscale.plans.factor import Factor
+from dpscale.plans.nested import NestedFactor
+from dpscale.plans.plan import Plan
+from dpscale.storage.files import read_bytes, reading, write_whole, writing
+from dpscale.workload import Workload
+
+
+def in_place(sets: Sets, attributes: int) -> bool:
+    """Whether sets are of so many attributes, each in ascending order, and end where the next begins."""
+    if sets.ends.dtype != np.int32 or sets.members.dtype != np.int32 or sets.ends.ndim != 1 or sets.members.ndim != 1:
+        return False
+    if (sets.degrees < 0).any() or int(sets.ends[-1:].sum()) != len(sets.members):
+        return False
+    if not ((sets.members >= 0) & (sets.members < attributes)).all():
+        return False
+    rises = np.diff(sets.members) > 0
+    first = sets.starts[(sets.starts > 0) & (sets.starts < len(sets.members))]
+    rises[first - 1] = True  # from one set to the next
+    return bool(rises.all())
+
+
+def held(sources: Counted, blocks: int, attributes: int) -> bool:
+    """Whether every block has a set that is counted for it."""
+    source = sources.source
+    there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
+    return there and in_place(sources.sets, attributes)
+
+
+def fit(blocks: Blocks, domain: Domain) -> bool:
+    """Whether all factors are those of their blocks' attributes, and the noise one that there is."""
+    columns = (blocks.which, blocks.share, blocks.whole, blocks.noise)
+    if any(len(column) != len(blocks.sets) for column in columns) or not _known(blocks):
+        return False
+    wanted = np.array([math.prod(one.squared_l2_sensitivity for one in strategy) > 0 for strategy in blocks.strategies])
+    return bool(wanted[blocks.which].all()) and _shapes(blocks, domain)
+
+
+def _known(blocks: Blocks) -> bool:
+    """Whether every strategy and every noise that a block names is there."""
+    which, noise = blocks.which, blocks.noise
+    return bool(
+        ((which >= 0) & (which < len(blocks.strategies))).all() and ((noise >= 0) & (noise < len(NOISES))).all()
+    )
+
+
+def _shapes(blocks: Blocks, domain: Domain) -> bool:
+    """Whether the axes of every block's strategy have the sizes of its attributes."""
+    sizes = np.array(domain.shape(domain.names), np.int64)
+    axes = [_axes(strategy) for strategy in blocks.strategies]
+    degrees = np.array([len(one) for one in axes], np.int64)[blocks.which]
+    if not (degrees == blocks.sets.degrees).all():
+        return False
+    starts = np.cumsum([0, *map(len, axes)])[:-1][blocks.which]
+    within = np.arange(int(degrees.sum())) - np.repeat(np.cumsum(degrees) - degrees, degrees)
+    flat: NDArray[np.int64] = np.array([size for one in axes for size in one], np.int64)
+    return bool((flat[np.repeat(starts, degrees) + within] == sizes[blocks.sets.members]).all())
+
+
+def _axes(strategy: Strategy) -> tuple[int, ...]:
+    """The sizes of a strategy's axes: of one joint factor, or one a factor; none that fits for a mixture of both."""
+    if len(strategy) > 1 and any(len(factor.shape) != 1 for factor in strategy):
+        return (-1,) * sum(len(factor.shape) for factor in strategy)
+    return tuple(size for factor in strategy for size in factor.shape)
+
+
+PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
+
+
+def content_of(plan: Plan) -> dict[str, Any]:
+    """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
+    factors = _numbered(plan.blocks)
+    flat = {} if plan.stationary is None else {"stationary": plan.stationary, "floor": plan.floor}
+    strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
+    return flat | {
+        "mechanism": plan.mechanism,
+        "workload": plan.workload.digest,
+        "error": plan.error,
+        "bound": plan.bound,
+        "notes": list(plan.notes),
+        "factors": {key: _describe(factor) for key, factor in factors.values()},
+        "strategies": strategies,
+        "blocks": {"count": len(plan.blocks), "sha256": plan.blocks.digest},
+    }
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of plan.json, by which the ledger knows a plan: of what is drawn, whatever the file says by then."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
+    factors: dict[int, tuple[str, Factor]] = {}
+    for strategy in blocks.strategies:
+        for factor in strategy:
+            factors.setdefault(id(factor), (f"f{len(factors)}", factor))
+    return factors
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan."""
+    factors = _numbered(plan.blocks).values()
+    parts = (named for key, factor in factors for named in _parts(key, factor))
+    _write_arrays(folder / FACTORS, {key: one.matrix for key, one in parts if one.matrix is not None}, packed=True)
+    _write_arrays(folder / BLOCKS, _columns(plan))
+    write_content(folder, content_of(plan))
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any], packed: bool = False) -> None:
+    save = np.savez_compressed if packed else np.savez
+    with writing(path) as file:
+        save(file, allow_pickle=False, **arrays)
+
+
+def _columns(plan: Plan) -> dict[str, Any]:
+    """blocks.npz: the blocks and what is counted for them. Which attribute by its place in the domain, which strategy
+    by its place in plan.json, which noise by its place in `NOISES`."""
+    blocks, sources = plan.blocks, plan.sources
+    return {"members": blocks.sets.members, "ends": blocks.sets.ends, "strategy": blocks.which, "share": blocks.share,
+            "whole": blocks.whole, "noise": blocks.noise, "counted": sources.sets.members,
+            "counted_ends": sources.sets.ends, "source": sources.source}  # fmt: skip
+
+
+def write_content(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write plan.json, by whose hash the ledger knows a plan."""
+    write_whole(folder / PLAN, json.dumps(content).encode())
+
+
+def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
+    """JobError unless plan.json is what follows from the job."""
+    try:
+        content = json.loads(read_bytes(folder / PLAN))
+    except (FileNotFoundError, ValueError):
+        content = None
+    if content != expected:
+        raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
+                       "start a new run")  # fmt: skip
+
+
+def read_plan(folder: Path, workload: Workload) -> Plan:
+    """Read a plan back for the workload that it was made for."""
+    try:
+        content = json.loads(read_bytes(folder / PLAN))
+        with reading(folder / FACTORS) as file, np.load(file, allow_pickle=False) as matrices:
+            factors = {key: _factor(key, value, matrices) for key, value in content["factors"].items()}
+        with reading(folder / BLOCKS) as file, np.load(file, allow_pickle=False) as columns:
+            blocks, sources = _blocks(workload.domain, content["strategies"], factors, dict(columns))
+    except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
+        raise JobError(
+            "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
+        ) from None
+    if content["workload"] != workload.digest:
+        raise JobError("run directory", "the workload changed since it was planned",
+                       "the files that it was planned with", "start a new run")  # fmt: skip
+    _check(folder, content["blocks"], blocks, sources, workload.domain)
+    told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
+    plan = Plan(workload, *told, content.get("stationary"), content.get("floor", 0.0))
+    vars(plan)["sources"] = sources
+    return plan
+
+
+def _blocks(
+    domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Mapping[str, Any]
+) -> tuple[Blocks, Counted]:
+    sets = Sets(domain.names, columns["members"], columns["ends"])
+    made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
+    blocks = Blocks(sets, made, *(columns[name] for name in ("strategy", "share", "whole", "noise")))
+    counted = Sets(domain.names, columns["counted"], columns["counted_ends"])
+    return blocks, Counted(counted, columns["source"])
+
+
+def _check(folder: Path, told: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
+    """JobError unless the blocks are those of plan.json, and such as can be measured."""
+    same = told == {"count": len(blocks), "sha256": blocks.digest}
+    if not same or not in_place(blocks.sets, len(domain)) or not held(sources, len(blocks), len(domain)):
+        raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
+                       "the plan as it was made", "start a new run")  # fmt: skip
+    if not fit(blocks, domain):
+        raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
+                       "the plan as it was made", "start a new run")  # fmt: skip
+    if not bool(((blocks.share > 0) & (blocks.share <= 1)).all()):
+        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
+                       "start a new run")  # fmt: skip
+
+
+def _parts(key: str, factor: Factor) -> Iterator[tuple[str, Factor]]:
+    """A factor, or the levels of a nested one, with names of their own."""
+    if isinstance(factor, NestedFactor):
+        yield from ((f"{key}.{number}", part) for number, part in enumerate(factor.parts))
+    else:
+        yield key, factor
+
+
+def _describe(factor: Factor) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
+    if isinstance(factor, NestedFactor):
+        described["levels"] = [_describe(part) for part in factor.parts]
+    if factor.matrix is not None:
+        described["sha256"] = factor.digest
+    if factor.weights is not None:
+        described["weights"] = [None if own is None else list(own) for own in factor.weights]
+    if factor.spaces is not None:
+        described["spaces"] = [list(kept) for kept in factor.spaces]
+    return described
+
+
+def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) -> Factor:
+    weights = described.get("weights")
+    own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
+    spaces = described.get("spaces")
+    told = None if spaces is None else tuple(tuple(kept) for kept in spaces)
+    shape, levels = tuple(described["shape"]), described.get("levels")
+    if levels is None:
+        factor = Factor(described["kind"], shape, matrices.get(key), own, told)
+    else:
+        top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
+        factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))
+    if _describe(factor) != described:
+        raise ValueError("a factor differs from its digest")
+    return factor

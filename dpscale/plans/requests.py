@@ -1,0 +1,273 @@
+"""The measurements that a decision asks for, one by one or in columns: those of a plan may be half a million.
+
+Whoever files, draws or recounts them asks the same of both: how many numbers each gives, which are measured from the
+same counts, some of them by their places, and which are alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
+from dpscale.base.errors import PlanError
+from dpscale.plans.attribute_sets import Counted
+from dpscale.plans.blocks import Block, Blocks
+from dpscale.plans.measurement_plan import Order
+from dpscale.plans.plan import Plan
+from dpscale.privacy.accounting import LAPLACE, Cost
+from dpscale.privacy.draws import Draw, cost_of, gaussian_draw, laplace_draw
+from dpscale.privacy.streams import canonical
+
+
+class Draws(Sequence[Draw]):
+    """The i-th is `kinds[which[i]]`."""
+
+    def __init__(self, kinds: tuple[Draw, ...], which: NDArray[np.int32]) -> None:
+        self.kinds, self.which = kinds, which
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> Draw: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Draw, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self.kinds[i] for i in self.which[index].tolist())
+        return self.kinds[self.which[index]]
+
+    def taken(self, wanted: NDArray[np.int64]) -> Draws:
+        """Some of them, with their kinds alone."""
+        used, which = np.unique(self.which[wanted], return_inverse=True)
+        return Draws(tuple(self.kinds[i] for i in used.tolist()), which.astype(np.int32))
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What all cost together, exact and rounded up."""
+        return cost_of(self.kinds, np.bincount(self.which, minlength=len(self.kinds)).tolist())
+
+    @property
+    def law(self) -> list[Any]:
+        """What is drawn: every kind, and a hash of which is whose."""
+        whose = hashlib.sha256(np.ascontiguousarray(self.which).tobytes()).hexdigest()
+        return [[[draw.multiplier, draw.law] for draw in self.kinds], whose]
+
+    @cached_property
+    def variances(self) -> NDArray[np.float64]:
+        """Of the numbers that each blurs, in units of K · marginal."""
+        return np.array([draw.lattice_variance for draw in self.kinds])[self.which]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The draws of a plan, one a block."""
+
+    draws: Draws
+
+    @property
+    def spent(self) -> Cost:
+        """Their total as the ledger takes it, exact and rounded up."""
+        return self.draws.cost
+
+    @property
+    def cost(self) -> Fraction:
+        """The same as one number: squared Gaussian-DP μ, or ε."""
+        return self.spent.gaussian or self.spent.pure
+
+
+def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule:
+    """The exact draws of a plan at a budget (β, or ε for Laplace noise): they come to nearly that, and never more."""
+    if len(np.unique(plan.blocks.noise)) != 1:  # no method makes such a plan, and β and ε do not add
+        raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
+    first, which = _alike(plan.blocks)
+    kinds = tuple(draw_of(plan.blocks[index], Fraction(budget), rows_per_unit) for index in first)
+    schedule = Schedule(Draws(kinds, which))
+    if schedule.cost > Fraction(budget):
+        raise PlanError("privacy", f"a budget of {budget:g}, too small to share out", "a larger one", "give more")
+    return schedule
+
+
+def _alike(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
+    """The first block of every strategy and share, in the blocks' order, and which of them each block is like."""
+    keys = np.stack([blocks.which.astype(np.int64), blocks.share.view(np.int64)])
+    order = np.lexsort(keys)
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(new) - 1
+    first = order[new]  # the sort is stable: the first of its kind
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.sort(first).tolist(), rank[group]
+
+
+def draw_of(block: Block, budget: Fraction, rows_per_unit: int) -> Draw:
+    """The draw of one block, which takes its share of the budget."""
+    amount, what = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
+    if block.noise == LAPLACE:
+        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what)
+    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what)
+
+
+RECORD_VERSION = 1
+NAMELESS = '"attributes":[]'
+
+
+class Orders(Sequence[Order]):
+    """Measurements asked for."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Integers:
+        """How many numbers each gives."""
+
+    @property
+    @abstractmethod
+    def source(self) -> Integers:
+        """Which of `sources` each is measured from; those of one lie together in files."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[AttributeSet, ...]:
+        """The sets that they are measured from."""
+
+    @abstractmethod
+    def taken(self, wanted: Integers) -> Orders:
+        """Some of them."""
+
+    @abstractmethod
+    def text(self, index: int) -> str:
+        """The label of one as canonical JSON."""
+
+    @abstractmethod
+    def alike(self) -> Iterator[tuple[Order, int]]:
+        """Those of distinct strategy and draw, each with how many are like it."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockOrder:
+    """One block of a plan, measured from the counts of `source`."""
+
+    source: AttributeSet
+    block: Block
+    draw: Draw
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What the record says of it: what it measures and how, never where or how often."""
+        return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
+                "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
+
+    def estimate(self, measured: Floats) -> Floats:
+        """In units of K · marginal."""
+        return measured / self.draw.multiplier
+
+
+class BlockOrders(Orders):
+    """All blocks of a plan, or some."""
+
+    def __init__(self, blocks: Blocks, draws: Draws, counted: Counted) -> None:
+        self.blocks, self.draws, self.counted = blocks, draws, counted
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @overload
+    def __getitem__(self, index: int) -> BlockOrder: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[BlockOrder, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        source = self.counted.sets[int(self.counted.source[index])]
+        return BlockOrder(source, self.blocks[index], self.draws[index])
+
+    @property
+    def sizes(self) -> Integers:
+        return self.blocks.rows
+
+    @property
+    def source(self) -> Integers:
+        return self.counted.source.astype(np.int64)
+
+    @property
+    def sources(self) -> tuple[AttributeSet, ...]:
+        return tuple(self.counted.sets)
+
+    def taken(self, wanted: Integers) -> BlockOrders:
+        used, source = np.unique(self.counted.source[wanted], return_inverse=True)
+        counted = Counted(self.counted.sets.taken(used.astype(np.int64)), source.astype(np.int32))
+        return BlockOrders(self.blocks.taken(wanted), self.draws.taken(wanted), counted)
+
+    def text(self, index: int) -> str:
+        """Blocks of one strategy and draw differ in their attributes alone."""
+        kind = int(self.blocks.which[index]), int(self.draws.which[index])
+        if kind not in self._around:
+            whole = canonical({**self[index].label, "attributes": []}).decode()
+            self._around[kind] = whole.partition(NAMELESS)
+        before, _, after = self._around[kind]
+        names = json.dumps(self.blocks.sets[index], separators=(",", ":"))
+        return f'{before}"attributes":{names}{after}'
+
+    @cached_property
+    def _around(self) -> dict[tuple[int, int], tuple[str, str, str]]:
+        return {}
+
+    def alike(self) -> Iterator[tuple[BlockOrder, int]]:
+        keys = self.blocks.which * np.int64(len(self.draws.kinds)) + self.draws.which
+        _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        return ((self[i], number) for i, number in zip(first.tolist(), counts.tolist(), strict=True))
+
+
+class Listed(Orders):
+    """Orders as a list has them."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self._orders = tuple(orders)
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._orders[index]
+
+    @cached_property
+    def sizes(self) -> Integers:
+        return np.array([math.prod(order.block.rows) for order in self._orders], np.int64)
+
+    @cached_property
+    def source(self) -> Integers:
+        place = {names: number for number, names in enumerate(self.sources)}
+        return np.array([place[order.source] for order in self._orders], np.int64)
+
+    @cached_property
+    def sources(self) -> tuple[AttributeSet, ...]:
+        """In the order in which they come up."""
+        return tuple(dict.fromkeys(order.source for order in self._orders))
+
+    def taken(self, wanted: Integers) -> Listed:
+        return Listed([self._orders[i] for i in wanted.tolist()])
+
+    def text(self, index: int) -> str:
+        return canonical(self._orders[index].label).decode()
+
+    def alike(self) -> Iterator[tuple[Order, int]]:
+        return ((order, 1) for order in self._orders)
+
+
+def in_columns(orders: Sequence[Order]) -> Orders:
+    """Orders as those who file and recount them take them."""
+    return orders if isinstance(orders, Orders) else Listed(orders)

@@ -1,0 +1,215 @@
+"""Answers from estimated marginals alone: of local maximum entropy, or of GReM where it is not unbiased.
+
+Every query over an attribute set is a sum over the cells of its estimated marginal. No standard error follows from the
+noise alone, since what was not measured is guessed; so none is told unless errors were simulated (`simulated`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.base.display import AttributeSet
+from dpscale.base.errors import JobError, PlanError
+from dpscale.domain.structural_zeros import restored
+from dpscale.reconstruction.base import Estimates, Evidence
+from dpscale.reconstruction.constraints import margin
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.joint_intervals import joint_width
+from dpscale.reconstruction.simulated import CONTAINS, Simulated
+from dpscale.storage.files import reading, write_whole, writing
+from dpscale.workload import Part
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.in_axis import Groups
+
+NO_ERRORS = (
+    "No standard errors are told: what was not measured is guessed from the rest, and noise does not tell how well."
+)
+SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
+
+
+class Model(Protocol):
+    """What has estimated marginals."""
+
+    def marginal(self, names: AttributeSet, /) -> Floats:
+        """Estimated counts over the cells, an axis each in the domain's order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """A model some of whose marginals were made to agree: they, and the margins of the first that holds a set."""
+
+    model: LowOrder
+    tables: Mapping[AttributeSet, Floats]
+
+    def marginal(self, names: AttributeSet) -> Floats:
+        holder = next((target for target in self.tables if set(names) <= set(target)), None)
+        return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
+
+
+class Modelled:
+    """Estimates of what was measured and of the workload by a model.
+
+    Parameters
+    ----------
+    evidence: what was measured.
+    model: gives marginals.
+    known: the attributes of the model.
+    errors: simulated errors, where the job asks for them.
+    """
+
+    def __init__(self, evidence: Evidence, model: Model, known: Sequence[str], errors: Simulated | None = None) -> None:
+        self.workload, self.noise, self.model, self.errors = evidence.workload, evidence.noise, model, errors
+        self._known, self._spans = frozenset(known), evidence.spans
+
+    def extrapolates(self, attributes: Sequence[str]) -> bool:
+        """Whether the model completes what the measurements of these attributes leave open."""
+        return not self._spans(self.workload.domain.ordered(attributes))
+
+    def marginal(self, attributes: Sequence[str]) -> Floats:
+        """Estimated counts over the attributes, an axis each in the order asked."""
+        for name in attributes:
+            if name not in self._known:
+                raise PlanError("attributes", f"{name} was not measured", "attributes of the workload",
+                                "add a family over it to the workload")  # fmt: skip
+        ordered = self.workload.domain.ordered(attributes)
+        return self.model.marginal(ordered).transpose([ordered.index(name) for name in attributes])
+
+    def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
+        """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
+        weights = np.asarray(query, dtype=np.float64)
+        shape = self.workload.domain.shape(attributes)
+        if weights.shape != shape or not np.isfinite(weights).all():
+            raise JobError("query", f"shape {weights.shape}", f"finite numbers of shape {shape}",
+                           "give an axis for every attribute")  # fmt: skip
+        error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
+        return float((weights * self.marginal(attributes)).sum()), error
+
+    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
+        """The same of several sets."""
+        return (self.part_answers(part, names) for names in sets)
+
+    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
+        """Estimates of all queries of a part over one set, and their standard errors (nan: none is told)."""
+        answers = part.answers(attributes, self.marginal(attributes))
+        if self.errors is None or not attributes:
+            return answers, np.full(answers.shape, math.nan)
+        return answers, self.errors.part_errors(part, attributes)
+
+
+MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
+
+
+def write_model(path: Path, model: LowOrder) -> None:
+    """One file, exact: all tables in one flat array, since an array of its own costs more than a table has numbers."""
+    groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
+    tables = [list(names) for names in model.tables]
+    index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
+             "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
+    if model.rules:
+        index["rules"] = [rule.to_dict() for rule in model.rules]
+    _write(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
+
+
+def read_model(path: Path) -> LowOrder:
+    """The model of a file, byte by byte."""
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        index = json.loads(str(arrays["index"]))
+        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
+        sets = [tuple(names) for names in index["tables"]]
+        if "cells" in arrays:
+            every = _apart(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
+            cells = _apart(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
+        else:  # of older versions: an array a table
+            every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
+            cells = [arrays[f"table{i}"] for i in range(len(sets))]
+        ones, tables = dict(zip(index["ones"], every, strict=True)), dict(zip(sets, cells, strict=True))
+    measured = index.get("measured", index["tables"])  # older files do not tell
+    rules = tuple(restored(told) for told in index.get("rules", ()))
+    return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured), rules)
+
+
+def _flat(tables: Iterable[Floats]) -> Floats:
+    return np.concatenate([np.zeros(0), *(np.asarray(table).reshape(-1) for table in tables)])
+
+
+def _apart(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
+    """The tables of a flat array, as views."""
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
+    return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
+
+
+def write_errors(folder: Path, errors: Simulated) -> None:
+    """The replicas, then what belongs to them."""
+    for number, replica in enumerate(errors.replicas):
+        write_model(folder / f"replica-{number:02d}.npz", replica)
+    content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
+               "known": list(errors.known.values()), "widening": errors.widening,
+               "dispersion": errors.dispersion}  # fmt: skip
+    write_whole(folder / ERRORS, json.dumps(content).encode())
+
+
+def read_errors(folder: Path, model: LowOrder) -> Simulated:
+    content = json.loads((folder / ERRORS).read_text())
+    replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
+    sets = [tuple(names) for names in content["measured"]]
+    known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # of older runs: all
+    return Simulated(model, replicas, known, content["widening"], content["dispersion"])
+
+
+def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
+    """Targets that agree on what they have in common."""
+    _write(
+        path, {"sets": [list(names) for names in tables]}, {f"t{i}": table for i, table in enumerate(tables.values())}
+    )
+
+
+def read_agreed(path: Path) -> dict[AttributeSet, Floats]:
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}
+
+
+def write_residuals(path: Path, residuals: Residuals) -> None:
+    """Values over all cells; how precise they are is not kept."""
+    index = {"sizes": dict(residuals.sizes), "sets": [list(names) for names in residuals.values]}
+    _write(path, index, {f"r{i}": values for i, values in enumerate(residuals.values.values())})
+
+
+def read_residuals(path: Path) -> Residuals:
+    with reading(path) as file, np.load(file, allow_pickle=False) as content:
+        index = json.loads(str(content["index"]))
+        values = {tuple(names): content[f"r{i}"] for i, names in enumerate(index["sets"])}
+    return Residuals(index["sizes"], values)
+
+
+def _write(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None:
+    """Whole or not at all; not flushed, since it can be made again for free."""
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
+
+
+def tells_at_once(estimates: Estimates) -> bool:
+    """Whether there are such intervals: of least squares, and where errors were simulated."""
+    return isinstance(estimates, LeastSquaresEstimates) or (
+        isinstance(estimates, Modelled) and estimates.errors is not None
+    )
+
+
+def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str) -> Floats:
+    """Half widths for all queries of a part over one set, that hold at once with probability `level`.
+
+    `errors`: their standard errors, products in any order; `seed`: any public text.
+    """
+    if isinstance(estimates, Modelled) and estimates.errors is not None:
+        return estimates.errors.at_once(part, names, errors, level)
+    assert isinstance(estimates, LeastSquaresEstimates)
+    return joint_width(estimates, part, names, level, seed) * errors

@@ -1,0 +1,132 @@
+"""Pairs of attributes in flat arrays, one after another: what loops over all of them take (`pair_loops`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.base.display import AttributeSet
+
+
+@dataclass(frozen=True, eq=False)
+class Ones:
+    """1-ways of equal sums, `total`: attribute i's from at[i] to at[i + 1]; `number` of every attribute's name."""
+
+    values: Floats
+    at: Integers
+    total: float
+    number: Mapping[str, int]
+
+    @classmethod
+    def of(cls, ones: Mapping[str, Floats], total: float) -> Ones:
+        at = np.cumsum([0, *(len(one_way) for one_way in ones.values())])
+        return cls(np.concatenate(list(ones.values())), at, total, {name: i for i, name in enumerate(ones)})
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """Some pairs of attributes, by name."""
+
+    ones: Ones
+    names: Sequence[AttributeSet]
+
+    @cached_property
+    def pairs(self) -> Integers:
+        """(pairs, 2): the attributes by number."""
+        number = self.ones.number
+        return np.array([(number[one], number[other]) for one, other in self.names], np.int64).reshape(-1, 2)
+
+    @cached_property
+    def starts(self) -> Integers:
+        """Where each pair's cells begin, and where the last ends."""
+        sizes = np.diff(self.ones.at)
+        return np.cumsum(np.append(0, sizes[self.pairs[:, 0]] * sizes[self.pairs[:, 1]]))
+
+    @property
+    def placed(self) -> tuple[Floats, Integers, float, Integers, Integers]:
+        """As the loops take it."""
+        return self.ones.values, self.ones.at, self.ones.total, self.pairs, self.starts
+
+    def independent(self) -> Floats:
+        """The tables that independence gives."""
+        from dpscale.reconstruction import pair_loops
+
+        return np.asarray(pair_loops.products(*self.placed))
+
+    def noisy(self, residuals: Floats, reference: Floats) -> Floats:
+        """The noisy tables: their own centred residuals on the margins of what is expected."""
+        from dpscale.reconstruction import pair_loops
+
+        return np.asarray(pair_loops.noisy(residuals, reference, self.ones.at, self.pairs, self.starts))
+
+    def fit(self, tables: Floats, rounds: int, tolerance: float) -> Floats:
+        """The tables, fitted in place to their 1-ways."""
+        from dpscale.reconstruction import pair_loops
+
+        pair_loops.fit_every(tables, *self.placed, rounds, tolerance)
+        return tables
+
+    def apart(self, tables: Floats) -> dict[AttributeSet, Floats]:
+        """Each pair's table, a view."""
+        sizes, cuts = np.diff(self.ones.at)[self.pairs].tolist(), self.starts.tolist()
+        spans = zip(self.names, sizes, cuts, cuts[1:], strict=False)
+        return {names: tables[first:end].reshape(shape) for names, shape, first, end in spans}
+
+
+Placed = tuple[Floats, Integers, Integers, Integers, Integers, Floats]  # as the loops take it
+
+
+@dataclass(frozen=True, eq=False)
+class Threes:
+    """What sets of three are made of: 1-ways and known pairs."""
+
+    ones: Ones
+    place: Integers
+    cells: Floats
+
+    @classmethod
+    def of(cls, ones: Ones, tables: Mapping[AttributeSet, Floats]) -> Threes:
+        """Of the pairs among some tables."""
+        paired, count = Paired(ones, [names for names in tables if len(names) == 2]), len(ones.number)
+        place = np.full((count, count), -1)
+        place[paired.pairs[:, 0], paired.pairs[:, 1]] = paired.starts[:-1]
+        cells = [np.zeros(0), *(np.asarray(tables[names]).reshape(-1) for names in paired.names)]
+        return cls(ones, place, np.concatenate(cells))
+
+    def expected(self, sets: Sequence[AttributeSet], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
+        """Of largest entropy given the pairs."""
+        from dpscale.reconstruction import pair_loops
+
+        placed = self._placed(sets)
+        tables = np.empty(placed[3][-1])
+        pair_loops.multiply(tables, self.ones.total, *placed)
+        pair_loops.fit_all(tables, False, rounds, tolerance, *placed)
+        return self._apart(sets, tables, placed)
+
+    def fitted(self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
+        """Copies of tables, scaled to 1-ways and pairs."""
+        from dpscale.reconstruction import pair_loops
+
+        placed, tables = self._placed(list(given)), np.concatenate([table.reshape(-1) for table in given.values()])
+        pair_loops.fit_all(tables, True, rounds, tolerance, *placed)
+        return self._apart(list(given), tables, placed)
+
+    @cached_property
+    def _sizes(self) -> Integers:
+        return np.diff(self.ones.at)
+
+    def _placed(self, sets: Sequence[AttributeSet]) -> Placed:
+        number = self.ones.number
+        threes = np.array([[number[name] for name in names] for names in sets], np.int64).reshape(-1, 3)
+        starts = np.cumsum(np.append(0, self._sizes[threes].prod(axis=1)))
+        return self.ones.values, self.ones.at, threes, starts, self.place, self.cells
+
+    def _apart(self, sets: Sequence[AttributeSet], tables: Floats, placed: Placed) -> dict[AttributeSet, Floats]:
+        shapes, ends = self._sizes[placed[2]].tolist(), pairwise(placed[3].tolist())
+        return {names: tables[first:end].reshape(shape)
+                for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)}  # fmt: skip

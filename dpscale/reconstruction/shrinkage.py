@@ -1,0 +1,229 @@
+"""Noisy counts made non-negative, each as far towards what is expected of it as its noise deserves (empirical Bayes).
+
+A table's cell has y = reference · g + N(0, s²), where the reference is what coarser knowledge expects (for a pair, the
+product of its 1-ways) and g ≥ 0 says how far the cell departs from it. The law of g is a mixture of narrow Gaussians on
+a fixed grid, some about g = 1 and g = 0 narrower than the rest, for cells that are just what is expected and for those
+that cannot be; its weights are learnt from the noisy table itself by EM, which sees how many cells depart and how far.
+The posterior of x = reference · g then keeps what stands above the noise and forgets the rest: what thresholds and
+simplex projections do crudely. Its mean misses least in squares, its median in L1, and (E √x)², between the two, in
+Hellinger's distance: that is taken of tables. 1-ways are means, with a grid of counts, or their neighbours, for a
+reference. Post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats
+from dpscale.reconstruction.set_arrays import Paired
+
+GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
+GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
+GRID_WIDTHS[[0, 10, 11, 12]] = 0.01, 0.03, 0.05, 0.05
+EXACT = np.array([[1.0, 0.02], [1.0, 0.006], [1.0, 0.002], [0.0, 0.002]])  # ratios and widths
+RATIOS, WIDTHS = np.append(GRID, EXACT[:, 0]), np.append(GRID_WIDTHS, EXACT[:, 1])
+START = np.exp(-0.7 * np.abs(np.log(np.maximum(RATIOS, 0.01))))
+START /= START.sum()
+POOLED_ROUNDS, OWN_ROUNDS, COUNT_ROUNDS = 12, 12, 30
+POOLED_STRENGTH, OWN_STRENGTH = 5.0, 20.0
+MOST_CELLS, BLOCK = 1 << 15, 1 << 16
+COUNT_STEPS, REACHES = 36, (1, 2, 4, 8)
+SLOWNESS, LEAST_SHARE = 2.0, 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyTable:
+    """Cells `values`, each with noise of standard deviation `deviation`; what is expected of them, `reference` > 0."""
+
+    values: Floats
+    reference: Floats
+    deviation: float
+
+    @property
+    def sample(self) -> tuple[Floats, Floats]:
+        """Values and references of evenly spread cells, MOST_CELLS at most: enough to learn a law from."""
+        step = -(-self.values.size // MOST_CELLS)
+        return self.values.reshape(-1)[::step], self.reference.reshape(-1)[::step]
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Narrow Gaussians that a cell's count may come from: `ratios` and `widths` times what is expected of the cell."""
+
+    ratios: Floats
+    widths: Floats
+
+    def likelihoods(self, values: Floats, reference: Floats, deviation: float) -> tuple[Floats, Floats]:
+        """Of noisy values, (cells, components), up to a factor a cell, whose log is the second result."""
+        from dpscale.reconstruction import fitting_loops
+
+        return fitting_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
+
+    def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
+        """Posterior means of the counts."""
+        from dpscale.reconstruction import fitting_loops
+
+        cells = _cells(values, reference)
+        return np.asarray(
+            fitting_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)
+        )
+
+
+def _cells(values: Floats, reference: Floats) -> tuple[Floats, Floats]:
+    return np.ascontiguousarray(values), np.ascontiguousarray(np.maximum(reference, 1e-6))
+
+
+DEPARTURES = Components(RATIOS, WIDTHS)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyTables:
+    """Many tables one after another, table t from starts[t] to starts[t + 1]: cells `values`, what is expected of them,
+    `reference` > 0, and of each table its noise, `deviations`."""
+
+    values: Floats
+    reference: Floats
+    deviations: Floats
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
+        flat = [np.concatenate([array.reshape(-1) for array in arrays])
+                for arrays in zip(*((one.values, one.reference) for one in tables), strict=True)]  # fmt: skip
+        starts = np.cumsum([0, *(one.values.size for one in tables)])
+        return cls(flat[0], flat[1], np.array([one.deviation for one in tables]), starts)
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """Of each table how far cells of its sample lie apart."""
+        return np.maximum(-(-np.diff(self.starts) // MOST_CELLS), 1)
+
+    @cached_property
+    def sample(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """Likelihoods of the first cells of every sample, their tops, and where those of each table begin; of so many
+        tables no more than a law needs."""
+        from dpscale.reconstruction import shrinkage_loops
+
+        sizes = -(-np.diff(self.starts) // self.steps)
+        taken = np.cumsum([0, *np.minimum(sizes, -(-MOST_CELLS * 4 // max(len(sizes), 1)))])
+        densities, tops = np.empty((taken[-1], len(RATIOS))), np.empty(taken[-1])
+        shrinkage_loops.weigh_sample(self.values, self.reference, self.starts, self.deviations, self.steps, taken,
+                                     RATIOS, WIDTHS, densities, tops)  # fmt: skip
+        return densities, tops, taken
+
+
+def learn(tables: NoisyTables) -> Floats:
+    """The law of g over all tables together: weights on RATIOS."""
+    return _weights(tables.sample[0], START, POOLED_STRENGTH, POOLED_ROUNDS) if len(tables.deviations) else START
+
+
+def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = None) -> Floats:
+    """(E √x)² of the counts x, ≥ 0, of each table under the expectation that has most evidence; flat.
+
+    `ways`: the same tables with other references; `laws`: of each, the start for its tables' own laws, which EM finds
+    from there on; that of all its tables unless told.
+    """
+    from dpscale.reconstruction import shrinkage_loops
+
+    best, found = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
+    for one, law in zip(ways, laws or [learn(one) for one in ways], strict=True):
+        densities, tops, taken = one.sample
+        shrinkage_loops.shrink_every(
+            one.values, one.reference, one.starts, one.deviations, one.steps, taken, RATIOS, WIDTHS, densities, tops,
+            law, OWN_STRENGTH, OWN_ROUNDS, BLOCK, best, found,
+        )  # fmt: skip
+        del densities, tops
+        vars(one).pop("sample")
+    return found
+
+
+def _means_of(components: Components, table: NoisyTable, law: Floats, known: Floats) -> Floats:
+    """Posterior means of all cells, flat; by blocks, unless the likelihoods `known` of the sample are those of all."""
+    flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
+    if len(known) == len(flat):
+        return components.means(flat, expected, table.deviation, known, law)
+    parts = []
+    for at in range(0, len(flat), BLOCK):
+        cells = flat[at : at + BLOCK], expected[at : at + BLOCK], table.deviation
+        parts.append(components.means(*cells, components.likelihoods(*cells)[0], law))
+    return np.concatenate(parts)
+
+
+def shrunk_counts(values: Floats, deviation: float) -> Floats:
+    """Posterior means of 1-way counts, (n,), with noise `deviation`.
+
+    Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
+    neighbours, a cell itself left out so that its noise is not met twice. Each counts by the evidence that the noisy
+    counts have under it, slowed to its square root: what tells against a law comes by several cells at once.
+    Laws and evidence are those of evenly spread cells, MOST_CELLS at most, so that 10⁶ codes take a second.
+    """
+    counts = _counts(values, deviation)
+    tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), _even(counts), 1.0)]
+    for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
+        near = NoisyTable(values, _neighbours(values, reach), deviation)
+        tried.append(_Mixture(DEPARTURES, near, START, POOLED_STRENGTH))
+    return _averaged(tried)
+
+
+def _averaged(tried: Sequence[_Mixture]) -> Floats:
+    """The means of all laws that have some evidence."""
+    evidence = np.array([one.evidence for one in tried])
+    shares = np.exp((evidence - evidence.max()) / SLOWNESS)
+    shares[shares < LEAST_SHARE] = 0.0
+    shares /= shares.sum()
+    return np.asarray(sum(share * one.means for share, one in zip(shares, tried, strict=True) if share > 0))
+
+
+def _counts(values: Floats, deviation: float) -> Components:
+    """A grid of counts."""
+    most = max(float(values.max()), 2.0) + deviation
+    grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
+    return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
+
+
+def _even(components: Components) -> Floats:
+    return np.full(len(components.ratios), 1 / len(components.ratios))
+
+
+def _neighbours(values: Floats, reach: int) -> Floats:
+    """The mean of up to `reach` cells on either side of each; no less than a hundredth of the whole mean."""
+    window = np.ones(2 * reach + 1)
+    window[reach] = 0
+    near = np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
+    return np.asarray(np.maximum(near, 0.01 * max(float(values.mean()), 0.1)))
+
+
+class _Mixture:
+    """Components for every value, with the weights that EM finds."""
+
+    def __init__(self, components: Components, table: NoisyTable, start: Floats, strength: float) -> None:
+        self._components, self._table = components, table
+        self._likelihood, tops = components.likelihoods(*table.sample, table.deviation)
+        self._weights = _weights(self._likelihood, start, strength, COUNT_ROUNDS)
+        self.evidence = float((np.log((self._likelihood * self._weights).sum(axis=1)) + tops).sum())
+
+    @property
+    def means(self) -> Floats:
+        return _means_of(self._components, self._table, self._weights, self._likelihood)
+
+
+def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
+    from dpscale.reconstruction import fitting_loops
+
+    return np.asarray(fitting_loops.mixture_weights(likelihood, start, strength, rounds))
+
+
+NEIGHBOUR_REACHES = (1, 2)
+
+
+def near(paired: Paired, tables: NoisyTables, reach: int) -> NoisyTables:
+    """The tables, of pairs, with what neighbours up to `reach` cells away, along both axes, expect of each cell."""
+    from dpscale.reconstruction import pair_loops
+
+    given = tables.values, tables.reference, tables.deviations
+    return replace(tables, reference=pair_loops.near_every(*given, paired.ones.at, paired.pairs, tables.starts, reach))

@@ -1,0 +1,182 @@
+"""Columns as days, row by row: the one place that says which day a value of any column type lies on.
+
+A date is itself. A time without a zone lies on the day that it names; one with a zone on the day that it is then in the
+attribute's zone, or in UTC where it has none. Texts are parsed by a fixed grammar (ISO 8601): 2025-01-31, or with a
+time behind a T or a blank, 2025-01-31T12:30:00.5+02:00. Texts that say there is nothing are nulls, others are foreign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Flags, Integers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
+NOTHING = ("", "na", "n/a", "nan", "null", "none")
+LARGEST = np.uint64(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Values as int64 or float64 (0 where there is none), and which rows are null or foreign to numbers."""
+
+    values: NDArray[Any]
+    missing: Flags
+    foreign: Flags
+
+
+def is_text(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of large texts, and where each begins and the last ends."""
+    _, offsets, data = texts.buffers()
+    if not len(texts) or data is None:
+        return np.empty(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
+    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
+
+
+def numbers(column: pa.Array) -> Numbers | None:
+    """The column's numbers; None where its type holds none."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    kind = column.type
+    if types.is_null(kind):
+        return _without_foreign(np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=bool))
+    if is_text(kind) or types.is_decimal(kind):
+        return _parse_numbers(column.cast(pa.large_string()))
+    if types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif not (types.is_integer(kind) or types.is_floating(kind)):
+        return None
+    missing = _flags(column.is_null(nan_is_null=True))
+    values = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False))
+    if values.dtype.kind == "f":
+        return _without_foreign(np.where(missing, 0.0, values.astype(np.float64)), missing)
+    if values.dtype == np.uint64:  # beyond int64 is beyond any domain
+        values = np.minimum(values, LARGEST)
+    return _without_foreign(values.astype(np.int64), missing)
+
+
+def _without_foreign(values: NDArray[Any], missing: Flags) -> Numbers:
+    return Numbers(values, missing, np.zeros(len(values), dtype=bool))
+
+
+def _flags(column: pa.Array) -> Flags:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _parse_numbers(texts: pa.Array) -> Numbers:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are no UTF-8 are just foreign
+    words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
+    nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
+    number = pc.match_substring_regex(words, NUMBER).fill_null(False)
+    values = pc.if_else(number, words, "0").cast(pa.float64())
+    return Numbers(values.to_numpy(zero_copy_only=False), _flags(nothing), ~(_flags(number) | _flags(nothing)))
+
+
+MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
+          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?P<z>[Zz]|[+-]\d\d:?\d\d)?)?$")  # fmt: skip
+DAY = 86_400
+A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def days(column: pa.Array, zone: str = "") -> Numbers | None:
+    """Days since 1 January 1970 (0 where there is none); None where the column's type holds no dates."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    kind = column.type
+    if is_text(kind):
+        return _parsed(column.cast(pa.large_string()), zone)
+    if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)):
+        return None
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+    found = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
+    return Numbers(found, missing, np.zeros(len(column), dtype=bool))
+
+
+def _known(column: pa.Array, zone: str) -> Integers:
+    """Those of dates and times; 0 for nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    kind = column.type
+    if types.is_date32(kind):
+        return _whole(column.cast(pa.int32()))
+    if types.is_date64(kind):
+        return _whole(column.cast(pa.int64())) // (DAY * 1000)
+    if kind.tz is not None:  # what clocks of the zone show at these instants
+        column = pc.local_timestamp(column.cast(pa.timestamp(kind.unit, zone or "UTC")))
+    return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
+
+
+def _whole(column: pa.Array) -> Integers:
+    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _parsed(texts: pa.Array, zone: str) -> Numbers:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = pc.ascii_trim_whitespace(texts)
+    nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
+    fields = pc.extract_regex(pc.if_else(nothing, "", words), MOMENT)
+    part = {name: _number(pc.struct_field(fields, name)) for name in "ymdhis"}
+    missing = np.asarray(nothing.to_numpy(zero_copy_only=False), dtype=bool)
+    found = _civil(part["y"], part["m"], part["d"])
+    right = _is_day(part, found) & ~missing
+    offsets = pc.struct_field(fields, "z").fill_null("")
+    away = np.asarray(pc.not_equal(offsets, "").to_numpy(zero_copy_only=False), dtype=bool) & right
+    if away.any():
+        seconds = found * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
+        instants = pa.array(seconds[away], pa.timestamp("s", "UTC"))
+        found[away] = _known(instants, zone)
+    return Numbers(np.where(right, found, 0), missing, ~(right | missing))
+
+
+def _number(field: pa.Array) -> Integers:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = field.fill_null("")
+    return np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
+
+
+def _civil(year: Integers, month: Integers, day: Integers) -> Integers:
+    """Days since 1970 of years, months and days of the calendar."""
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    return months.astype("datetime64[D]").astype(np.int64) + day - 1
+
+
+def _is_day(part: dict[str, Any], found: Integers) -> Flags:
+    """Whether a month has that day, and a day that time; where nothing was read, the year is 0."""
+    month = found.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    date = (part["y"] > 0) & (part["m"] == month) & (part["m"] > 0) & (part["d"] > 0)
+    return np.asarray(date & (part["h"] < 24) & (part["i"] < 60) & (part["s"] < 60))
+
+
+def _seconds(offsets: pa.Array) -> Integers:
+    """What is to be taken from local times for UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = pc.replace_substring(pc.replace_substring(offsets, ":", ""), "+", "")
+    signed = pc.match_substring_regex(digits, r"^-?\d{4}$")
+    whole = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))
+    return np.sign(whole) * (np.abs(whole) // 100 * 3600 + np.abs(whole) % 100 * 60)

@@ -1,0 +1,208 @@
+"""Which rows of columns a filter keeps: each row by itself, whatever the others are.
+
+A column's values are what they are in the files, not the domain's cells. Numbers are those of `numbers`, also where a
+file has them as texts; texts are compared byte by byte, dates as moments (a day is its midnight, a time with a zone is
+its moment in UTC). Nothing, and a text that is no number or date where one is asked, matches no condition, nor `!=`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Flags, Integers
+from dpscale.base.display import nearest
+from dpscale.base.errors import DataError
+from dpscale.records.column_values import is_text, numbers
+from dpscale.records.where import EVERYTHING, FIELD, Condition, Literal, Where
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "in": operator.eq}  # fmt: skip
+ARROW = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+         "in": "equal"}  # fmt: skip
+TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+EPOCH = datetime(1970, 1, 1)
+REMEDY = {"text": "write numbers and dates without quotes", "number": "write texts in quotes, and dates as 2025-01-31",
+          "date": "write numbers plainly, and texts in quotes"}  # fmt: skip
+
+
+def kept(where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+    """Of batches that also have the filter's columns the rows that match, in the named columns."""
+    import pyarrow as pa
+
+    for batch in batches:
+        flags = np.logical_and.reduce([matching(one, batch[one.column]) for one in where.conditions])
+        if flags.all():
+            yield {name: batch[name] for name in names}
+        elif flags.any():
+            mask = pa.array(flags)
+            yield {name: batch[name].filter(mask) for name in names}
+
+
+def left(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
+    """What is left to be seen of a file whose path fixes some columns; None where no row of it can match."""
+    import pyarrow as pa
+
+    told = [one for one in where.conditions if one.column in fixed]
+    if not told:
+        return where
+    if not all(matching(one, pa.array([fixed[one.column]], pa.string()))[0] for one in told):
+        return None
+    rest = tuple(one for one in where.conditions if one.column not in fixed)
+    return Where(rest) if rest else EVERYTHING
+
+
+def check_column(condition: Condition, present: Iterable[str], known: Iterable[str]) -> None:
+    """DataError for a column that is not there; `known`: names that may be told."""
+    if (name := condition.column) not in set(present):
+        raise DataError(FIELD, f"no column {name!r}", "columns of the data", nearest(name, known))
+
+
+def check_type(condition: Condition, kind: pa.DataType) -> None:
+    """DataError where values of this kind are not compared with a column of this type."""
+    import pyarrow.types as types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    moments = types.is_date(kind) or types.is_timestamp(kind)
+    counted = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
+    fits = {"number": counted or is_text(kind), "text": is_text(kind), "date": moments or is_text(kind)}
+    if not (fits[condition.kind] or types.is_null(kind)):
+        raise DataError(FIELD, f"a {condition.kind} for column {condition.column!r} of type {kind}",
+                        "a date" if moments else "a number" if counted else "columns of numbers, texts or dates",
+                        REMEDY[condition.kind])  # fmt: skip
+
+
+def matching(condition: Condition, column: pa.Array) -> Flags:
+    """Which rows of a column a condition holds for."""
+    import pyarrow as pa
+
+    check_type(condition, column.type)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), dtype=bool)
+    if not pa.types.is_dictionary(column.type) and (is_text(column.type) or pa.types.is_decimal(column.type)):
+        column = column.dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        entries = np.append(_MATCHING[condition.kind](condition, column.dictionary), False)
+        rows = column.indices.cast(pa.int64()).fill_null(len(entries) - 1)
+        return np.asarray(entries[rows.to_numpy(zero_copy_only=False)])
+    return _MATCHING[condition.kind](condition, column)
+
+
+def _numbers(condition: Condition, column: pa.Array) -> Flags:
+    found = numbers(column)
+    assert found is not None  # by its type
+    return _any(condition, found.values, condition.values) & ~(found.missing | found.foreign)
+
+
+def _texts(condition: Condition, column: pa.Array) -> Flags:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = column.cast(pa.large_binary())  # bytes that are no UTF-8 are just others
+    found = [pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
+             for value in condition.values]  # fmt: skip
+    return np.logical_or.reduce([np.asarray(one.fill_null(False).to_numpy(zero_copy_only=False)) for one in found])
+
+
+def _dates(condition: Condition, column: pa.Array) -> Flags:
+    ticks, known, second = _ticks(column)
+    values = [_seconds(value) * second for value in condition.values if isinstance(value, datetime)]
+    return _any(condition, ticks, values) & known
+
+
+def _any(condition: Condition, values: NDArray[Any], wanted: Sequence[Literal]) -> Flags:
+    return np.logical_or.reduce([np.asarray(SIGNS[condition.sign](values, one), dtype=bool) for one in wanted])
+
+
+def _seconds(moment: datetime) -> int:
+    """Since 1970; a literal has whole ones."""
+    since = moment - EPOCH
+    return since.days * 86400 + since.seconds
+
+
+def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
+    """Moments as whole ticks, which rows have one, and how many ticks a second is."""
+    import pyarrow as pa
+
+    if is_text(column.type):
+        return _told_times(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+        ticks, second = _filled(column) * 86400, 1
+    else:
+        second = PER_SECOND[column.type.unit]
+        ticks = _filled(column.cast(pa.int64()))
+    return ticks, ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool), second
+
+
+def _filled(column: pa.Array) -> Integers:
+    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _told_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
+    """Of texts those that are a date, or a date and time."""
+    import pyarrow as pa
+
+    raw = texts.cast(pa.large_binary()).to_pylist()
+    found = [None if text is None else _told_time(text.decode("utf-8", "replace").strip()) for text in raw]
+    ticks = np.array([one or 0 for one in found], dtype=np.int64)
+    return ticks, np.array([one is not None for one in found], dtype=bool), PER_SECOND["us"]
+
+
+def _told_time(text: str) -> int | None:
+    """Microseconds since 1970; None for a text that is no time."""
+    if not TIME.fullmatch(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return _seconds(moment) * PER_SECOND["us"] + moment.microsecond
+
+
+_MATCHING = {"number": _numbers, "text": _texts, "date": _dates}
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Which of a partition's first `count` rows are marked. Private, and never shown."""
+
+    count: int = field(repr=False)
+    bits: NDArray[np.uint8] = field(repr=False)
+
+    @classmethod
+    def of(cls, flags: Flags) -> Self:
+        return cls(len(flags), np.packbits(flags))
+
+    def within(self, first: int, rows: int) -> Flags:
+        """Of the rows from the first on, so many."""
+        start, end = first // 8, -(-min(first + rows, self.count) // 8)
+        flags = np.zeros(rows, dtype=bool)
+        found = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]
+        flags[: len(found)] = found
+        return flags
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The marked rows, ascending."""
+        return np.flatnonzero(self.within(0, self.count))
+
+    def __sizeof__(self) -> int:
+        return self.bits.nbytes
+
+    def __len__(self) -> int:
+        return int(np.unpackbits(self.bits).sum())

@@ -1,0 +1,241 @@
+"""Links between rows: ends are dealt to the links of their profiles, and links that are there twice swap ends.
+
+Two links may swap what they have at an end where both have the same profile there: neither rows' degrees nor numbers of
+links by profiles change. Where rows have few links of all that they could have, a swap at random parts most of those
+that are there twice. What is left, in groups that are nearly full, swaps only where that leaves no more of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.privacy.streams import Chance
+from dpscale.relational import loops
+from dpscale.relational.features import BITS, Side
+from dpscale.relational.link_estimation import Block, ridges
+from dpscale.relational.rounding import Cross
+
+ROUNDS, TRIES, FALLS = 200, 16, 0.7
+
+
+def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
+             chance: Chance) -> Integers:  # fmt: skip
+    """(links, 2) rows; none twice but where a few pairs of rows have more links to hold than there are: those go."""
+    cells = np.repeat(np.arange(links.size), links.ravel().astype(np.int64))
+    first, second = cells // links.shape[1], cells % links.shape[1]
+    one = _ends(u, u_degrees, chance)
+    two = np.empty(len(cells), np.int64)
+    two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, chance)
+    pairs = np.stack([one, two], axis=1)
+    _apart(pairs, first, second, v.rows, chance)
+    return pairs[np.sort(np.unique(pairs[:, 0] * v.rows + pairs[:, 1], return_index=True)[1])]
+
+
+def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
+    """Rows as often as their degrees, profile by profile, in random order inside each."""
+    rows = np.argsort(side.of, kind="stable")
+    ends = np.repeat(rows, np.concatenate(degrees)) if len(rows) else rows
+    order = chance.permutation(len(ends))
+    return np.asarray(ends[order[np.argsort(side.of[ends[order]], kind="stable")]])
+
+
+def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
+    """Swap ends of links that are there twice with links of the same profile on that side, in place."""
+    groups, before = (_Group.of(first), _Group.of(second)), math.inf
+    twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
+    while 0 < len(twice) < FALLS * before:
+        side, before = number % 2, len(twice)
+        for i, j in zip(twice, groups[side].some(twice, chance.uniforms(len(twice))), strict=True):
+            pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
+        twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
+    if len(twice):
+        _carefully(pairs, groups, twice, rows, chance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Links by their profile on one side: `order[start[k] : start[k + 1]]` those of profile k."""
+
+    own: Integers
+    order: Integers
+    start: Integers
+
+    @classmethod
+    def of(cls, own: Integers) -> _Group:
+        order = np.argsort(own, kind="stable")
+        return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
+
+    def some(self, links: Integers, uniforms: Floats) -> Integers:
+        """For each link one of its profile."""
+        own = self.own[links]
+        return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])
+
+
+def _carefully(pairs: Integers, groups: tuple[_Group, _Group], twice: Integers, rows: int, chance: Chance) -> None:
+    """Swaps after which no more links are there twice than before: of some tries the first that leaves fewer."""
+    there: Counter[int] = Counter()
+    for number in range(ROUNDS):
+        if not len(twice):
+            twice, there = _repeated(pairs[:, 0] * rows + pairs[:, 1]), Counter()
+            if not len(twice):
+                return
+        if not there:  # of all links that may swap with these
+            near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
+            there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
+        side = number % 2
+        others = groups[side].some(np.repeat(twice, TRIES), chance.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
+        for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
+            _swapped(pairs, i, tried, side, rows, there)
+        twice = twice[[there[key] > 1 for key in (pairs[twice, 0] * rows + pairs[twice, 1]).tolist()]]
+
+
+def _swapped(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
+    (a, b), kept = pairs[i].tolist(), -1
+    if there[a * rows + b] < 2:
+        return
+    for j in tried:
+        c, d = pairs[j].tolist()
+        if a == c or b == d:
+            continue
+        more = (there[a * rows + d] > 0) + (there[c * rows + b] > 0) - 1 - (there[c * rows + d] > 1)
+        if more <= 0:
+            kept = j
+        if more < 0:
+            break
+    if kept >= 0:
+        c, d = pairs[kept].tolist()
+        there.subtract((a * rows + b, c * rows + d))
+        there.update((a * rows + d, c * rows + b))
+        pairs[i, side], pairs[kept, side] = pairs[kept, side], pairs[i, side]
+
+
+def _repeated(keys: Integers) -> Integers:
+    order = np.argsort(keys, kind="stable")
+    return order[1:][keys[order[1:]] == keys[order[:-1]]]
+
+
+def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
+    """Links within one table without those of a row to itself: each swaps its second end with another link's, if there
+    is one of the same profile there. `profiles`: of every row. What no swap mends is left out."""
+    number, first = len(profiles), pairs[:, 0]
+    there = Counter((first * number + pairs[:, 1]).tolist())
+    by_profile = _Group.of(profiles[pairs[:, 1]])
+    for i in np.flatnonzero(first == pairs[:, 1]).tolist():
+        near = by_profile.some(np.full(TRIES, i), chance.uniforms(TRIES))
+        anyone = (chance.uniforms(TRIES) * len(pairs)).astype(np.int64)
+        _parted(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
+    return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def _parted(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
+    """Swap a row's link to itself with the first that makes none of the kind, and none that is there already."""
+    row, end = pairs[i].tolist()
+    for j in tried if row == end else ():
+        a, b = pairs[j].tolist()
+        made = (row * number + b, a * number + row)
+        if row not in (a, b) and not there[made[0]] and not there[made[1]]:
+            there.subtract((row * number + row, a * number + b))
+            there.update(made)
+            pairs[i, 1], pairs[j, 1] = b, row
+            return
+
+
+STEP = 2.0**-BITS
+PRIOR, HOLDS, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The pairs of attributes i ≤ j, laid out one after the other."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(i, j) for i in range(len(self.sizes)) for j in range(i, len(self.sizes))]
+
+    @property
+    def starts(self) -> Integers:
+        """Where each begins, and where all end."""
+        return np.concatenate([[0], np.cumsum([self.sizes[i] * self.sizes[j] for i, j in self.pairs])]).astype(np.int64)
+
+    def squared(self, children: int, parents: int) -> int:
+        """How far the sums move, squared, in steps, where a unit has so many parents of so many children each."""
+        return len(self.pairs) * (parents * children << BITS) ** 2
+
+
+def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -> Integers:
+    """The sums in steps. `rows`: (m, d) values of the children; `parents`: (m,) whose each is."""
+    from scipy.sparse import csr_array
+
+    m, offsets = len(rows), np.concatenate([[0], np.cumsum(tables.sizes)]).astype(np.int64)
+    if not m:
+        return np.zeros(int(tables.starts[-1]), np.int64)
+    columns = (rows + offsets[:-1]).ravel()
+    hot = csr_array(
+        (np.ones(columns.size, np.int64), columns, np.arange(m + 1) * rows.shape[1]), shape=(m, int(offsets[-1]))
+    )
+    each = np.bincount(parents)
+    weights = np.where(each > 1, (1 << BITS) // np.maximum(each - 1, 1), 0).astype(np.int64)
+    owner = csr_array((np.ones(m, np.int64), (parents, np.arange(m))), shape=(len(each), m))
+    counts = owner @ hot
+    pairs = _weighed(counts, weights) - _weighed(hot, weights[parents])  # a child is no sibling of itself
+    square = pairs.toarray()
+    parts = [square[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]].ravel() for i, j in tables.pairs]
+    return np.asarray(np.concatenate(parts), dtype=np.int64)
+
+
+def _weighed(rows: Any, weights: Integers) -> Any:
+    """Σ over rows of w x xᵀ, of whole numbers."""
+    from scipy.sparse import diags_array
+
+    return rows.T @ diags_array(weights, dtype=np.int64) @ rows
+
+
+def believed_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
+    """What the sums are held to: those of the children as drawn, and of the noisy ones' departure what is believed."""
+    starts = tables.starts
+    scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)
+    expected = now * scale
+    cells = [slice(first, last) for first, last in pairwise(starts)]
+    carried = np.maximum(expected, 1.0)
+    blocks = [Block((noisy - expected)[one], carried[one], carried[one], precision**-0.5) for one in cells]
+    target = expected.copy()
+    for one, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
+        target[one] += (noisy - expected)[one] * carried[one] / (carried[one] + ridge)
+    return target / scale
+
+
+def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats, tables: Tables,
+            chance: Chance) -> Integers:  # fmt: skip
+    """(m, 2) links with children swapped between parents. `rows`: (m, d) values of all children, by row of v;
+    `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near; None: near those of `links`."""
+    cross = Cross.of(u, v)
+    parents = np.full(v.rows, -1, np.int64)
+    parents[links[:, 1]] = links[:, 0]
+    have = np.flatnonzero(parents >= 0)
+    order = have[np.argsort(parents[have], kind="stable")]
+    each = np.bincount(parents[have], minlength=u.rows)
+    begins = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
+    off = np.zeros(cross.size)
+    if expected is not None:
+        whole = np.zeros(expected.shape)
+        np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
+        off = cross.marginals(whole - expected)
+    apart = sibling_sums(rows[have], parents[have], tables) * STEP - target
+    layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
+    values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
+    for _ in range(PASSES):
+        count = min(PROPOSALS * len(have), MOST)
+        one, two = (have[(chance.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
+        loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, HOLDS, values, sizes,
+                   layout, tables.starts, apart)  # fmt: skip
+    return np.stack([parents[have], have], axis=1)

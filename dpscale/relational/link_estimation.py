@@ -1,0 +1,230 @@
+"""From noisy sums to expected links of every pair of profiles: what is expected, shrinkage, fit, in turn.
+
+The ones are shrunk towards random links; pairs towards what the fitted ones imply, since a pair that departs no more
+than its ones do is no news.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.privacy.streams import Chance
+from dpscale.relational.budget_shares import Shares
+from dpscale.relational.expected_links import CHUNK, Expected, directions, grouped, sample
+from dpscale.relational.features import STEP, Side
+from dpscale.relational.fit import Fitted, Held, Links, many_to_many, one_to_many
+
+SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
+LOGS = np.log(SCALES)
+WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # of a block's scale about the common one; probabilities a priori
+SPREAD = 0.2  # of the common scale about where it is thought to be: noise alone seldom passes for a large one
+FEW = 300.0
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """`departed`: noisy sums less what is expected, (k,); `curvature`, `carried`: as `Expected` has them; `sigma`."""
+
+    departed: Floats
+    curvature: Floats
+    carried: Floats
+    sigma: float
+
+    @property
+    def evidence(self) -> Floats:
+        """(scales,): the log-likelihood of every scale, less that of nothing."""
+        noise = self.sigma**2
+        spread = (self.carried * SCALES[:, None]) ** 2 + noise
+        terms = np.log(spread / noise) + self.departed**2 * (1 / spread - 1 / noise)
+        return np.asarray(-0.5 * terms.sum(axis=1))
+
+    def ridge(self, weights: Floats) -> Floats:
+        """(k,): λ, given the posterior of the scale."""
+        real = (self.carried * SCALES[:, None]) ** 2
+        believed = (weights[:, None] * real / (real + self.sigma**2)).sum(axis=0)
+        return np.asarray(np.maximum(self.curvature, 1e-9) * (1 / np.clip(believed, 1e-4, 1 - 1e-9) - 1))
+
+
+def ridges(blocks: Sequence[Block], prior: float) -> list[Floats]:
+    """λ of every block of a kind. `prior`: where the common scale is thought to be."""
+    near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
+    near -= np.log(np.exp(near).sum(axis=0))
+    slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
+    likely = [np.logaddexp(_log_sum(slab, 0), math.log(SPIKE)) for slab in slabs]
+    before = -0.5 * ((LOGS - math.log(prior)) / SPREAD) ** 2
+    common = np.sum(likely, axis=0) + before
+    odds = float(_log_sum(common, 0) - _log_sum(before, 0)) + math.log((1 - NOTHING) / NOTHING)
+    something = 1 / (1 + math.exp(-min(max(odds, -50.0), 50.0)))
+    weights = np.exp(common - _log_sum(common, 0)) * something
+    return [one.ridge(np.exp(slab - all_) @ weights) for one, slab, all_ in zip(blocks, slabs, likely, strict=True)]
+
+
+def _log_sum(values: Floats, axis: int) -> Floats:
+    most = values.max(axis=axis)
+    return np.asarray(np.log(np.exp(values - most).sum(axis=axis)) + most)
+
+
+def shrunk(noisy: Floats, expected: Floats, curvature: Floats, carried: Floats, precision: float,
+           kinds: NDArray[np.int64], prior: float) -> tuple[Floats, Floats]:  # fmt: skip
+    """Sums to fit and their ridges, (k,) each: cells of next to no evidence are set to what is expected.
+
+    `kinds`: the block of every cell.
+    """
+    names, sigma = np.unique(kinds), 1 / math.sqrt(precision)
+    blocks = [Block((noisy - expected)[kinds == i], curvature[kinds == i], carried[kinds == i], sigma) for i in names]
+    ridge, kept = np.zeros(len(noisy)), noisy.copy()
+    for i, own in zip(names, ridges(blocks, prior), strict=True):
+        ridge[kinds == i] = own
+    few = ridge > FEW * curvature
+    kept[few] = expected[few]
+    return kept, ridge
+
+
+PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Noisy sums over links in natural units: of φ (k,), of ψ (l,), of φψᵀ (k, l); None where not measured."""
+
+    u: Floats | None
+    v: Floats | None
+    both: Floats | None
+
+
+def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Floats:
+    """(profiles of u, profiles of v): links of every pair, `links` together. `known`: as of `shares.Question`."""
+    return believed(u, v, shares, sums, links, known).weights
+
+
+def believed(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
+    """The fit to what is believed of the sums."""
+    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    return _believed(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
+
+
+def _believed(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
+    """`model`: all profiles, or a few that stand for them."""
+    first = _ones(sums.u, one, shares.precisions[0])
+    second = None if known else _ones(sums.v, two, shares.precisions[1])
+    alone = _fitted(model, first, second, None, known)
+    if sums.both is None:
+        return alone
+    pairs = _pairs(sums.both, model.u.T @ alone.weights @ model.v, one, two, shares.precisions[2])
+    return _fitted(model, first, second, pairs, known)
+
+
+def sketched(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
+    """The same with a sample of rows in the place of all profiles, weighted so that features have the same means."""
+    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    (few_u, weights_u), (few_v, weights_v) = (sample(side, chance) for side in (one, two))
+    model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
+    return _believed(model, one, two, shares, sums, known)
+
+
+def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held | None, known: bool) -> Fitted:
+    return one_to_many(model, first, pairs) if known else many_to_many(model, first, second, pairs)
+
+
+def _ones(noisy: Floats | None, side: Expected, precision: float) -> Held | None:
+    if noisy is None or precision <= 0:
+        return None
+    target, ridge = shrunk(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
+    return Held(target, ridge, side.curvature)
+
+
+def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Held:
+    curvature, carried = (np.multiply.outer(*both) / u.links for both in
+                          ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
+    kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
+    one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
+    target, ridge = shrunk(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
+    return Held(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
+
+
+MOST_CELLS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """`links`: (groups of u, groups of v), expected; `u`, `v`: the sides, their groups in the place of profiles;
+    `u_ends`, `v_ends`: expected links of every row."""
+
+    links: Floats
+    u: Side
+    v: Side
+    u_ends: Floats
+    v_ends: Floats
+
+
+def are_many(u: Side, v: Side) -> bool:
+    """Whether all pairs of profiles are too many to be held."""
+    return len(u.profiles) * len(v.profiles) > MOST_CELLS
+
+
+def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Grouped:
+    """Expected links by groups and by rows, `links` together."""
+    fitted = sketched(u, v, shares, sums, links, known, chance)
+    one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
+    of_u, centres = grouped(directions(one, fitted.both), chance)
+    of_v, _ = grouped(directions(two, fitted.both.T), chance)
+    own_u, own_v = u.counts * _factors(one, fitted.u), v.counts * _factors(two, fitted.v)
+    mass = np.asarray(np.bincount(of_u, own_u, len(centres)), dtype=np.float64)
+    cells, ends_u, ends_v = _summed(two, centres, mass, own_v, of_v, known, v.counts)
+    scale = links / cells.sum()
+    by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
+    each_u, each_v = scale * by_profile / u.counts, scale * ends_v / v.counts
+    return Grouped(scale * cells, _by_group(u, of_u), _by_group(v, of_v), each_u[u.of], each_v[v.of])
+
+
+def _factors(side: Expected, theta: Floats) -> Floats:
+    """exp(φθ) of every profile, up to a factor."""
+    chunks = range(0, len(side.side.profiles), CHUNK)
+    parts = [side.features.whole(side.side.profiles[at : at + CHUNK]) * STEP @ theta for at in chunks]
+    energy = np.concatenate(parts)
+    return np.asarray(np.exp(energy - energy.max()))
+
+
+def _summed(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
+            children: Floats) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """Between groups of u and of v; of every group of u; of every profile of v. Up to a factor."""
+    cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
+    for start in range(0, len(own_v), CHUNK):
+        some = slice(start, start + CHUNK)
+        energy = centres @ (two.features.whole(two.side.profiles[some]) * STEP).T
+        weights = own_u[:, None] * np.exp(energy - energy.max(axis=0) * known) * own_v[some]
+        if known:  # every child has one parent
+            weights *= children[some] / weights.sum(axis=0)
+        ends[some] = weights.sum(axis=0)
+        np.add.at(cells.T, of_v[some], weights.T)
+    return cells, cells.sum(axis=1), ends
+
+
+def _by_group(side: Side, groups: Integers) -> Side:
+    of = groups[side.of]
+    counts = np.bincount(of, minlength=int(groups.max()) + 1).astype(float)
+    return Side(side.sizes, side.profiles[:0], counts, of)
+
+
+def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+    """Of every group the degrees of its rows: each from the distribution tilted to the row's own mean; they sum to the
+    group's total. `shares`: of rows by degree."""
+    from dpscale.relational.degrees import summing, tilted
+
+    laws, means = tilted(shares)
+    at = np.minimum(np.searchsorted(means, ends), len(means) - 1)
+    ordered = np.argsort(at, kind="stable")
+    drawn = np.empty(len(ends), np.int64)
+    begins = np.searchsorted(at[ordered], np.arange(len(means) + 1))
+    for law, first, last in zip(laws, begins, begins[1:], strict=False):
+        if last > first:
+            drawn[ordered[first:last]] = chance.systematic(law, int(last - first))
+    rows = np.argsort(side.of, kind="stable")
+    groups = np.split(drawn[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
+    return [summing(own.copy(), int(total), len(shares) - 1, chance) for own, total in zip(groups, totals, strict=True)]

@@ -1,0 +1,80 @@
+"""How sure the answers are: relative errors, and how many errors exceed what they belong to, by family and degree.
+
+Read from the answer files: released values and their standard errors alone. Of very many rows some whole files tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrays import Floats
+from dpscale.storage.files import reading, writing
+
+MOST_ROWS = 1 << 21
+
+
+def sureness(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
+    """Of each family and degree: sets, queries, typical (median) and largest error in records, the median of
+    error / estimate, and the share of answers whose error exceeds them; None where no error is told."""
+    family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
+    degrees = index["attributes"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
+    for name, degree in dict.fromkeys(zip(family.tolist(), degrees.tolist(), strict=True)):
+        mine = (family == name) & (degrees == degree)
+        told = errors[mine][np.nan_to_num(errors[mine]) > 0]
+        found = {"family": name, "degree": degree, "sets": int(mine.sum()), "queries": int(queries[mine].sum()),
+                 "typical": float(np.median(told)) if told.size else None,
+                 "largest": float(told.max()) if told.size else None}  # fmt: skip
+        files = dict.fromkeys(index["file"].filter(mine).drop_null().to_pylist())
+        yield found | (_relative(folder, list(files)) if told.size else {"relative": None, "beyond": None})
+
+
+def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
+    """Median of |error / estimate|, and the share above 1."""
+    import pyarrow.parquet as pq
+
+    held = list[Floats]()
+    for name in files:
+        with reading(folder / name) as file:
+            table = pq.read_table(file, columns=["estimate", "std_error"])
+        estimate, error = (table[column].to_numpy() for column in ("estimate", "std_error"))
+        held.append(error / np.maximum(np.abs(estimate), 1e-9))
+        if sum(map(len, held)) > MOST_ROWS:
+            break
+    ratios = np.concatenate(held) if held else np.zeros(0)
+    ratios = ratios[np.isfinite(ratios)]
+    if not ratios.size:
+        return {"relative": None, "beyond": None}
+    return {"relative": float(np.median(ratios)), "beyond": float((ratios > 1).mean())}
+
+
+def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
+    """trace.parquet: a row for every measurement that was chosen; no file for None.
+
+    Columns: round, rank, attributes, privacy_cost (squared μ of the measurement with its selection), moved (L1 distance
+    by which the estimate of the chosen marginal moved, records), expected_noise (the L1 error that its noise alone
+    would make).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if rows is None:
+        return
+    schema = pa.schema([("round", pa.int32()), ("rank", pa.int32()), ("attributes", pa.list_(pa.string())),
+                        ("privacy_cost", pa.float64()), ("moved", pa.float64()),
+                        ("expected_noise", pa.float64())])  # fmt: skip
+    with writing(path, durable=False) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The rows of a trace; none where there is no file."""
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        return []
+    with reading(path) as file:
+        return list(pq.read_table(file).to_pylist())

@@ -1,0 +1,163 @@
+"""Files of a run directory: their hashes as a stage ends and the next begins, and what a disk says of them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.compute import Each, plainly
+from dpscale.base.errors import DpscaleError, JobError, TransientError
+from dpscale.runs.manifest import left_by
+
+FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
+SHARE = 1 << 25  # bytes that a task hashes
+DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+
+
+@contextmanager
+def disk_errors(place: Path) -> Iterator[None]:
+    """Turn what a disk says into one sentence: where it is full or fails to try again, where it denies to mend that."""
+    try:
+        yield
+    except OSError as error:
+        told = _told(error, place)
+        if told is None:
+            raise
+    else:
+        return
+    raise told
+
+
+def _told(error: OSError, place: Path) -> DpscaleError | None:
+    if error.errno in FAILING:
+        return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
+                              "mend that and run again: it goes on where it stopped")  # fmt: skip
+    if error.errno in DENIED and f"{error.filename}/".startswith(f"{place}/"):  # data and sockets may be denied as well
+        return JobError("run directory", f"cannot work in {place} ({os.strerror(error.errno)})",
+                        "a directory that this user can read and write", "mend that or choose another")  # fmt: skip
+    return None
+
+
+def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str:
+    """SHA-256 over names and contents of some files of a run directory; what a kill left half made does not count.
+
+    `each`: where the contents are read, many at a time; an engine's are tasks.
+    """
+    files = [path for path in sorted(paths, key=str) if not path.name.endswith(".partial")]
+    share = _shares(files)
+    contents = (one for hashes in (each if len(share) > 1 else plainly)(_content_hashes, share) for one in hashes)
+    digest = hashlib.sha256()
+    for path, content in zip(files, contents, strict=True):
+        digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def _shares(files: Sequence[Path]) -> list[list[Path]]:
+    """Files in their order, cut to about SHARE bytes."""
+    shares: list[list[Path]] = [[]]
+    held = 0
+    for path in files:
+        if held >= SHARE:
+            shares.append([])
+            held = 0
+        shares[-1].append(path)
+        held += path.stat().st_size
+    return shares
+
+
+def _content_hashes(paths: Sequence[Path]) -> list[str]:
+    found = []
+    for path in paths:
+        with path.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
+
+
+def check_left(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
+    """JobError where the files that an earlier stage left are not those that it left, by their hash.
+
+    `entry`: the manifest's of that stage; one without a hash has nothing to be held against.
+    """
+    left = root / left_by(stage, entry)[0]
+    if entry.get("sha256") is not None and digest_left(root, left, each) != entry["sha256"]:
+        raise JobError("run directory", f"files that stage {stage} left in {left} were changed",
+                       "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
+
+
+def digest_left(root: Path, left: Path, each: Each = plainly) -> str:
+    """The hash of what a stage leaves: a file, or all files of a folder."""
+    return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left], each)
+
+
+VARIABLE = "DPSCALE_STATE"
+KEY_BYTES = 32
+NAME = "frames.key"
+
+
+def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str] | None:
+    """The entry of the manifest that knows a frame; None where this user has no key.
+
+    Parameters
+    ----------
+    release: id of the release. Two releases of one frame have unrelated tags.
+    content: hash of the content of the frame.
+    create: whether to make a key where there is none.
+    """
+    key = _user_key(create)
+    if key is None:
+        return None
+    tag = hmac.new(key, f"frame\0{release}\0{content}".encode(), hashlib.sha256).hexdigest()
+    return {"key": hmac.new(key, b"key", hashlib.sha256).hexdigest()[:16], "tag": tag}
+
+
+def _user_key(create: bool) -> bytes | None:
+    """The key of this user, which no other user can read; None where there is none, or it is open to others."""
+    folder = _folder()
+    if folder is None:
+        return None
+    if create:
+        with suppress(OSError):
+            _make_key(folder / NAME)
+    try:
+        if (folder / NAME).stat().st_mode & 0o077:
+            return None
+        key = (folder / NAME).read_bytes()
+    except OSError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key(path: Path) -> None:
+    """Write a new key whole, unless there is one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with suppress(FileExistsError):
+        if path.exists():
+            return
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        finally:
+            os.unlink(draft)
+
+
+def _folder() -> Path | None:
+    """The state folder of dpscale; None where the user has no home."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return Path(state) / "dpscale"

@@ -1,0 +1,188 @@
+"""The secret and the ledger around a measure stage: what keeps a crash harmless.
+
+The order is: make the secret; count and check (nothing is spent on bad data); charge; draw and store; say so on the
+ledger; destroy the secret. The same release charges once, and the same secret draws the same noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dpscale.base.errors import BudgetError
+from dpscale.ledger import Ledger
+from dpscale.ledger.location import standing
+from dpscale.ledger.transfer import there
+from dpscale.measurement import Released
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
+from dpscale.runs.run import Run
+from dpscale.storage.files import flush_names, read_bytes, remove_partial
+
+PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
+
+
+def hold_secret(run: Run) -> None:
+    """Make the secret at the first draw; later it must be there."""
+    if run.manifest["secret"] is None:
+        make_secret(run.secret_path, run.job.engine.seed)
+        run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
+
+
+def check_secret(run: Run) -> None:
+    """JobError unless the secret of the release is there."""
+    run.secret.read()
+
+
+def charge(run: Run, released: Released, reserve: bool = True) -> str:
+    """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state.
+
+    With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
+    """
+    privacy, drawn = run.job.privacy, _drawn(run, released)
+    if run.manifest.get("within"):
+        return _charge_whole(run, released, drawn, reserve)
+    with opened_ledger(run) as ledger:
+        state = ledger.charge(
+            run.job.dataset,
+            released.release,
+            released.spent,
+            drawn,
+            privacy.epsilon,
+            privacy.delta,
+            reserve,
+            run.job.data.protects,
+            public=run.job.engine.seed is not None,
+            facts=_facts(run),
+        )
+        if reserve:
+            keep_link(run, ledger, released.release)
+    if reserve:
+        run.update(privacy=_spent(run, released.spent))
+    return state
+
+
+def _charge_whole(run: Run, released: Released, drawn: str, reserve: bool) -> str:
+    """Of a table among several: the cost of all, under the whole's name; and what this one draws of what."""
+    whole = run.manifest["within"]
+    asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
+    with opened_ledger(run) as ledger:
+        state = ledger.charge(run.job.dataset, whole["release"], *asked, Protection(**whole["protects"]),
+                              public=run.job.engine.seed is not None)  # fmt: skip
+        if reserve:
+            ledger.decide(whole["release"], whole["piece"], drawn)
+            keep_link(run, ledger, whole["release"])
+    if reserve:
+        run.update(privacy=_spent(run, released.spent))
+    return state
+
+
+def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
+    """Tell the ledger what a round measures, before it does; BudgetError where another directory decided otherwise."""
+    if whole := run.manifest.get("within"):
+        release, number = whole["release"], (whole["piece"] + 1) * PIECE + number
+    with opened_ledger(run) as ledger:
+        ledger.decide(release, number, digest)
+
+
+def keep_unmeasured(run: Run, released: Released) -> None:
+    """Tell the ledger again of rounds that measure nothing: no value that is there says that it knew of them."""
+    for decision in released.decisions():
+        if decision.round and not decision.orders:
+            keep_decision(run, released.release, decision.round, released.digest(decision))
+
+
+def publish(run: Run, released: Released) -> None:
+    """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
+    state, alone = charge(run, released), not run.manifest.get("within")
+    if state == "reserved":
+        keep_unmeasured(run, released)
+    with opened_ledger(run) as ledger:
+        if alone and state == "reserved":
+            ledger.commit(released.release)
+        remove_partial(run.measurements_path)
+        for folder in (run.measurements_path, run.path):
+            flush_names(folder)  # a power cut must not take what cannot be drawn again
+        destroy_secret(run.secret_path)
+        run.update(secret="destroyed")
+        if alone and state != "released":
+            ledger.publish(released.release)
+
+
+def check_there(run: Run) -> None:
+    """BudgetError where the ledger that a run was begun with is lost."""
+    place = standing(run.job.privacy.ledger)
+    if not there(place):
+        raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
+                          f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
+
+
+@contextmanager
+def opened_ledger(run: Any) -> Iterator[Ledger]:
+    """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
+    place, known = standing(run.job.privacy.ledger), run.manifest.get("ledger")
+    if known is not None:
+        check_there(run)
+    with Ledger.open(place, create=known is None) as ledger:
+        if known is None:
+            run.update(ledger=ledger.name)
+        elif known != ledger.name:
+            raise BudgetError("privacy.ledger", f"{place} is not the ledger that this run was begun with",
+                              "that one, on the machine where it is", "run it there, or start a new run")  # fmt: skip
+        check_link(run, ledger)
+        yield ledger
+
+
+def keep_link(run: Any, ledger: Ledger, release: str) -> None:
+    """Keep the release's link of the ledger's hash chain, by which a ledger that lost the entry is known."""
+    link = {"release": release, "digest": ledger.digest_of(release)}
+    if run.manifest.get("ledger_link") != link:
+        run.update(ledger_link=link)
+
+
+def check_link(run: Any, ledger: Ledger) -> None:
+    """BudgetError where the ledger has lost the entry of a run that was charged; older runs do not know theirs."""
+    if link := run.manifest.get("ledger_link"):
+        ledger.check_holds(link["release"], link["digest"])
+
+
+def _drawn(run: Run, released: Released) -> str:
+    """Digest of all that fixes the draws: plan, domain, data, noise and secret.
+
+    With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
+    """
+    content = [
+        run.planned.digest,
+        run.domain.digest,
+        released.snapshot,
+        released.planned.law,
+        run.manifest["secret_tag"],
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Hashes of public files that the charge is for, as an auditor can compute them from an evidence bundle."""
+    plan = run.manifest["stages"].get("plan", {}).get("sha256")
+    known = vars(run)  # the file does not change, so it is hashed once
+    if "domain_sha256" not in known:
+        known["domain_sha256"] = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
+    domain = known["domain_sha256"]
+    return {"domain": domain, **({"plan": plan} if plan else {})}
+
+
+def _spent(run: Run, cost: Cost) -> dict[str, Any]:
+    """What the manifest tells of the cost."""
+    return {
+        "dataset": run.job.dataset,
+        "cost": cost.to_dict(),
+        "epsilon": run.job.privacy.epsilon,
+        "delta": run.job.privacy.delta,
+        "unit": run.job.data.privacy_unit or "row",
+        "relation": run.job.data.protects.relation,
+        "rows_per_unit": run.job.data.protects.bound,
+    }

@@ -1,0 +1,140 @@
+"""What can be refused before anything is planned or made: paths, columns and their types by headers, and the cap.
+
+Nothing of it reads a record, and a refusal leaves no run directory behind. The whole of it is looked at again where it
+counts: when the table is opened, and when the release is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from dpscale.base.display import nearest, sized
+from dpscale.base.errors import DataError, JobError, PlanError, TransientError
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.counting import FACTOR, largest_task
+from dpscale.job import Job
+from dpscale.job.sections import SynthesizeTable
+from dpscale.ledger import Ledger
+from dpscale.ledger.location import is_address, standing
+from dpscale.ledger.transfer import there
+from dpscale.plans.measurement_plan import Planned
+from dpscale.privacy.accounting import LAPLACE, Cost
+from dpscale.records import Table
+from dpscale.records.encode import encode
+from dpscale.records.frames import FRAME
+from dpscale.records.judging import empty
+from dpscale.workload import Part, Workload, counts_of
+
+if TYPE_CHECKING:
+    pass
+
+NOTHING = "0" * 64  # of what is drawn
+ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
+
+
+def check_beforehand(job: Job, domain: Domain, workload: Workload) -> bool:
+    """True; DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
+    check_cap(job)
+    if job.data.path == FRAME:
+        return True
+    names = [name for name in domain.names if any(name in own for own in workload.sets)]
+    check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
+    return True
+
+
+def check_unit_column(unit: str | None, table: Table) -> None:
+    """DataError where the column of the privacy unit is missing.
+
+    Columns are listed only of formats with a schema: without a header a CSV file has its first record there.
+    """
+    present = table.partitions[0].columns() if unit is not None and table.lake is None else {}
+    if unit is None or not present or unit in present:
+        return
+    named = [] if table.partitions[0].is_csv else list(present)
+    raise DataError("data.privacy_unit", f"{unit!r}, which is no column of the data",
+                    f"one of {', '.join(named)}" if named else "a column of the data",
+                    nearest(unit, named) if named else "check the name and the header")  # fmt: skip
+
+
+def check_table(table: Table, names: list[str], unit: str | None = None) -> None:
+    """The columns of some attributes, and the unit's, by the first file's header: there, and of types they take."""
+    check_unit_column(unit, table)
+    table.require([*table.domain.columns(names), *([unit] if unit else [])])
+    for name in names:
+        attribute = table.domain[name]
+        encode(attribute, empty(table.partitions[0].kind(attribute.column)))
+
+
+def check_cap(job: Job) -> None:
+    """BudgetError where the ledger's file is there and its cap leaves no room for the job's budget."""
+    place, privacy = standing(job.privacy.ledger), job.privacy
+    if is_address(place) or not there(place):
+        return
+    amount = Fraction(privacy.budget.amount * ALMOST)
+    cost = Cost(pure=amount) if privacy.budget.noise == LAPLACE else Cost(gaussian=amount)
+    with suppress(TransientError), Ledger.open(place, create=False) as ledger:
+        ledger.charge(job.dataset, "not yet a release", cost, NOTHING, privacy.epsilon, privacy.delta, False,
+                      job.data.protects, public=job.engine.seed is not None)  # fmt: skip
+
+
+ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
+VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
+Need = tuple[int, str]
+
+
+def check_room(planned: Planned, job: Job, engine: Engine) -> None:
+    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker."""
+    memory = counting_memory(planned, job)
+    if job.synthesize is not None:
+        check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
+    _check_memory(planned, memory, engine.workers)
+    needed, what = max(_needs(planned, job, memory, engine.workers))
+    engine.check_room(needed, what)
+
+
+def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
+    """JobError where a file of rows does not fit the memory setting. `rows`: how many; None, not known yet, for any."""
+    from dpscale.synthesis.draw import LEAST_ROWS  # and the compiled loops, which a plan has no use for
+
+    files, count = asked.parts_of(rows or 1), rows or 1
+    needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE
+    if needed > memory:
+        got = f"{rows} in {files} files: drawing one needs {sized(needed)}"
+        raise JobError("synthesize.rows", got, f"what fits the {sized(memory)} of engine.memory",
+                       f"ask for fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
+                       "engine.memory")  # fmt: skip
+
+
+def counting_memory(planned: Planned, job: Job) -> int:
+    """What counting may hold: a run that selects holds exact counts of candidates in the other half."""
+    return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
+
+
+def _needs(planned: Planned, job: Job, memory: int, workers: int) -> Iterator[Need]:
+    counting, what = largest_task(planned.domain, planned.counted, memory, workers)
+    yield counting, f"{what} (counting)"
+    yield from planned.needs
+    for part in planned.workload.parts:
+        yield from _answering(part, job.output.max_rows)
+
+
+def _answering(part: Part, most: int) -> Iterator[Need]:
+    """Bytes of the task that answers a set of a part, one of each size."""
+    sizes = zip(part.domain.cells_each(part.sets), counts_of(part), strict=True)
+    for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
+        if count <= most:
+            needed = ANSWERED * count + ESTIMATED * cells
+            yield needed, f"{', '.join(names) or 'the total'} (answers)"
+
+
+def _check_memory(planned: Planned, memory: int, workers: int) -> None:
+    """PlanError when the largest attribute set does not fit the memory that counting has."""
+    needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
+    if needed > memory:
+        set_needs = f"{', '.join(planned.largest)} needs {sized(needed)} with {workers} workers"
+        raise PlanError("engine.memory", set_needs, f"more than the {sized(memory)} set",
+                        "raise it, use fewer workers, or leave the set out")  # fmt: skip

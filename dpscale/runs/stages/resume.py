@@ -1,0 +1,112 @@
+"""A job that is asked for again: nothing is read and nothing spent, and answers from other data are told as such."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.errors import DataError, DpscaleError
+from dpscale.engine import resolve
+from dpscale.job import Job
+from dpscale.job.data import Data
+from dpscale.records.frames import FRAME
+from dpscale.records.snapshot import Layout, differing, layout
+from dpscale.runs.fingerprints import frame_tag
+from dpscale.runs.manifest import read_manifest
+from dpscale.runs.run import Run
+from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.measure import columns_of, content_hash, open_table
+from dpscale.runs.stages.preflight import check_beforehand
+
+
+def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_sight: bool = True) -> Run:
+    """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do.
+
+    `in_sight`: whether data and ledger are there where this is called; of a submitted job the driver looks at them.
+    """
+    return Run.create(job, run_dir, fresh, left_of, check_beforehand if in_sight else None)
+
+
+def left_of(path: Path) -> str:
+    """The first stage that a run is to have and that is not done; of one that cannot be opened, measuring alone."""
+    stages = read_manifest(path)["stages"]
+    try:
+        run = Run(path)
+        wanted = [stage.name for stage in STAGES.values() if stage.wanted(run)]
+    except DpscaleError:
+        wanted = ["measure"]
+    return next((name for name in wanted if stages.get(name, {}).get("state") != "done"), "")
+
+
+def check_repeat(run: Run) -> str | None:
+    """What to say of a run that is measured; None of one that is not, DataError where its data are others by now."""
+    if not run.done("measure"):
+        return None
+    when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.wanted(run))
+    said = f"{'done' if done else 'measured'} on {when}"
+    if others := other_data(run):
+        got = f"{said} from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); nothing read or spent"
+        goes_on = "" if done else f", `dpscale reconstruct {run.path}` goes on with that one"
+        raise DataError("data.path", got, "the files as they were", f"--fresh makes a new release{goes_on}")
+    return f"{said}, nothing read, nothing spent"
+
+
+def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> None:
+    """DataError unless the frame of a call is the one that a measured run read.
+
+    The frame is read once, for its hash (`runs.frames`).
+    """
+    if run.frame is None or not run.done("measure"):
+        return
+    known = run.manifest.get("frame")
+    found = _tag_of(run, client, scheduler) if known and run.job.data.path == FRAME else None
+    if found is not None and found == known:
+        return
+    other = bool(found and known and found["key"] == known["key"])
+    got = (f"a frame with other records than the one measured on {_date(run)}" if other else
+           f"a frame that cannot be compared with the one measured on {_date(run)}: {_why(run, found)}")  # fmt: skip
+    raise DataError("data", got, "the frame that the run measured",
+                    f"read the old release by Release.open({str(run.path)!r}), or make a new one, which is "
+                    "charged, by fresh=True")  # fmt: skip
+
+
+def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | None:
+    engine = resolve(client, scheduler or run.job.engine.scheduler)
+    try:
+        table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
+        return frame_tag(run.manifest["release"], content_hash(run, table, engine))
+    finally:
+        engine.close()
+
+
+def _why(run: Run, found: dict[str, str] | None) -> str:
+    """Why two frames cannot be compared."""
+    if run.job.data.path != FRAME:
+        return "the run read files"
+    if not run.manifest.get("frame"):
+        return "the run has no fingerprint of it"
+    return "the key of its fingerprint is not in the state folder of this user" if found is None else (
+        "its fingerprint was made under another key")  # fmt: skip
+
+
+def other_data(run: Run) -> list[str]:
+    """Which of size, time and number of the data's files, or the version of a table, are not what was measured.
+
+    Of data that are gone nothing can be said, nor of a run that did not write it down.
+    """
+    known, found = run.manifest.get("data"), _layout(run.job.data)
+    return differing(known, found) if known and found else []
+
+
+def _layout(data: Data) -> Layout | None:
+    """As it is now; None where that cannot be told."""
+    if not data.lake:
+        return layout(data.path, data.matching, data.dialect.format)
+    with suppress(DataError):
+        return {"version": data.origin.lake(data.path).version}
+    return None
+
+
+def _date(run: Run) -> str:
+    return str(run.manifest["stages"]["measure"]["end"])[:10]

@@ -1,0 +1,213 @@
+"""Stages in turn: each on what the ones before it left, once, and on an engine that is closed at the end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from dpscale.base.error_redaction import discreetly
+from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, PlanError, TransientError
+from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.ledger import Ledger
+from dpscale.ledger.location import check_ledger_place, standing
+from dpscale.privacy.secret import destroy_secret
+from dpscale.runs.error_summary import write_trace
+from dpscale.runs.fingerprints import check_left, disk_errors
+from dpscale.runs.run import ABANDONED, FINISHED, Run, now
+from dpscale.runs.stage import Stage
+from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.budget import check_link, check_there, publish
+from dpscale.storage.files import flush_names, is_local, remove_partial, store_errors
+
+Left = Mapping[str, Mapping[str, Any]]
+
+
+def run_stages(
+    run: Run, client: Any = None, scheduler: str | None = None, progress: Progress = silent, only: str | None = None
+) -> None:
+    """All stages in turn, or one of them."""
+    asked = [stage for stage in STAGES.values() if (stage.wanted(run) if only is None else only == stage.name)]
+    if any(stage.spends and not run.done(stage.name) for stage in asked):
+        check_ledger_place(standing(run.job.privacy.ledger))
+    engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
+    try:
+        with disk_errors(run.path), store_errors(run.path), run.locked():
+            left = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
+            for stage in asked:
+                run_stage(stage, run, engine, left)
+    finally:
+        engine.close()
+
+
+def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) -> None:
+    """One stage, unless it is done. `left`: the manifest's entries of what was done before this process came."""
+    if not run.done(stage.name):
+        run.check_open(stage.name)
+    for name in stage.needs:
+        run.require(name)
+    if run.done(stage.name):
+        return
+    for name in stage.needs:
+        check_left(run.path, name, (left or {}).get(name, {}), engine.each("check"))
+    with run.during(stage, engine.each("hash")):
+        if stage.spends:  # and so sees records: of an error the kind alone is told
+            discreetly(f"stage {stage.name}", _perform, stage, run, engine)
+        else:
+            stage.perform(run, engine)
+
+
+def _perform(stage: Stage, run: Run, engine: Engine) -> None:
+    """The stage; what a disk or a store says is ours to tell."""
+    with disk_errors(run.path), store_errors(run.path):
+        stage.perform(run, engine)
+
+
+BROKEN = (DataError, JobError, PlanError)
+
+
+def end(run: Run) -> dict[str, Any]:
+    """How the run ended and what was spent; TransientError while a process works in it. To repeat it changes nothing.
+
+    The manifest says so first: a kill in between leaves a secret that the next `end` destroys, and nothing goes on.
+    """
+    with disk_errors(run.path), store_errors(run.path), run.locked():
+        if run.ended is None:
+            whole = run.done("measure") or _finished(run)
+            run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
+        remove_partial(run.path)
+        _forget(run)
+        return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
+
+
+def _forget(run: Run) -> None:
+    """Destroy the secret; to repeat it changes nothing."""
+    for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # one may have been half made
+        destroy_secret(secret)
+    if run.manifest["secret"] not in (None, "destroyed"):
+        run.update(secret="destroyed")
+
+
+def _spent(run: Run) -> dict[str, Any]:
+    """What the ledger holds of the run: nothing, the whole charge, or what the manifest says where it is not here.
+
+    A finished run is published first, unless it is.
+    """
+    try:
+        entry = entry_of(run)
+        if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
+            publish(run, run.released)
+            entry = entry_of(run)
+        return {"charged": entry}
+    except (BudgetError, *BROKEN) as error:
+        return {"charged": run.manifest["privacy"], "ledger": str(error)}
+
+
+def entry_of(run: Run) -> dict[str, Any] | None:
+    """The run's release on its ledger: state and cost; None where it was never charged."""
+    dataset, release = dataset_of(run), released_as(run)
+    return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
+
+
+def released_as(run: Run) -> str:
+    """The name on the ledger: its own, or that of the whole that it is a table of."""
+    return str((run.manifest.get("within") or run.manifest)["release"])
+
+
+def dataset_of(run: Run, chained: bool = False) -> dict[str, Any]:
+    """All that the run's ledger says of the dataset; nothing where the run never came to one.
+
+    `chained`: with the links of its hash chain.
+    """
+    manifest = run.manifest
+    known = manifest.get("ledger")
+    if known is None and manifest["privacy"] is None:
+        return {}
+    check_there(run)
+    with Ledger.open(standing(run.job.privacy.ledger), create=False) as ledger:
+        if known not in (None, ledger.name):  # older runs did not keep its name
+            raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
+                              "that one, on the machine where it is", "run it there")  # fmt: skip
+        check_link(run, ledger)
+        datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
+        release = released_as(run)
+        holding = ((name, one) for name, one in datasets.items()
+                   if any(row["release"] == release for row in one["releases"]))  # fmt: skip
+        name, found = next(holding, ("", {}))
+        return found | {"chain": ledger.chain(name)} if chained and found else found
+
+
+def _finished(run: Run) -> bool:
+    """Whether all was measured but not published, as after a kill at the very end: its secret is not needed any more.
+
+    A power cut must not take what cannot be drawn again.
+    """
+    try:
+        state, left = _state_of(run)
+    except BROKEN:  # what cannot be read can be abandoned all the same
+        return False
+    if left:
+        return False
+    with run.during(STAGES["measure"]):
+        write_trace(run.path / "trace.parquet", run.released.planned.trace(state))
+        remove_partial(run.measurements_path)
+        for folder in (run.measurements_path, run.path):
+            flush_names(folder)
+        _forget(run)
+    return True
+
+
+def _state_of(run: Run) -> tuple[Any, bool]:
+    """The last state that the measurements give, and whether something is left to measure."""
+    released = run.released
+    state, waiting = released.replayed()
+    return state, waiting is not None or released.planned.selection(state) is not None
+
+
+SECRET = "secret.key"
+
+
+class Directory(Protocol):
+    """A run of one table or of several."""
+
+    path: Path
+    made: str
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+    def locked(self) -> AbstractContextManager[None]: ...
+
+
+Known = Callable[[Any], Any]
+
+
+@contextmanager
+def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]:
+    """Take the directory back where what is done inside is refused. `charged`: what the ledger holds of a run."""
+    try:
+        yield
+    except TransientError:  # the same command goes on in it
+        raise
+    except DpscaleError:
+        if run.made and is_local(run.path):
+            with suppress(DpscaleError, OSError):
+                _take_back(run, charged)
+        raise
+
+
+def _take_back(run: Directory, charged: Known) -> None:
+    """Nothing of a run that the ledger knows, and nothing while another process works in it."""
+    with run.locked():
+        if run.manifest["privacy"] is not None or charged(run) is not None:
+            return
+        for secret in run.path.rglob(SECRET):
+            destroy_secret(secret)
+        for path in run.path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if run.made == "folder":
+        run.path.rmdir()
+        if run.path.parent.name == "runs":
+            run.path.parent.rmdir()  # which is refused where there are others

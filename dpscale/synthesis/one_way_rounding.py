@@ -1,0 +1,169 @@
+"""The last values of a table: 1-ways over cells met to whole rows.
+
+Sweeps, rounding and cells inside groups leave each 1-way a little off, which shows where rows are few. Rows in cells
+with too many move to cells with too few. Of all candidates those move that fit best: with p the released pairs over
+groups, a row x moves from cell a to cell b of attribute i in the order of
+
+    Σ_j log p_ij(b, x_j) − log p_ij(a, x_j)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers, Integers32
+from dpscale.base.errors import PlanError
+from dpscale.domain.structural_zeros import Column, Excludes, speaking
+from dpscale.privacy.streams import Chance
+from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
+from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
+
+SLACK = 0.006  # of all rows, in L1: below it a 1-way is left as it is
+
+
+def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
+    """Rows whose 1-ways are the released ones up to whole rows.
+
+    Parameters
+    ----------
+    wanted: released pairs over groups.
+    cells: groups and 1-ways over cells.
+    rows: (n, d) cells.
+    """
+    out = rows.copy()
+    for i, name in enumerate(wanted.layout.names):
+        target = apportioned(cells.ones[name], len(rows))
+        surplus = np.bincount(out[:, i], minlength=len(target)) - target
+        if np.abs(surplus).sum() > SLACK * len(rows):
+            _move(wanted, cells, out, i, surplus)
+    return out
+
+
+def apportioned(shares: Floats, count: int) -> Integers:
+    """Whole numbers in proportion to shares that sum to `count`, by largest remainders."""
+    exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST_WEIGHT))
+    whole = np.floor(exact).astype(np.int64)
+    whole[np.argsort(whole - exact, kind="stable")[: count - int(whole.sum())]] += 1
+    return whole
+
+
+def _move(wanted: Wanted, cells: Spread, rows: Integers32, i: int, surplus: Integers) -> None:
+    """Move rows of attribute i from cells with a surplus to cells that lack rows, group by group."""
+    labels = np.asarray(cells.groups[wanted.layout.names[i]].labels)
+    candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
+    fits = _fits(wanted, cells, rows[candidates], i)
+    own = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
+    lacking = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
+    for group in np.unique(labels[lacking]).tolist():
+        empty = lacking[labels[lacking] == group].tolist()
+        for row in candidates[np.argsort(own - fits[:, group], kind="stable")].tolist():
+            if not empty:
+                break
+            if surplus[rows[row, i]] > 0:
+                surplus[rows[row, i]] -= 1
+                rows[row, i] = empty.pop()
+
+
+def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
+    """(n, groups of i): log shares of the pairs that each row would have with each group."""
+    layout = wanted.layout
+    total = np.zeros((len(rows), int(layout.sizes[i])))
+    for j in np.flatnonzero(layout.used[i]).tolist():
+        pair = layout.of(wanted.shares, *sorted((i, j)))
+        logs = np.rint(np.log(np.maximum(pair if i < j else pair.T, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT
+        other = np.asarray(cells.groups[layout.names[j]].labels)[rows[:, j]]
+        total += logs.T[other]
+    return total
+
+
+ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
+
+
+def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
+    """Rows over groups, as many as before, whose 1-ways are nearer to the released ones.
+
+    Parameters
+    ----------
+    wanted: released 1-ways, as shares of all rows.
+    rows: (n, d) groups.
+    chance: a public stream.
+    """
+    weights = _raked(wanted, rows)
+    ends = np.floor(np.cumsum(weights) + chance.uniforms(1)[0]).astype(np.int64)
+    ends[-1] = len(rows)
+    ends = np.minimum(ends, len(rows))
+    return np.ascontiguousarray(np.repeat(rows, np.diff(ends, prepend=0), axis=0))
+
+
+def _raked(wanted: Wanted, rows: Integers32) -> Floats:
+    """(n,) weights of mean 1 under which every 1-way is the released one, by iterative proportional fitting.
+
+    A step is bounded, so that a value with few rows does not pull all weights.
+    """
+    layout, weights = wanted.layout, np.ones(len(rows))
+    for _ in range(ROUNDS):
+        for i in range(len(layout.sizes)):
+            target = layout.one(wanted.ones, i) * len(rows)
+            present = np.bincount(rows[:, i], weights, minlength=len(target))
+            weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[rows[:, i]]
+    return np.asarray(weights * (len(rows) / weights.sum()))
+
+
+REPAIR_ROUNDS = 8
+
+
+class Possible:
+    """The rules over the attributes that rows have; one that names another attribute says nothing here."""
+
+    def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
+        self._names = list(names)
+        self._rules = speaking(rules, names)
+        self._shares = [ones[name] / ones[name].sum() for name in names]
+
+    def broken(self, rows: Integers32) -> NDArray[np.bool_]:
+        """(n,): which rows cannot be."""
+        wrong = np.zeros(len(rows), np.bool_)
+        for rule in self._rules:
+            wrong |= rule.broken(self._columns(rows))
+        return wrong
+
+    def _columns(self, rows: Integers32) -> Column:
+        return lambda name: rows[:, self._names.index(name)]
+
+    def mended(self, rows: Integers32, chance: Chance) -> Integers32:
+        """The rows with every impossible one mended. PlanError where none of them is possible."""
+        rows = rows.copy()
+        for number in range(REPAIR_ROUNDS):
+            for rule in self._rules:
+                wrong = np.flatnonzero(rule.broken(self._columns(rows)))
+                if len(wrong):
+                    column = self._names.index(rule.names[-1 - number % len(rule.names)])
+                    rows[wrong, column] = self._drawn(rows[wrong], column, chance)
+            if not self.broken(rows).any():
+                return rows
+        return self._copied(rows, chance)
+
+    def _drawn(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
+        """A possible cell of one attribute for each row, where there is one."""
+        weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
+        name = self._names[column]
+        for rule in self._rules:
+            if name in rule.names:
+                weights[rule.forbidden(name, self._columns(rows), weights.shape[1])] = 0
+        reach = np.cumsum(weights, axis=1)
+        points = chance.uniforms(len(rows)) * reach[:, -1]
+        found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
+        return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
+
+    def _copied(self, rows: Integers32, chance: Chance) -> Integers32:
+        wrong = self.broken(rows)
+        sound = np.flatnonzero(~wrong)
+        if not len(sound):
+            raise PlanError("impossible", "rules that no row of these estimates can keep", "rules that leave something",
+                            "look for one that names too many values")  # fmt: skip
+        chosen = sound[(chance.uniforms(int(wrong.sum())) * len(sound)).astype(np.int64)]
+        rows[wrong] = rows[chosen]
+        return rows

@@ -1,0 +1,164 @@
+"""Sets of three attributes over groups, laid out flat for the loops that polish rows.
+
+Tables of a set i < j < k lie one after the other in vectors of `cells` entries, row-major. The loops keep every table
+three times as float32, once by each attribute with its values last and their slopes behind them, so that what one
+attribute needs lies together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrays import Floats, Integers
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.pairwise.learn import FLOOR, Learnt, Sweeper, with_triples
+from dpscale.reconstruction.pairwise.loops import BEHIND
+from dpscale.reconstruction.pairwise.pairs import STEP, Layout
+from dpscale.storage.files import reading, writing
+from dpscale.synthesis import loops
+
+BYTES_A_CELL = 48  # of all vectors of a sweep together
+MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Threes:
+    """`sizes`: groups of every attribute; `sets`: (t, 3), rising in every row."""
+
+    sizes: Integers
+    sets: Integers
+
+    @cached_property
+    def ends(self) -> Integers:
+        """(t + 1,): where each set's table begins, and where the last one ends."""
+        return np.concatenate([[0], np.cumsum(self.sizes[self.sets].prod(axis=1))]).astype(np.int64)
+
+    @property
+    def cells(self) -> int:
+        """Entries of a flat vector."""
+        return int(self.ends[-1])
+
+    def of(self, vector: Floats, number: int) -> Floats:
+        """A view of a set's table."""
+        shape = tuple(int(size) for size in self.sizes[self.sets[number]])
+        return vector[self.ends[number] : self.ends[number + 1]].reshape(shape)
+
+    @cached_property
+    def degrees(self) -> Integers:
+        """(d,): how many sets hold an attribute."""
+        return np.bincount(self.sets.ravel(), minlength=len(self.sizes)).astype(np.int64)
+
+    @cached_property
+    def around(self) -> Integers:
+        """(d, most, 11): of every attribute i its sets as the loops want them.
+
+        The two others j and k, then where a cell lies in the loops' vectors, three times: by i, as its start and what
+        the values of j and k are multiplied by (those of i are side by side); by j, of i and k; by k, of i and j.
+        """
+        found = np.zeros((len(self.sizes), max(1, self.degrees.max(initial=0)), 11), np.int64)
+        filled = np.zeros(len(self.sizes), np.int64)
+        for number, own in enumerate(self.sets.tolist()):
+            for i in own:
+                j, k = (other for other in own if other != i)
+                by_i, by_j, by_k = (self._by(number, last) for last in (i, j, k))
+                found[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
+                                       by_k[-1], by_k[i], by_k[j]]  # fmt: skip
+                filled[i] += 1
+        return found
+
+    def _by(self, number: int, last: int) -> dict[int, int]:
+        """What values are multiplied by where one attribute's are side by side; −1: where the table begins."""
+        own = self.sets[number].tolist()
+        one, other = (i for i in own if i != last)
+        cells = int(self.ends[number + 1] - self.ends[number])
+        start = 6 * int(self.ends[number]) + 2 * own.index(last) * cells
+        size = 2 * int(self.sizes[last])
+        return {-1: start, one: int(self.sizes[other]) * size, other: size}
+
+
+def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
+    """(t, 3): of the sets whose pairs are all held, those that chance moves most, MOST_SETS that fit the memory.
+
+    `rows`: a table like those to come. Chance moves a count of C by about √C, which no polish mends where C is below 1.
+    """
+    every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
+    i, j, k = every.T
+    held = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
+    moved = loops.moved(rows[: max(1, MOST_COUNTED // max(1, len(held)))], held, layout.sizes)
+    order = np.argsort(-moved, kind="stable")[:MOST_SETS]
+    kept = order[np.cumsum(layout.sizes[held[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
+    return held[np.sort(kept)]
+
+
+def _every(attributes: int) -> Integers:
+    """(t, 3): all sets of the first so many attributes."""
+    return np.array(list(combinations(range(attributes), 3)), np.int64).reshape(-1, 3)
+
+
+THREES = "targets.npz"
+BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Released estimates over three attributes: `shares` of all rows, flat, in every cell of the sets."""
+
+    threes: Threes
+    shares: Floats
+
+
+def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
+    """The targets of the sets that fit the memory and that chance moves most.
+
+    Parameters
+    ----------
+    learnt: the model of all pairs and prototype rows, by which the sets are chosen.
+    model: the low-order tables that the estimates come from, over the same groups.
+    release: public name of the release.
+    memory: bytes.
+    """
+    layout = learnt.wanted.layout
+    threes = Threes(layout.sizes, sets_of(layout, learnt.rows, memory))
+    named = [tuple(layout.names[i] for i in own) for own in threes.sets.tolist()]
+    completed = with_triples(model, learnt, [names for names in named if names not in model.tables], release)
+    tables, shares = completed.coarse_marginals(named), np.zeros(threes.cells)
+    for number, names in enumerate(named):
+        threes.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
+    return Told(threes, np.asarray(np.rint(shares / STEP) * STEP))
+
+
+class Polisher(Sweeper):
+    """A sweeper whose rows are held to sets of three as well; `aims`: wanted counts of their cells."""
+
+    def __init__(self, threes: Threes, aims: Floats, *of: Any) -> None:
+        super().__init__(*of)
+        self._sets, self._aims, self._own = threes, aims, np.zeros(threes.cells)
+        self._around, self._sets_of = (array.view(np.uint64) for array in (threes.around, threes.degrees))
+        self._threes = np.zeros(6 * threes.cells + BEHIND, np.float32)
+
+    def polish(self, beta: float, three_beta: float) -> None:
+        """Draw every value anew, with feedback of both strengths."""
+        sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
+        self._own[:] = 0
+        loops.count_threes(self.rows, sets, ends, sizes, self._own)
+        loops.weigh_threes(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
+        self.sweep(beta)
+
+
+def write_told(path: Path, kept: Told) -> None:
+    """One file, exact; not flushed, since it can be made again for free."""
+    with writing(path, durable=False) as file:
+        np.savez(file, allow_pickle=False, sizes=kept.threes.sizes, sets=kept.threes.sets, shares=kept.shares)
+
+
+def read_told(path: Path) -> Told:
+    """The inverse of `write_told`."""
+    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return Told(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])
