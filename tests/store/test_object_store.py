@@ -23,6 +23,7 @@ from dpscale.cli import driver_status
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
+from dpscale.runs import create as creation
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import end
