@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from dpscale.base.compute import one_thread
 from dpscale.base.display import figure, percent, whole
+from dpscale.base.parallel import one_thread
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.multitable import plan_several, run_several
 from dpscale.cli.progress import Bars

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Integers, Words
-from dpscale.base.compute import njit
+from dpscale.base.jit import njit
 from dpscale.records.parquet.headers import U, word
 
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)

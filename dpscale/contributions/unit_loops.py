@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Integers, Words
-from dpscale.base.compute import njit
+from dpscale.base.jit import njit
 
 Numbers = NDArray[np.uint16]  # of buckets
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.arrays import Flags, Floats, Integers
-from dpscale.base.compute import njit
+from dpscale.base.jit import njit
 
 MOST = 16  # attributes of a joint
 PATIENCE = 2  # steps past the best one

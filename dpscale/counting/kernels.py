@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers, Words
-from dpscale.base.compute import njit
+from dpscale.base.jit import njit
 
 SLICE = 4096
 COPIES = 4

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
-from dpscale.base.compute import one_thread
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.parallel import one_thread
 from dpscale.counting.count import ExactMarginal, Layout
 from dpscale.measurement.value_files import Labelled, Span, file_name, runs, write_values
 from dpscale.plans.blocks import Block

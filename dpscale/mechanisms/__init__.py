@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.compute import Each, one_thread, plainly
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.parallel import Each, one_thread, plainly
 from dpscale.base.settings import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
 from dpscale.optimize.plan_store import user_store

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.compute import Each, plainly
+from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings
 from dpscale.optimize.plan_store import Store
 from dpscale.plans.measurement_plan import Planned

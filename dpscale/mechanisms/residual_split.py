@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.compute import one_thread
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import one_thread
 from dpscale.mechanisms.contract import Question, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.opt_kronecker import solve_product

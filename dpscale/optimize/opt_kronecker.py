@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import Each, plainly
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.parallel import Each, plainly
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.optimize.integer_strategies import bits_for, round_strategy, worth

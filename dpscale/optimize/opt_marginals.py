@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 
 from dpscale.base.arrays import Flags, Floats
-from dpscale.base.compute import Each, plainly
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.parallel import Each, plainly
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.marginal_algebra import (

@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import Each, plainly
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.measurement_plan import Planned

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.compute import Each, one_thread
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import Planned
 from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.base.compute import Each, one_thread
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
 from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, Modelled, read_residuals, write_residuals

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.compute import Each, one_thread
 from dpscale.base.display import AttributeSet, sized
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import Planned
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction

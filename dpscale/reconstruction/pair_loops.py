@@ -162,7 +162,7 @@ def follow(
 TRIPLE_PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1]"
 
 
-@compiled(f"void(float64[::1], float64, {PLACES})")
+@compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})")
 def multiply(tables: Any, total: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any, cells: Any) -> None:
     """The tables of independent attributes."""
     for t in range(len(threes)):
@@ -175,7 +175,7 @@ def multiply(tables: Any, total: float, ones: Any, at: Any, threes: Any, starts:
                     cell += 1
 
 
-@compiled(f"void(float64[::1], boolean, int64, float64, {PLACES})")
+@compiled(f"void(float64[::1], boolean, int64, float64, {TRIPLE_PLACES})")
 def fit_all(
     tables: Any, singly: bool, rounds: int, tolerance: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any,
     cells: Any,

@@ -36,8 +36,8 @@ from functools import partial
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import Each, plainly
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import Each, plainly
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni

@@ -15,8 +15,8 @@ from functools import partial
 from io import BufferedReader
 from typing import BinaryIO, NoReturn, cast
 
-from dpscale.base.compute import Each, plainly
 from dpscale.base.errors import DataError, Unreadable
+from dpscale.base.parallel import Each, plainly
 from dpscale.records.files import common_root, find_files, find_objects, hive_columns, is_parquet, name_below
 from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.row_filter import left

@@ -9,7 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from dpscale.base.compute import Each
+from dpscale.base.parallel import Each
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder

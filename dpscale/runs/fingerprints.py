@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.compute import Each, plainly
 from dpscale.base.errors import DpscaleError, JobError, TransientError
+from dpscale.base.parallel import Each, plainly
 from dpscale.runs.manifest import left_by
 
 FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)

@@ -21,8 +21,8 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.compute import Each, plainly
 from dpscale.base.errors import DpscaleError, JobError
+from dpscale.base.parallel import Each, plainly
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import SynthesizeTable

@@ -255,14 +255,14 @@ def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypat
 def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
     run = begun(tmp_path, data=UNITS, engine=PRIVATE)
-    found = measure.rows_beyond
+    found = measuring.rows_beyond
 
     def meanwhile(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr(measure, "rows_beyond", meanwhile)
+    monkeypatch.setattr(measuring, "rows_beyond", meanwhile)
     with pytest.raises(DataError):
         measure(run)
 

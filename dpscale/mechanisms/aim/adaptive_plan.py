@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import Each, plainly
 from dpscale.base.display import AttributeSet, figure
 from dpscale.base.errors import JobError
+from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states

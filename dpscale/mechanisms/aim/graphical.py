@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import one_thread
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import one_thread
 from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
 from dpscale.plans.measurement_plan import Tables
 from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
-from dpscale.base.compute import njit
+from dpscale.base.jit import njit
 
 Array = NDArray[Any]
 U = np.uint64

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpscale.base.compute import one_thread
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.parallel import one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import handed, read_through, rows_beyond, survey_units

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.base.compute import one_thread
 from dpscale.base.display import AttributeSet
+from dpscale.base.parallel import one_thread
 from dpscale.engine import Engine
 from dpscale.job.sections import Output
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE

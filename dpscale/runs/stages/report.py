@@ -27,8 +27,8 @@ from dpscale.answers.report import (
 )
 from dpscale.answers.report.page import public_name, redacted
 from dpscale.answers.tables import Answered
-from dpscale.base.compute import one_thread
 from dpscale.base.errors import DpscaleError, PlanError
+from dpscale.base.parallel import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import effort
 from dpscale.job import Job
