@@ -96,16 +96,20 @@ def heads(db: Database) -> dict[str, int]:
 
 def append(db: Database, dataset: str, entry: str, row: Row, facts: Mapping[str, str] | None = None) -> str:
     """Add the link of the entry that is written next to its table; `row` as in `link_of`. Returns its digest."""
-    (number,) = db.execute(f"SELECT coalesce(max(seq), 0) + 1 FROM {entry}").fetchone()
-    return _insert(db, canonical(dataset), entry, int(number), row, facts or {})
+    return _insert(db, canonical(dataset), entry, _next(db, entry), row, facts or {})
+
+
+def _next(db: Database, table: str) -> int:
+    return int(db.execute(f"SELECT coalesce(max(seq), 0) + 1 FROM {table}").fetchone()[0])
 
 
 def _insert(db: Database, dataset: str, entry: str, number: int, row: Row, facts: Mapping[str, str]) -> str:
+    """Add a link; its own number is given too, because a server numbers no rows before its triggers are there."""
     (place, before), salt = head(db, dataset), secrets.token_hex(32)
     digest = link_of(entry, row, facts, salt).digest(before)
     db.execute(
-        "INSERT INTO links (dataset, place, entry, number, facts, salt, digest) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (dataset, place + 1, entry, number, json.dumps(dict(facts), sort_keys=True), salt, digest),
+        "INSERT INTO links (seq, dataset, place, entry, number, facts, salt, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (_next(db, "links"), dataset, place + 1, entry, number, json.dumps(dict(facts), sort_keys=True), salt, digest),
     )
     return digest
 

@@ -144,16 +144,18 @@ def trigger_statements(before: int | None = None) -> list[str]:
 
 
 def upgrade_statements() -> list[str]:
-    """What adds the tables of this version to a ledger of the first one; who could write before can write the new."""
+    """Statements that add the tables of this version; users get the rights that they have on the releases."""
     return ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
             f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
 
 
-RIGHTS = f"""DO $body$ DECLARE who text; BEGIN
-    FOR who IN SELECT DISTINCT CASE grantee WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(grantee) END
+RIGHTS = f"""DO $body$ DECLARE who text; may text; BEGIN
+    FOR who, may IN SELECT DISTINCT CASE grantee WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(grantee) END,
+            privilege_type::text
         FROM information_schema.table_privileges
-        WHERE table_schema = '{SCHEMA}' AND table_name = 'releases' AND privilege_type = 'INSERT'
-    LOOP EXECUTE 'GRANT SELECT, INSERT, UPDATE ON links TO ' || who; END LOOP; END $body$"""
+        WHERE table_schema = '{SCHEMA}' AND table_name = 'releases'
+            AND privilege_type IN ('SELECT', 'INSERT', 'UPDATE')
+    LOOP EXECUTE 'GRANT ' || may || ' ON links TO ' || who; END LOOP; END $body$"""
 
 
 def _event(kind: int) -> str:

@@ -30,7 +30,7 @@ from dpscale.ledger.postgres_schema import (
 )
 from dpscale.ledger.rows import History, history, insert_history, now
 from dpscale.ledger.sqlite_schema import APPLICATION_ID, VERSION
-from dpscale.ledger.store import FIELD, Again, Database
+from dpscale.ledger.store import FIELD, Again, Database, repeated
 
 TAKES = "a ledger of dpscale on a PostgreSQL server that keeps what is committed"
 CONNECTING, SILENT = 10, 60  # seconds for a server to answer, and until it ends the transaction of one who is silent
@@ -115,7 +115,7 @@ class ServerStore:
             with self.transaction(writes=False) as db:
                 version = check_identity(db, address)
             if version < VERSION:
-                self._upgrade()
+                repeated(self._upgrade, timeout)
         except BaseException:
             self.db.close()
             raise
@@ -138,7 +138,8 @@ class ServerStore:
     def _upgrade(self) -> None:
         """Bring a sound ledger of the first version to this one, unless another process did meanwhile."""
         with self.transaction(writes=True) as db:
-            if check_identity(db, str(self.path)) < VERSION:
+            if (version := check_identity(db, str(self.path))) < VERSION:
+                _check_owner(db, str(self.path), version)
                 for statement in upgrade_statements():
                     db.execute(statement)
                 append_older(db, history(db).tables)
@@ -220,6 +221,15 @@ def check_identity(db: Database, address: str) -> int:
     if set(db.execute(CATALOGUE).fetchall()) != expected(version):
         raise unusable(address, "has another schema than a ledger", "restore it from a copy")
     return int(version)
+
+
+def _check_owner(db: Database, address: str, version: int) -> None:
+    """BudgetError for a user who cannot change the tables."""
+    query = f"""SELECT bool_and(pg_has_role(relowner, 'USAGE')) FROM pg_class
+        WHERE relnamespace = '{SCHEMA}'::regnamespace AND relkind = 'r'"""
+    if not db.execute(query).fetchone()[0]:
+        raise unusable(address, f"has schema version {version}, which only the owner of its tables can upgrade",
+                       "let that user open it once, as with `dpscale ledger show`")  # fmt: skip
 
 
 def _create(address: str, create: bool) -> None:

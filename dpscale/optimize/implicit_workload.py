@@ -143,7 +143,7 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet
         "workload",
         f"family {part.name} over {', '.join(attributes)}, which is no product of one-way families",
         f"{', '.join(FAMILIES)} and hybrid, and any family over one attribute",
-        f"take query-smasher or weighted-fourier, or a domain of at most {EXPLICIT_CELLS} cells",
+        f"take query-smasher, or a domain of at most {EXPLICIT_CELLS} cells",
     )
 
 

@@ -177,13 +177,13 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
         "from dpscale.cli import commands\n"
-        "from dpscale.runs.stages import reading\n"
+        "from dpscale.runs.stages import measure\n"
         "from dpscale.base.errors import DataError\n"
         "def told(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
         "def first(reader, one):\n"
         "    reader.engine.map(told, [(handle,) for handle in reader.count(one, reader.columns)], 'check')\n"
-        "reading.Reader.first = first\n"
+        "measure.Reader.first = first\n"
         f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = spoken(tmp_path, "leaky")

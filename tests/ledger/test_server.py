@@ -22,7 +22,7 @@ import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.commands import main
-from dpscale.ledger import Ledger, location, postgres_schema
+from dpscale.ledger import Ledger, chain, location, postgres_schema
 from dpscale.ledger import postgres_store as ledgerserver
 from dpscale.ledger.transfer import unreached
 from tests.audit.small import write
@@ -111,20 +111,52 @@ class Naive(Ledger):
 class Waiting(ledgerserver.Statements):
     def __init__(self, db: Any, barrier: threading.Barrier) -> None:
         super().__init__(db)
-        self.barrier = barrier
+        self.barrier, self.waited = barrier, False
 
     def execute(self, query: str, values: Any = (), /) -> Any:
-        if query.startswith("INSERT INTO links"):
+        if query.startswith("INSERT INTO") and not self.waited:
+            self.waited = True
             self.barrier.wait()
         return super().execute(query, values)
 
 
-def test_the_race_catches_a_ledger_that_does_not_take_turns(path: str) -> None:
+class NaiveWithoutChain(Naive):
+    """Planted: without the hash chain too, which admits one entry at a place."""
+
+    @contextmanager
+    def _transaction(self, writes: bool) -> Iterator[Any]:
+        chain.append = lambda *_: ""
+        remove_chain(self._store.db)  # type: ignore[attr-defined]
+        with super()._transaction(writes) as db:
+            yield db
+
+
+def remove_chain(db: Any) -> None:
+    """Let releases be inserted without a link, as version 4 did; one process at a time."""
+    body = postgres_schema.TRIGGERS[postgres_schema.FIRST_VERSION]
+    function = next(text for (_, name, _), text in body.items() if name == "releases_insert")
+    db.execute("SELECT pg_advisory_lock(1)")
+    db.execute(
+        f"CREATE OR REPLACE FUNCTION {postgres_schema.SCHEMA}.releases_insert() RETURNS trigger LANGUAGE plpgsql"
+        f" SET search_path = {postgres_schema.PATH} AS $body${function}$body$"
+    )
+    db.execute("SELECT pg_advisory_unlock(1)")
+
+
+def test_the_chain_stops_a_ledger_that_does_not_take_turns(path: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
     answers = together(test_book.race, path, Naive)
     assert answers.count("reserved") == 1, "three with turns; the hash chain admits one entry at a place"
     assert admitted_within_cap(path)  # type: ignore[arg-type]
+
+
+def test_the_race_catches_a_ledger_that_does_not_take_turns(path: str) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.set_cap("adult", 0.75, DELTA)
+    answers = together(test_book.race, path, NaiveWithoutChain)
+    assert answers == ["reserved"] * test_book.PROCESSES
+    assert not admitted_within_cap(path)  # type: ignore[arg-type]
 
 
 def test_a_transaction_that_the_server_ends_for_another_is_made_again(ledger: Ledger, path: str) -> None:

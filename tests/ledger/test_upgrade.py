@@ -1,0 +1,320 @@
+"""An upgrade of a ledger of version 4 keeps the history, builds one chain, and is made whole or not at all.
+
+`version4` has what the code of version 4 wrote: its DDL, the rows of a history, and the summary that it gave of them.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpscale.base.errors import BudgetError
+from dpscale.ledger import Ledger
+from dpscale.ledger import postgres_store as ledgerserver
+from dpscale.ledger import sqlite_schema as schema
+from dpscale.ledger import sqlite_store as ledgerfile
+from tests.ledger.conftest import Server
+from tests.ledger.test_book import DIGEST, gaussian, in_child, raw
+
+STORED = Path(__file__).parent / "version4"
+HISTORY: dict[str, Any] = json.loads((STORED / "history.json").read_text())
+AT = "2026-01-01T00:00:00"
+ENTRIES = sum(len(HISTORY["tables"][table]) for table in schema.LINKED)
+TABLES = ("schema_version", "identity", "closed", *schema.ROWS_OF_FOUR)
+DEADLINE = 500  # seconds, which only a fault reaches
+
+
+def statements(kind: str) -> list[list[str]]:
+    """What version 4 ran before and after the rows of a ledger were written."""
+    parts = (STORED / f"{kind}.sql").read_text().split("-- rows")
+    return [[one for one in part.strip().removesuffix(";").split(";\n\n") if one] for part in parts]
+
+
+def write_four(place: str, closed: bool = False) -> None:
+    """A ledger as version 4 left it."""
+    server = "://" in place
+    before, after = statements("server" if server else "file")
+    with raw(place) as db:  # type: ignore[arg-type]
+        if not server:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        db.execute("BEGIN")
+        for statement in before:
+            db.execute(statement)
+        rows = HISTORY["tables"] | {"schema_version": [{"version": 4, "created_at": AT}],
+                                    "identity": [{"id": HISTORY["name"]}]}  # fmt: skip
+        if closed:
+            rows |= {"closed": [{"moved_to": "/elsewhere.sqlite", "closed_at": AT}]}
+        for table, entries in rows.items():
+            for row in entries:
+                marks = ", ".join(["%s" if server else "?"] * len(row))
+                db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+        for statement in after:
+            db.execute(statement)
+        db.execute("COMMIT")
+
+
+@pytest.fixture(params=["file", "server"])
+def new_place(request: Any, tmp_path: Path) -> Callable[[], str]:
+    """A function that gives a place where there is no ledger yet."""
+    if request.param == "file":
+        numbers = count()
+        return lambda: str(tmp_path / f"{next(numbers)}.sqlite")
+    server: Server = request.getfixturevalue("server")
+    return server.database
+
+
+@pytest.fixture
+def place(new_place: Callable[[], str]) -> str:
+    """A ledger of version 4."""
+    write_four(made := new_place())
+    return made
+
+
+def content(place: str) -> dict[str, Any]:
+    """All rows of the tables of version 4, and what the database has for a schema."""
+    with raw(place) as db:  # type: ignore[arg-type]
+        found = {table: sorted(db.execute(f"SELECT * FROM {table}").fetchall()) for table in TABLES}
+        if "://" not in place:
+            return found | {"schema": ledgerfile.schema_of(db)}
+        columns = """SELECT table_name, column_name FROM information_schema.columns
+            WHERE table_schema = 'dpscale_ledger'"""
+        numbers = sorted(db.execute("SELECT * FROM numbers").fetchall())
+        triggers = set(db.execute(ledgerserver.CATALOGUE).fetchall())
+        return found | {"numbers": numbers, "schema": (triggers, set(db.execute(columns).fetchall()))}
+
+
+def check_upgraded(place: str) -> str:
+    """One sound chain over the whole history, and the figures that version 4 gave; the head of one dataset."""
+    with Ledger.open(place, create=False) as ledger:
+        ledger.verify()
+        assert ledger.name == HISTORY["name"]
+        found = ledger.summary()["datasets"]
+        assert sum(len(ledger.chain(name)) for name in found) == len(ledger.heads()) == ENTRIES
+        head = {name: entry.pop("head") for name, entry in found.items()}
+        for name in HISTORY["datasets"]:
+            assert ledger.chain(name)[-1][1] == head[name]
+    rows = [row for entry in found.values() for row in (entry["cap"], *entry["former_caps"], *entry["releases"]) if row]
+    assert {row.pop("unit_table") for row in rows} == {None}
+    assert all(row.pop("own") for entry in found.values() for row in entry["releases"]), "a figure of this version"
+    assert json.loads(json.dumps(found)) == HISTORY["datasets"]
+    with raw(place) as db:  # type: ignore[arg-type]
+        versions = db.execute("SELECT version FROM schema_version ORDER BY version").fetchall()
+        assert [version for (version,) in versions] == [4, schema.VERSION]
+        assert db.execute("SELECT count(*) FROM links").fetchone()[0] == ENTRIES
+    return head["shop"]
+
+
+def test_the_history_the_caps_and_the_totals_stay_and_a_chain_is_built(place: str) -> None:
+    heads = {check_upgraded(place) for _ in range(2)}
+    assert len(heads) == 1, "opened again, it is not built again"
+    with Ledger.open(place) as ledger:
+        assert ledger.charge("another", "new", gaussian(0.1), DIGEST) == "reserved"
+        ledger.decide("shop 2", 3, DIGEST)
+        ledger.set_cap("shop", 5.0, 1e-9)
+        assert ledger.publish("shop 1") == "released"
+        ledger.verify()
+        assert len(ledger.heads()) == ENTRIES + 3
+
+
+def test_it_has_the_schema_of_a_new_ledger(place: str, new_place: Callable[[], str]) -> None:
+    Ledger.open(place).close()
+    Ledger.open(other := new_place()).close()
+    assert content(place)["schema"] == content(other)["schema"]
+
+
+def test_a_closed_ledger_stays_closed(new_place: Callable[[], str]) -> None:
+    write_four(place := new_place(), closed=True)
+    with Ledger.open(place) as ledger:
+        ledger.verify()
+        assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
+        with pytest.raises(BudgetError, match="closed for good"):
+            ledger.set_cap("shop", 9.0, 1e-9)
+
+
+ADDED_BY_FOUR = {
+    "a release": ["""INSERT INTO protections (release, unit, relation, bound, public)
+                     VALUES ('late', NULL, 'add/remove', 1, 0)""",
+                  f"""INSERT INTO releases (release, dataset, plan_digest, cost, epsilon, delta, state, reserved_at)
+                     VALUES ('late', 'shop', '{DIGEST}', '{{}}', 1, 0, 'reserved', '{AT}')"""],
+    "a cap": [f"INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES ('shop', 9, 0, '{AT}')"],
+    "a round": [f"INSERT INTO rounds (release, round, digest) VALUES ('shop 2', 7, '{DIGEST}')"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("added", ADDED_BY_FOUR)
+def test_a_client_of_version_four_that_had_it_open_adds_nothing(place: str, added: str) -> None:
+    """One that opens it is refused for its version; one that had it open, by the triggers."""
+    import psycopg
+
+    with raw(place) as old:  # type: ignore[arg-type]
+        old.execute("BEGIN")
+        for statement in ADDED_BY_FOUR[added]:
+            old.execute(statement)
+        old.execute("ROLLBACK")  # version 4 took it
+        Ledger.open(place).close()
+        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 5
+        before = content(place)
+        old.execute("BEGIN")
+        *first, last = ADDED_BY_FOUR[added]
+        for statement in first:
+            old.execute(statement)
+        with pytest.raises((psycopg.Error, sqlite3.Error), match="update dpscale"):
+            old.execute(last)
+        old.execute("ROLLBACK")
+        assert content(place) == before
+
+
+def test_a_client_of_version_four_that_had_it_open_ends_its_release(place: str) -> None:
+    with raw(place) as old:  # type: ignore[arg-type]
+        Ledger.open(place).close()
+        old.execute(f"UPDATE releases SET state = 'released', released_at = '{AT}' WHERE release = 'shop 1'")
+    with Ledger.open(place) as ledger:
+        ledger.verify()
+
+
+def open_at_once(place: str, barrier: Any, answers: Any) -> None:
+    barrier.wait()
+    with Ledger.open(place, timeout=DEADLINE) as ledger:
+        ledger.verify()
+        answers.put(sorted(ledger.heads()))
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_processes_that_upgrade_at_one_moment_build_one_chain(place: str, turn: int) -> None:
+    context = multiprocessing.get_context("forkserver")
+    barrier, answers = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=open_at_once, args=(place, barrier, answers)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    told = [answers.get(timeout=DEADLINE) for _ in processes]
+    for process in processes:
+        process.join()
+    assert told == [told[0]] * 4
+    check_upgraded(place)
+
+
+# Cut off
+
+
+class Planted(Exception):
+    """A fault in the middle of an upgrade."""
+
+
+@contextmanager
+def at_statement(place: str, number: int, act: Callable[[Any], None]) -> Iterator[list[bool]]:
+    """Call `act` with the connection before so many statements of the upgrade were sent; whether it was called."""
+    left, reached = iter(range(number)), [False]
+
+    def step(db: Any) -> None:
+        if not reached[0] and next(left, None) is None:
+            reached[0] = True
+            act(db)
+
+    patch = pytest.MonkeyPatch()
+    if "://" in place:
+        send = ledgerserver.Statements.execute
+
+        def execute(self: Any, query: str, values: Any = (), /) -> Any:
+            step(self._db)
+            return send(self, query, values)
+
+        patch.setattr(ledgerserver.Statements, "execute", execute)
+    else:
+        upgrade = ledgerfile._upgrade
+
+        class Stepping:
+            def __init__(self, db: Any) -> None:
+                self._db = db
+
+            def execute(self, *asked: Any) -> Any:
+                step(self._db)
+                return self._db.execute(*asked)
+
+        patch.setattr(ledgerfile, "_upgrade", lambda db: upgrade(Stepping(db)))  # type: ignore[arg-type]
+    with patch.context():
+        yield reached
+    patch.undo()
+
+
+def die(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(_: Any) -> None:
+    raise Planted
+
+
+def cut_off(place: str, act: Callable[[Any], None], number: int) -> bool:
+    """Open a ledger of version 4 whose upgrade is cut off there; whether it came so far."""
+
+    def opened() -> None:
+        with at_statement(place, number, act), suppress(Planted):
+            Ledger.open(place, create=False).close()
+            os._exit(7)
+
+    return os.waitstatus_to_exitcode(in_child(opened)) != 7
+
+
+@pytest.mark.parametrize("act", [die, fail])
+def test_an_upgrade_that_is_cut_off_leaves_version_four(place: str, act: Callable[[Any], None]) -> None:
+    before, cuts = content(place), 0
+    for number in range(0, 400, 9):
+        if not cut_off(place, act, number):
+            break
+        assert content(place) == before
+        cuts += 1
+    assert cuts >= 5, "or it ended before the faults"
+    check_upgraded(place)
+
+
+@pytest.mark.parametrize("number", [5, 20, 40])
+def test_an_upgrade_whose_connection_is_lost_is_made_again(server: Server, number: int) -> None:
+    write_four(place := server.database())
+
+    def terminate(db: Any) -> None:
+        with raw(place) as other:  # type: ignore[arg-type]
+            other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
+
+    with at_statement(place, number, terminate) as reached:
+        Ledger.open(place, timeout=DEADLINE).close()
+    assert reached == [True]
+    check_upgraded(place)
+
+
+# Other users of a server
+
+
+def test_users_have_the_rights_that_they_had(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_four(place := server.database())
+    with raw(place) as db:  # type: ignore[arg-type]
+        for name, rights in (("writer", "SELECT, INSERT, UPDATE"), ("reader", "SELECT")):
+            db.execute(f"DROP ROLE IF EXISTS {name}")
+            db.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
+            db.execute(f"GRANT USAGE ON SCHEMA dpscale_ledger TO {name}")
+            db.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA dpscale_ledger TO {name}")
+    with monkeypatch.context() as patch:
+        patch.setenv("PGUSER", "writer")
+        with pytest.raises(BudgetError, match=r"has schema version 4.*only the owner") as refused:
+            Ledger.open(place)
+        assert "grant" not in str(refused.value)
+    check_upgraded(place)
+    monkeypatch.setenv("PGUSER", "writer")
+    with Ledger.open(place) as ledger:
+        assert ledger.charge("another", "new", gaussian(0.1), DIGEST) == "reserved"
+        head = ledger.heads()
+    monkeypatch.setenv("PGUSER", "reader")
+    with Ledger.open(place) as ledger:
+        assert ledger.heads() == head
+        with pytest.raises(BudgetError, match="cannot be used by this user"):
+            ledger.charge("another", "newer", gaussian(0.1), DIGEST)
