@@ -12,7 +12,8 @@ from dpscale.privacy.draws import GaussianDraw, LaplaceDraw, cost_of, gaussian_d
 
 ROOM = Path(dpscale.__file__).parent
 MAKERS = {"GaussianDraw", "LaplaceDraw", "SMOOTHING", "COST_UNIT"}
-AUDITS = {"audit/noise_and_stability.py", "audit/selftest.py", "audit/evidence/sensitivities.py"}  # they compute on their own
+# audits compute costs on their own
+AUDITS = {"audit/noise_and_stability.py", "audit/selftest.py", "audit/evidence/sensitivities.py"}
 ALLOWED = {"privacy/draws.py", *AUDITS}
 
 
