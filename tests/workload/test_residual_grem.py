@@ -1,3 +1,4 @@
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -39,36 +40,30 @@ def test_exact_residuals_give_back_the_marginal():
 
 
 def test_non_negative_is_the_least_squares_solution_under_local_non_negativity():
+    """The oracle is over all cells of a table: explicit marginals and centring, and the inputs of `updated` alone."""
     import cvxpy as cp
 
     rng = np.random.default_rng(3)
     data = rng.poisson(1.0, size=(3, 4, 2)).astype(float)
-    told = []
+    noisy_residuals = []
     for names in EVERY[:7]:
         axes = ["abc".index(n) for n in names]
-        told.append((names, residual_of(data, axes) + 2 * noisy(names, rng), float(rng.uniform(0.2, 2))))
-    state, sets = Residuals(SIZES).updated(told), list(combinations("abc", 2))
+        noisy_residuals.append((names, residual_of(data, axes) + 2 * noisy(names, rng), float(rng.uniform(0.2, 2))))
+    state, sets = Residuals(SIZES).updated(noisy_residuals), list(combinations("abc", 2))
     found = non_negative(state, sets, 5000)
     assert all(found.marginal(names).min() > -1e-5 for names in sets)
-    variables = {names: cp.Variable(max(1, int(np.prod([SIZES[n] for n in names])))) for names in EVERY[:7]}
-    limits, cost = [], 0
-    for names, variable in variables.items():
-        shape = [SIZES[n] for n in names]
-        projector = np.array([center(row.reshape(shape), range(len(shape))).ravel() for row in np.eye(variable.size)])
-        limits.append(projector.T @ variable == variable)
-        cost += state.precision(names) * cp.sum_squares(variable - state.values[names].ravel())
-    for names in sets:
-        limits.append(sum(_spread(names, kept) @ variables[kept] for kept in subsets(names)) >= 0)
+    table = cp.Variable(data.size)
+    cost = sum(
+        cp.sum_squares(kron(names, lambda n: np.eye(n) - 1 / n) @ table - values.ravel()) * weight
+        for names, values, weight in noisy_residuals
+    )
+    limits = [kron(names, np.eye) @ table >= 0 for names in sets]
     cp.Problem(cp.Minimize(cost), limits).solve(solver="CLARABEL")
-    for names, variable in variables.items():
-        np.testing.assert_allclose(found.values[names].ravel(), variable.value, atol=2e-4)
+    for names in EVERY[:7]:
+        expected = kron(names, lambda n: np.eye(n) - 1 / n) @ table.value
+        np.testing.assert_allclose(found.values[names].ravel(), expected, atol=2e-4)
 
 
-def _spread(names, kept):
-    """smear as a matrix."""
-    count = max(1, int(np.prod([SIZES[n] for n in kept])))
-    rows = []
-    for one in np.eye(count):
-        single = Residuals(SIZES, {kept: one.reshape([SIZES[n] for n in kept])})
-        rows.append(single.marginal(names).ravel())
-    return np.array(rows).T
+def kron(names, matrix):
+    """A matrix on each axis of `names`, sums over the others, as one matrix over all cells."""
+    return reduce(np.kron, [matrix(n) if name in names else np.ones((1, n)) for name, n in SIZES.items()])
