@@ -6,6 +6,7 @@ is near a count.
 """
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from dpscale.runs.stages.runner import run_stages
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
 
 ROOT = Path(__file__).parents[2]
+
+# Dask logs a traceback of its own if a worker's heartbeat meets a scheduler that is closing, as on a slow machine.
+HEARTBEAT = re.compile(rb"Failed to communicate with scheduler during heartbeat.*?CommClosedError:", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +152,8 @@ def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
     code, output = spoken(tmp_path, "tests.audit.cluster_run", job, "run", how)
     assert code == 0, output.decode()[-3000:]
     assert b"worker logs" in output
-    assert (b"Traceback" in output) == (how in ("disk", "memory"))  # lost workers are made good
+    own = HEARTBEAT.sub(b"", output)
+    assert (b"Traceback" in own) == (how in ("disk", "memory"))  # tasks of lost workers run again
     assert_silent(tmp_path, output)
 
 

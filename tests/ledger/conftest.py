@@ -33,7 +33,7 @@ class Server:
 
     def _run(self, *command: object) -> None:
         with open(self.folder.with_suffix(".log"), "a") as log:
-            subprocess.run([str(word) for word in command], check=True, stdout=log, stderr=log, timeout=60,
+            subprocess.run([str(word) for word in command], check=True, stdout=log, stderr=log, timeout=600,
                            stdin=subprocess.DEVNULL, user=self._user, group=self._user, cwd=self.folder,
                            extra_groups=[] if self._user else None)  # fmt: skip
 
@@ -41,11 +41,11 @@ class Server:
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder,
                     "deadlock_timeout": "50ms", "shared_buffers": "16MB", "max_connections": "50"}  # fmt: skip
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        self._run("pg_ctl", "start", "-w", "-D", self.folder / "data", "-o", options)
+        self._run("pg_ctl", "start", "-w", "-t", 500, "-D", self.folder / "data", "-o", options)
 
     def stop(self, mode: str = "immediate") -> None:
         """At once, as a crash would, unless another mode is asked for."""
-        self._run("pg_ctl", "stop", "-w", "-D", self.folder / "data", "-m", mode)
+        self._run("pg_ctl", "stop", "-w", "-t", 500, "-D", self.folder / "data", "-m", mode)
 
     def address(self, database: str, port: int | None = None) -> str:
         return f"postgresql://127.0.0.1:{port or self.port}/{database}"
