@@ -116,7 +116,9 @@ def degree_of(family, mechanism):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_every_family_goes_through_the_whole_command(folder, mechanism):
-    for family in NAMES:
+    """A third of the families for each mechanism, so that every family meets four; `test_all_combinations` has all."""
+    first = list(MECHANISMS).index(mechanism) % 3
+    for family in list(NAMES)[first::3]:
         check(folder, family, degree_of(family, mechanism), mechanism)
 
 
