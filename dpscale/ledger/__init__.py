@@ -1,9 +1,9 @@
-"""The budget ledger: what was spent on each dataset, in SQLite on the driver's disk or on a PostgreSQL server.
+"""Budget ledger: the privacy cost of every release per dataset, in a SQLite file or a PostgreSQL schema.
 
-`book` is what others use. Under it: `store` (what it needs of a database), of which there are `file` and `schema` (the
-SQLite file) and `server`, `serverschema` and `address` (PostgreSQL); `place` (where it may be), `moving` (a history
-moved), `request` (a charge asked for), `rows` (in SQL), `account` (a dataset's rows read), `cap` (what a dataset may
-come to) and `statement` (an account told).
+Other packages use `book`. Below it, `store` defines the database interface, implemented by `sqlite_store` with
+`sqlite_schema` and by `postgres_store` with `postgres_schema`. `location` checks where a ledger may be, `transfer`
+moves a history, `request` checks a charge, `rows` contains the SQL, `account` composes the rows of one dataset and
+compares them with its cap, `chain` is the hash chain over the entries, and `statement` formats an account.
 """
 
 from dpscale.ledger.book import CapChange, Ledger

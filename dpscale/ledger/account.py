@@ -1,4 +1,4 @@
-"""A dataset's rows on the ledger, read as an account: whom it protects, what was spent, what its cap still admits."""
+"""Account of one dataset on the ledger: its privacy unit, its composed spending and the budget left under its cap."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ from dpscale.base.errors import BudgetError, JobError
 from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending
 from dpscale.privacy.protection import Protection, checked_steps
 
-MOST = 1e12  # the epsilon of a cap, as of a budget: more overflows on its way, and protects nobody
-STEPS = 24  # halvings of the scale: below the digits that are shown
+MOST = 1e12  # largest epsilon of a cap or budget: a larger one overflows later and gives no privacy
+STEPS = 24  # bisections of the scale: finer than the displayed digits
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
 
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that all releases of a dataset may come to: (epsilon, delta)-DP, added up in a currency.
+    """Upper limit, as (epsilon, delta)-DP, on the composition of all releases of a dataset.
 
-    Left out, the currency is squared mu of Gaussian DP, and epsilon of pure DP where delta is 0.
+    Attributes
+    ----------
+    epsilon : float
+        Finite number above 0.
+    delta : float
+        Number in [0, 1).
+    currency : str
+        Unit of composition: "gdp" (squared mu of Gaussian DP) or "pure" (epsilon of pure DP). The default is "pure" if
+        delta is 0 and "gdp" otherwise.
     """
 
     epsilon: float
@@ -50,11 +58,11 @@ class Cap:
 
     @property
     def boundless(self) -> bool:
-        """Whether it is more than can be reckoned with, as older versions took it."""
+        """Whether epsilon exceeds the largest supported value; older versions accepted such caps."""
         return self.epsilon > MOST
 
     def admits(self, spending: Spending) -> bool:
-        """Whether a history that came to so much stays within the cap."""
+        """Return whether `spending` is within the cap."""
         return spending.epsilon(self.currency, self.delta) <= self.epsilon
 
     def __str__(self) -> str:
@@ -62,7 +70,7 @@ class Cap:
 
 
 def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
-    """A cap that is to be set; JobError for figures that are none."""
+    """Return a new cap. Raises JobError if a figure is invalid or epsilon exceeds 1e12."""
     cap = Cap(epsilon, delta, currency)
     if cap.boundless:
         raise JobError(
@@ -72,9 +80,22 @@ def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
 
 
 def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps: int = 1) -> float:
-    """The largest epsilon, at `delta`, that a request composed like `kind` can have on top of `history`; 0 for none.
+    """Return the largest epsilon, at `delta`, of one more request that the cap admits; 0 if there is none.
 
-    Six digits, rounded down: the cost of exactly this epsilon is admitted. It counts at `steps` of group privacy.
+    The request has a cost proportional to `kind`. The result has six digits, rounded down, so the cost of exactly this
+    epsilon is admitted.
+
+    Parameters
+    ----------
+    cap : Cap
+    history : Spending
+        Composition of all earlier releases.
+    kind : Cost
+        Cost whose multiples are tried.
+    delta : float
+        Delta at which the result is stated.
+    steps : int
+        Number of group-privacy steps at which the request counts.
     """
     scale = _largest_scale(cap, history, kind.scaled(steps))
     epsilon = kind.scaled(scale).epsilon(delta) if scale else 0.0
@@ -82,7 +103,10 @@ def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps
 
 
 def remaining_epsilon(cap: Cap, history: Spending) -> float:
-    """The largest epsilon, at the cap's delta, of one more Gaussian release (pure where its currency is)."""
+    """Return the largest epsilon, at the cap's delta, of one more Gaussian release.
+
+    The release is pure if the currency of the cap is pure.
+    """
     kind = Cost(gaussian=Fraction(1)) if cap.currency == GDP else Cost(pure=Fraction(1))
     return largest_epsilon(cap, history, kind, cap.delta)
 
@@ -106,11 +130,11 @@ def _largest_scale(cap: Cap, history: Spending, kind: Cost) -> Fraction:
 
 
 def shown_below(value: float) -> float:
-    """The number of six digits at or below value."""
+    """Round `value` down to six significant digits."""
     return float(Context(prec=6, rounding=ROUND_DOWN).create_decimal(value))
 
 
-SENSIBLE = 1e-3  # of what is asked, or of the cap: with less nothing could be told
+SENSIBLE = 1e-3  # smallest useful share of the requested epsilon or of the cap
 USED_UP = "too little is left: raise the cap or take another dataset"
 
 
@@ -124,7 +148,7 @@ def refusal(
     public: bool = False,
     steps: int = 1,
 ) -> BudgetError:
-    """The sentence that says what was requested, what remains, and the largest epsilon that would fit."""
+    """Return the error that states the requested, the remaining and the largest admissible epsilon."""
     if public:
         return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
                            "noise of a secret key", "leave the seed out, or take data that is not capped")  # fmt: skip
@@ -155,7 +179,7 @@ def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, asked: floa
 
 
 def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:
-    """The job's own figures, each of which may be left out."""
+    """Return the epsilon and delta stated in the job. Raises BudgetError if a given one is invalid."""
     if epsilon is not None and not (_is_number(epsilon) and math.isfinite(epsilon) and epsilon > 0):
         raise BudgetError("privacy.epsilon", f"got {shown(epsilon)}", "a finite number > 0", "give it, or leave it out")
     if delta is not None and not (_is_number(delta) and 0 <= delta < 1):
@@ -164,27 +188,27 @@ def checked_request(epsilon: float | None, delta: float | None) -> tuple[float |
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Return whether `value` is a number in the range of a float."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 Row = dict[str, Any]
-SEEDED = re.compile(r"seed-?\d+-[0-9a-f]{24}")  # what a run with a seed calls its release
+SEEDED = re.compile(r"seed-?\d+-[0-9a-f]{24}")  # release name of a run with a seed
 
 
 def cost_to_text(cost: Cost) -> str:
-    """One text for one cost: canonical JSON of exact fractions."""
+    """Serialise a cost as canonical JSON of exact fractions; equal costs have equal texts."""
     try:
         return json.dumps(cost.to_dict(), sort_keys=True)
-    except ValueError as error:  # Python prints no integer of more than some thousand digits
+    except ValueError as error:  # Python refuses to print integers of more than a few thousand digits
         raise BudgetError("cost", "got a fraction of thousands of digits", "fractions of fewer digits",
                           "round it up with Cost.coarsened()") from error  # fmt: skip
 
 
 def cost_from_text(text: str) -> Cost:
-    """The inverse of `cost_to_text`."""
+    """Parse a cost written by `cost_to_text`."""
     try:
         return Cost.from_dict(json.loads(text))
     except (ValueError, TypeError) as error:
@@ -193,13 +217,23 @@ def cost_from_text(text: str) -> Cost:
 
 
 def canonical(name: str) -> str:
-    """The form in which names of datasets are compared: stripped, Unicode NFC."""
+    """Return a dataset name in the form used for comparison: stripped, Unicode NFC."""
     return unicodedata.normalize("NFC", name.strip())
 
 
 @dataclass(frozen=True)
 class Account:
-    """One dataset. `caps`, `releases`: its rows in order, with their terms and protections where those are known."""
+    """Ledger rows of one dataset.
+
+    Attributes
+    ----------
+    name : str
+        Canonical name of the dataset.
+    caps : sequence of Row
+        Caps in the order in which they were set, with currency and privacy unit where known.
+    releases : sequence of Row
+        Releases in the order in which they were charged, with their privacy unit where known.
+    """
 
     name: str
     caps: Sequence[Row]
@@ -207,14 +241,15 @@ class Account:
 
     @cached_property
     def cap(self) -> Cap | None:
-        """The cap that holds now."""
+        """Cap in force: the last one set, or None."""
         return cap_of(self.caps[-1]) if self.caps else None
 
     @cached_property
     def protects(self) -> Protection | None:
-        """What all its releases protect: as the cap says, or as the first release did; None where nobody said yet.
+        """Privacy unit of all releases: that of the cap or else of the first release that states one.
 
-        A cap that names a unit's column without its table is of the table that all releases for that column name.
+        None if neither states one. If it names a unit column without its table, the table is the one that all releases
+        for that column name.
         """
         said = next((one for row in (*self.caps[-1:], *self.releases) if (one := protection_of(row))), None)
         if said is None or said.unit is None or said.table:
@@ -223,44 +258,47 @@ class Account:
         return replace(said, table=tables.pop()) if len(tables) == 1 else said
 
     def _tables(self, said: Protection) -> set[str | None]:
-        """The tables that releases name for a unit's column."""
+        """Return the tables that releases name for the column of this privacy unit."""
         return {row["unit_table"] for row in self.releases if row["unit"] == said.unit}
 
     @property
     def currency(self) -> str:
-        """That of the cap; without one, that of pure DP for a history that is pure."""
+        """Currency of the cap; without a cap, "pure" if the history is pure and "gdp" otherwise."""
         if self.cap:
             return self.cap.currency
         return PURE if self.releases and not self.spent.approximate else GDP
 
     @cached_property
     def spent(self) -> Spending:
-        """What all releases come to."""
+        """Composition of all releases."""
         return self._sum(self.releases)
 
     @property
     def reserved(self) -> Spending:
-        """What those come to of which not all noise is drawn."""
+        """Composition of the releases whose noise is not completely drawn."""
         return self._sum(row for row in self.releases if row["state"] == "reserved")
 
     @property
     def charged_before(self) -> int:
-        """How many releases there were already when the cap was set: for them it came too late to be a filter."""
+        """Number of releases charged before the cap was set; for them the cap is not a privacy filter."""
         return sum(row["reserved_at"] < self.caps[-1]["set_at"] for row in self.releases) if self.caps else 0
 
     def steps(self, protection: Protection | None) -> int:
-        """At how many steps of group privacy a release counts here; BudgetError where no number is sure."""
+        """Return the number of group-privacy steps at which a release counts here.
+
+        Raises BudgetError if that number is not certain.
+        """
         if protection is None or self.protects is None:
             return 1
         said = self.protects
         if said.unit is not None and said.unit == protection.unit and not said.table and not self._tables(said):
-            said = replace(said, table=protection.table)  # a cap on a column, before the first release for it
+            said = replace(said, table=protection.table)  # the cap names a column that no release has used yet
         return checked_steps(protection, said, self.name)
 
     def counted(self, row: Row) -> Cost:
-        """What an entry costs in terms of what the dataset protects.
+        """Return the cost of an entry in terms of the dataset's privacy unit.
 
-        An entry without a table is of the table that the cap names: whoever set the cap answers for that.
+        An entry without a table is assigned the table named by the cap; whoever set the cap is responsible for that.
         """
         protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
@@ -268,7 +306,7 @@ class Account:
         return cost_from_text(row["cost"]).scaled(self.steps(protection))
 
     def check_told(self) -> None:
-        """BudgetError where older releases did not tell whom they protect and the cap does not say it for them."""
+        """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""
         if self.caps and not self.caps[-1]["relation"] and any(not row["relation"] for row in self.releases):
             raise BudgetError("privacy.dataset", f"{self.name!r}, whose older releases do not say whom they protect",
                               "a cap that says it",
@@ -282,17 +320,17 @@ class Account:
 
 
 def is_public(row: Row) -> bool:
-    """Whether anyone can compute its noise; of one from before that was told its name says it."""
+    """Return whether anyone can compute the noise of a release; for rows without this flag, its name decides."""
     return bool(row["public"] or (row["public"] is None and SEEDED.fullmatch(row["release"])))
 
 
 def cap_of(row: Row) -> Cap:
-    """The cap of a row; one from before currencies has that of its delta."""
+    """Return the cap of a row; rows older than currencies have the currency implied by their delta."""
     return Cap(row["epsilon"], row["delta"], row["currency"] or "")
 
 
 def protection_of(row: Row) -> Protection | None:
-    """Whom a row protects; None for one from before that was told."""
+    """Return the privacy unit of a row; None for rows of ledger versions that did not record it."""
     if not row["relation"]:
         return None
     return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"])

@@ -1,16 +1,16 @@
-"""The budget ledger: what has been spent on each dataset, durable, append-only, shared by jobs.
+"""Budget ledger: a durable, append-only record of the privacy cost of every release, shared by all jobs.
 
-Charge before drawing: a release reserves its whole cost in one transaction that reads the dataset's history, composes
-it with the request and inserts the reservation, or refuses. Only then is noise drawn; `commit` says that all of it is,
-`publish` that the result left the house. Charging the same release again is free, because it can only draw the same
-noise again; for that an adaptive release also tells what each round `decide`d, and none is decided twice. Nothing is
-ever refunded or deleted.
+A release is charged before any noise is drawn. `charge` reserves its whole cost in one transaction, which reads the
+dataset's history, composes it with the request and inserts the reservation or refuses. `commit` records that all noise
+is drawn and `publish` that the result was released. Charging the same release again is free, because it can only draw
+the same noise again; to ensure this, an adaptive release also records the decision of every round with `decide`, and
+no round can be decided twice. Costs are never refunded or deleted.
 
-The ledger belongs to the driver, outside Dask. It is a SQLite file in WAL mode, whose processes share memory: keep it
-on a local disk of one machine, never on a network file system, and copy it with SQLite's own backup or when no job
-runs. Nothing else in a process that has it open may open the file, not to hash it either: closing that descriptor
-would drop SQLite's locks. Where drivers move between machines it is a schema of a PostgreSQL database instead, with the
-same rows and the same rules. It writes no log: its errors and its summary are all that it says.
+The ledger belongs to the driver, outside Dask. It is a SQLite file in WAL mode, whose processes share memory: use a
+local disk of one machine, never a network file system, and copy it with SQLite's own backup or while no job runs. In a
+process that has the ledger open, no other code may open the file, not even to hash it, because closing that descriptor
+would drop SQLite's locks. If drivers move between machines, the ledger is a schema of a PostgreSQL database with the
+same rows and rules. The ledger writes no log; it reports only errors and its summary.
 """
 
 from __future__ import annotations
@@ -37,16 +37,26 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
-STATED_DELTA = 1e-9  # at which spending is shown where there is no cap
+STATED_DELTA = 1e-9  # delta at which spending is displayed without a cap
 ONE_ROW = Protection()
 
 
 @dataclass(frozen=True)
 class CapChange:
-    """What setting a cap came to; `below_spent` when the history is already over it, and nothing more is admitted.
+    """Result of setting a cap.
 
-    `charged_before`: how many releases came first, for which the cap is no filter but an odometer; `near`: a dataset of
-    almost that name, where this one is new.
+    Attributes
+    ----------
+    dataset : str
+    cap : Cap
+    spent_epsilon : float
+        Epsilon of the history, at the cap's delta.
+    charged_before : int
+        Number of earlier releases; for them the cap is an odometer, not a filter.
+    near : str, optional
+        Known dataset with a similar name, if this dataset is new.
+    below_spent : bool
+        Whether the history already exceeds the cap, so that no further release is admitted.
     """
 
     dataset: str
@@ -71,11 +81,11 @@ class CapChange:
 
 
 class Ledger:
-    """An open ledger; a context manager. Open it with `Ledger.open`, once in each process.
+    """Open ledger, usable as a context manager. Open it with `Ledger.open`, once in each process.
 
-    All methods raise BudgetError where the ledger refuses or cannot be trusted, TransientError where the same call may
-    pass later (locked, disk full), and JobError for what is no ledger, no cap or no name. After any of them the ledger
-    is as it was before the call.
+    All methods raise BudgetError if the ledger refuses or cannot be trusted, TransientError if the same call may
+    succeed later (lock, full disk), and JobError for an invalid ledger, cap or name. After an error the ledger is
+    unchanged.
     """
 
     def __init__(self, store: Store) -> None:
@@ -84,19 +94,26 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], create: bool = True, timeout: float = TIMEOUT) -> Ledger:
-        """Open the ledger at a path or a PostgreSQL address, made first where there is none and `create` is set.
+        """Open the ledger at a path or PostgreSQL address.
 
-        `timeout`: seconds to wait for other processes, and for a server that is away for a moment.
+        Parameters
+        ----------
+        path : str or path-like
+            File, or address `postgresql://HOST/DATABASE`.
+        create : bool
+            Create the ledger if it does not exist.
+        timeout : float
+            Seconds to wait for other processes and for an unreachable server.
         """
         return cls(transfer.opened(resolved(os.getcwd(), path), create, timeout))
 
     @property
     def name(self) -> str:
-        """What tells this ledger from any other, wherever it lies: drawn as it was made, kept by its copies."""
+        """Random identifier of the ledger, drawn when it was created and preserved by its copies."""
         return self._read(ledgerrows.identity)
 
     def close(self) -> None:
-        """Close the connection; what was charged stays."""
+        """Close the connection; all charges remain."""
         self._store.close()
 
     def __enter__(self) -> Ledger:
@@ -115,10 +132,20 @@ class Ledger:
         currency: str | None = None,
         protects: Protection | None = None,
     ) -> CapChange:
-        """Cap what all releases of a dataset may come to; the caps before it are kept as history.
+        """Set the cap on the composition of all releases of a dataset; earlier caps remain as history.
 
-        `currency`: "gdp" or "pure", left out as the cap before had it, or by delta; it stays once a release was charged
-        under a cap. `protects`: whom its releases protect, left out as they do. A cap below what is spent is taken.
+        A cap below the current spending is accepted.
+
+        Parameters
+        ----------
+        dataset : str
+        epsilon, delta : float
+            The total allowed.
+        currency : {"gdp", "pure"}, optional
+            Default: that of the previous cap if the dataset has a cap and releases, otherwise implied by `delta`. It
+            cannot change once a release was charged under a cap.
+        protects : Protection, optional
+            Privacy unit of the releases. Default: that of the existing account.
         """
         dataset = checked_name("dataset", dataset)
         check_protection(protects)
@@ -150,14 +177,33 @@ class Ledger:
         public: bool = False,
         facts: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """Reserve the cost of a release, before its first draw, and return its state.
+        """Reserve the cost of a release before its first draw and return its state.
 
-        Admitted iff the whole history with this cost is within the dataset's cap; without a cap, always. A release
-        already charged with the same dataset, cost and plan is free. `epsilon` and `delta` are the job's own figures,
-        kept for display and used in the refusal. `protects`: whom; refused where the dataset's others protect somebody
-        else. `public`: anyone can compute the noise (a seed); no cap admits it. `facts`: hashes of public files of the
-        release, kept in its link of the hash chain for an evidence bundle. With `reserve` off nothing is written:
-        the state is "admitted", or the same error is raised, so that a job hears of a refusal before its data is read.
+        The charge is admitted if the whole history composed with this cost is within the dataset's cap, or if there is
+        no cap. A release already charged with the same dataset, cost and plan is free.
+
+        Parameters
+        ----------
+        dataset, release : str
+        cost : Cost
+        plan_digest : str
+            SHA-256 of the canonical plan.
+        epsilon, delta : float, optional
+            Figures of the job, stored for display and used in the refusal.
+        reserve : bool
+            If False, write nothing: return "admitted" or raise the same error, so that a job is refused before it reads
+            data.
+        protects : Protection
+            Privacy unit; refused if the dataset's other releases protect a different one.
+        public : bool
+            Whether anyone can compute the noise (a seed). No cap admits such a release.
+        facts : mapping of str to str
+            Hashes of the release's public files, stored in its link of the hash chain for an evidence bundle.
+
+        Returns
+        -------
+        str
+            "reserved", "committed", "released" or "admitted".
         """
         request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts)
 
@@ -176,9 +222,10 @@ class Ledger:
         return answer
 
     def decide(self, release: str, number: int, digest: str) -> None:
-        """Keep what an adaptive release decided to measure in a round, before it is drawn; a repeat is free.
+        """Record the decision of an adaptive release for one round before its noise is drawn; repeating it is free.
 
-        A copy of a run directory that came to another decision is refused: it would spend the same budget twice.
+        A different decision for the same round, made in a copy of the run directory, is refused, because it would spend
+        the same budget twice.
         """
 
         def act(db: Database) -> None:
@@ -193,36 +240,42 @@ class Ledger:
         self._change(act)
 
     def commit(self, release: str) -> str:
-        """Say that all noise of a reserved release is drawn; repeating it changes nothing."""
+        """Record that all noise of a reserved release is drawn; repeating it changes nothing."""
         return self._advance(release, "reserved", "committed")
 
     def publish(self, release: str) -> str:
-        """Say that a committed release is out; repeating it changes nothing."""
+        """Record that a committed release is published; repeating it changes nothing."""
         return self._advance(release, "committed", "released")
 
     def digest_of(self, release: str) -> str:
-        """The link of a release in the hash chain of its dataset; BudgetError where the release is not there."""
+        """Return the hash-chain link of a release. Raises BudgetError if the release is not on the ledger."""
         return self._read(lambda db: chain.digest_of(db, release))
 
     def check_holds(self, release: str, digest: str) -> None:
-        """BudgetError unless the hash chain has the link that a run was given when it was charged."""
+        """Raise BudgetError if the hash chain lacks the link that a run received when it was charged."""
         if not self._read(lambda db: chain.holds(db, digest)):
             raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which was on it: its history"
                               " was cut off or replaced", "the whole history, with its -wal file",
                               "restore it from a copy; do not charge anything on this one")  # fmt: skip
 
     def chain(self, dataset: str) -> list[tuple[Link, str]]:
-        """The links of a dataset's hash chain with their digests; BudgetError where the ledger is damaged."""
+        """Return the links of a dataset's hash chain with their digests.
+
+        Raises BudgetError if the ledger is damaged.
+        """
         self.verify()
         return self._read(lambda db: chain_of(ledgerrows.history(db).tables, canonical(dataset)))
 
     def heads(self) -> dict[str, int]:
-        """Every link of every chain, with the number of links behind it; BudgetError where the ledger is damaged."""
+        """Return every link of every chain with the number of later links.
+
+        Raises BudgetError if the ledger is damaged.
+        """
         self.verify()
         return self._read(chain.heads)
 
     def summary(self, dataset: str | None = None) -> dict[str, Any]:
-        """What was spent, on one dataset or all, ready for JSON; an epsilon that is not finite is null."""
+        """Return the spending of one dataset or of all, ready for JSON; an epsilon that is not finite is null."""
 
         def act(db: Database) -> dict[str, Any]:
             names = {canonical(name) for name in ledgerrows.names(db)}
@@ -237,7 +290,7 @@ class Ledger:
         return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
 
     def verify(self) -> None:
-        """Check the database, its schema and every row; raise BudgetError at the first thing that is wrong."""
+        """Check the database, its schema and every row. Raises BudgetError for the first fault."""
 
         def act(db: Database) -> list[str]:
             wrong = self._store.findings(db)
@@ -248,9 +301,9 @@ class Ledger:
                               "restore it from a copy")  # fmt: skip
 
     def move(self, target: str | os.PathLike[str]) -> int:
-        """Move the history to a new ledger at `target` and close this one for good; how many releases it has.
+        """Move the history to a new ledger at `target` and close this one for good. Returns the number of releases.
 
-        A repeat finishes what was cut off; once all is moved it changes nothing.
+        Calling it again finishes an interrupted move; after a complete move it changes nothing.
         """
         self.verify()
         return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
@@ -259,7 +312,7 @@ class Ledger:
         return repeated(lambda: self._within(False, act), self._store.timeout)
 
     def _change(self, act: Callable[[Database], Result], writes: bool = True) -> Result:
-        """What `act` gives on a ledger that is open; it may be asked several times, and writes what it writes once."""
+        """Return the result of `act` on an open ledger; `act` may run several times but writes only once."""
 
         def on_open(db: Database) -> Result:
             transfer.check_open(db, self.path)
@@ -273,7 +326,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Database]:
-        """All or nothing; one that writes is alone before the history is read, so that no two see the same."""
+        """Run a transaction; a writing one takes the write lock before it reads, so writers are serialised."""
         if os.getpid() != self._pid:
             raise BudgetError(FIELD, "was opened in another process", "a ledger opened in this process",
                               "call Ledger.open after the fork")  # fmt: skip

@@ -1,10 +1,10 @@
-"""The hash chain over the entries of a dataset: caps, releases and rounds, in the order in which they were written.
+"""Hash chain over the entries of a dataset: caps, releases and rounds, in the order in which they were written.
 
-A link is SHA-256 over the link before it and over its entry, so the last one (the head) stands for the whole history:
-no entry changes, disappears or is added in between without another head. Every dataset has a chain of its own, so that
-a chain can be shown without the entries of other datasets. What an auditor must not see (the name of the dataset, which
-may be a path, and digests) enters by a hash with a random salt. The state of a release is no part of its link, because
-it moves on.
+A link is SHA-256 over the previous link and its entry, so the last link (the head) identifies the whole history: an
+entry cannot be changed, removed or inserted without changing the head. Every dataset has its own chain, so that a chain
+can be shown without the entries of other datasets. Values that an auditor must not see (the dataset's name, which may
+be a path, and digests) enter as a hash with a random salt. The state of a release is not part of its link, because it
+changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,21 @@ HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds"
 
 @dataclass(frozen=True)
 class Link:
-    """An entry as the chain has it. `facts`: what a release says of its own files, opened by `key` alone."""
+    """Entry in the form that the chain hashes.
+
+    Attributes
+    ----------
+    entry : str
+        Table of the entry: "caps", "releases" or "rounds".
+    shown : Row
+        Columns that an auditor may see.
+    hidden : str
+        Salted hash of the other columns.
+    facts : mapping of str to str
+        Hashes of the release's own files.
+    key : str
+        Key required to recompute the hash of `facts`.
+    """
 
     entry: str
     shown: Row
@@ -41,22 +55,22 @@ class Link:
 
     @property
     def sealed(self) -> str:
-        """The hash by which the facts enter the chain."""
+        """Hash with which the facts enter the chain."""
         return sha256([self.key, dict(self.facts)])
 
     def digest(self, before: str) -> str:
-        """The hash of this link behind another one; `before` is empty at the start of a chain."""
+        """Return the hash of this link after the link `before`, which is empty at the start of a chain."""
         return sha256([before, self.entry, self.shown, self.hidden, self.sealed])
 
 
 def sha256(content: Any) -> str:
-    """SHA-256 of canonical JSON."""
+    """Return the SHA-256 of canonical JSON."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
-    """The link of a row. `row`: its own columns, and those of its terms or its protection."""
+    """Return the link of a row, which contains the columns of its table and of its terms or protection."""
     shown = {name: float(row[name]) if name in FLOATS and row.get(name) is not None else row.get(name)
              for name in SHOWN[entry]}  # fmt: skip
     hidden = {name: canonical(row[name]) if name == "dataset" else row[name] for name in HIDDEN[entry]}
@@ -64,14 +78,14 @@ def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
 
 
 def head(db: Database, dataset: str) -> tuple[int, str]:
-    """The number of links of a dataset's chain and the last of them; (0, "") where there is none."""
+    """Return the number of links of a dataset's chain and the last link; (0, "") if there is none."""
     query = "SELECT place, digest FROM links WHERE dataset = ? ORDER BY place DESC LIMIT 1"
     row = db.execute(query, (dataset,)).fetchone()
     return (int(row[0]), str(row[1])) if row else (0, "")
 
 
 def digest_of(db: Database, release: str) -> str:
-    """The link of a release; BudgetError where the release is not there."""
+    """Return the link of a release. Raises BudgetError if the release is not on the ledger."""
     query = """SELECT links.digest FROM links JOIN releases ON links.number = releases.seq
         WHERE links.entry = 'releases' AND releases.release = ?"""
     if (row := db.execute(query, (release,)).fetchone()) is None:
@@ -81,12 +95,12 @@ def digest_of(db: Database, release: str) -> str:
 
 
 def holds(db: Database, digest: str) -> bool:
-    """Whether a link is there."""
+    """Return whether a link is on the ledger."""
     return db.execute("SELECT 1 FROM links WHERE digest = ?", (digest,)).fetchone() is not None
 
 
 def heads(db: Database) -> dict[str, int]:
-    """Every link of every chain, with the number of links behind it."""
+    """Return every link of every chain with the number of later links."""
     links = db.execute("SELECT digest, dataset, place FROM links").fetchall()
     last = dict[str, int]()
     for _, dataset, place in links:
@@ -95,7 +109,7 @@ def heads(db: Database) -> dict[str, int]:
 
 
 def append(db: Database, dataset: str, entry: str, row: Row, facts: Mapping[str, str] | None = None) -> str:
-    """Add the link of the entry that is written next to its table; `row` as in `link_of`. Returns its digest."""
+    """Append the link of the entry about to be inserted; `row` as in `link_of`. Returns its digest."""
     return _insert(db, canonical(dataset), entry, _next(db, entry), row, facts or {})
 
 
@@ -104,7 +118,7 @@ def _next(db: Database, table: str) -> int:
 
 
 def _insert(db: Database, dataset: str, entry: str, number: int, row: Row, facts: Mapping[str, str]) -> str:
-    """Add a link; its own number is given too, because a server numbers no rows before its triggers are there."""
+    """Append a link with an explicit `seq`, because a server numbers no rows before its triggers exist."""
     (place, before), salt = head(db, dataset), secrets.token_hex(32)
     digest = link_of(entry, row, facts, salt).digest(before)
     db.execute(
@@ -115,13 +129,13 @@ def _insert(db: Database, dataset: str, entry: str, number: int, row: Row, facts
 
 
 def append_older(db: Database, tables: Tables) -> None:
-    """Link the entries of a ledger that had no chain: caps, releases, rounds, each in their order."""
+    """Link the entries of a ledger without a chain: caps, releases, then rounds, each in their order."""
     for (entry, number), row in _entries(tables).items():
         _insert(db, row["of"], entry, number, row, {})
 
 
 def chain_of(tables: Tables, dataset: str) -> list[tuple[Link, str]]:
-    """The links of a dataset's chain in their order, each with the digest that is stored of it."""
+    """Return the links of a dataset's chain in order, each with its stored digest."""
     entries = _entries(tables)
     return [(_stored(link, entries), link["digest"]) for link in tables["links"] if link["dataset"] == dataset]
 
@@ -131,7 +145,7 @@ def _stored(link: Row, entries: Mapping[tuple[str, int], Row]) -> Link:
 
 
 def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
-    """Every row that has a link, by table and number; `of`: the canonical name of its dataset."""
+    """Return every row that has a link, by table and number, with the dataset's canonical name as `of`."""
     terms = {row["cap"]: row for row in tables["terms"]}
     protections = {row["release"]: row for row in tables["protections"]}
     dataset = {row["release"]: row["dataset"] for row in tables["releases"]}
@@ -149,7 +163,7 @@ def _entries(tables: Tables) -> dict[tuple[str, int], Row]:
 
 
 def findings(tables: Tables) -> Iterator[str]:
-    """What is wrong with the chains: a link that does not follow, an entry without one."""
+    """Yield the faults of the chains: links that do not follow their predecessor and entries without a link."""
     entries, last = _entries(tables), dict[str, tuple[int, str]]()
     for link in tables["links"]:
         place, before = last.get(link["dataset"], (0, ""))

@@ -1,7 +1,7 @@
-"""Where a ledger may be: on a local disk of the machine where the driver runs, or on a PostgreSQL server.
+"""Permitted locations of a ledger: a local disk of the driver's machine or a PostgreSQL server.
 
-SQLite's WAL mode lets processes share memory, which no network file system can give them: on one, two machines would
-each admit what only one may spend, so such a place is refused before anything is read.
+SQLite's WAL mode requires shared memory between processes, which network file systems do not provide: two machines
+could each admit a charge that only one of them may spend. Such a location is refused before anything is read.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ NUL = "\0"
 
 
 def is_address(ledger: object) -> bool:
-    """Whether it is written as an address, of whatever kind, and not as a path."""
+    """Return whether `ledger` is written as an address of any scheme rather than as a path."""
     return isinstance(ledger, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", ledger) is not None
 
 
 def checked_address(ledger: str) -> str:
-    """The address as it is; JobError for what is none, or holds credentials."""
+    """Return the address unchanged. Raises JobError if it is invalid or contains credentials."""
     connection(ledger)
     return ledger
 
 
 def connection(ledger: str) -> dict[str, Any]:
-    """What libpq is told of an address; JobError as `checked_address`."""
+    """Return the libpq parameters of an address. Raises JobError like `checked_address`."""
     try:
         parts = urlsplit(ledger)
         port, strict = parts.port, bool(parts.query)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict))
-    except ValueError:  # its text would repeat the address
+    except ValueError:  # the text of the error would repeat the address
         raise _refused("an address that cannot be read", "mend it") from None
     _check(ledger, parts.scheme, "@" in parts.netloc or bool(parts.fragment), options)
     database = unquote(parts.path.removeprefix("/"))
@@ -69,7 +69,7 @@ def _refused(got: str, remedy: str) -> JobError:
 
 
 def driver() -> Any:
-    """The module psycopg; JobError where it is not installed."""
+    """Return the module psycopg. Raises JobError if it is not installed."""
     try:
         import psycopg
     except ImportError:
@@ -78,7 +78,7 @@ def driver() -> Any:
     return psycopg
 
 
-INSTEAD = "DPSCALE_LEDGER"  # in the environment: where a ledger is that moved, whatever the job says
+INSTEAD = "DPSCALE_LEDGER"  # environment variable with the location of a moved ledger; overrides the job
 NETWORK = (
     "nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs", "glusterfs", "ocfs2", "gfs2",
     "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "davfs", "ncpfs", "coda", "acfs",
@@ -86,23 +86,26 @@ NETWORK = (
 
 
 def resolved(folder: str | Path, ledger: str | os.PathLike[str]) -> str:
-    """The ledger's absolute path, starting at a folder, or its address; JobError for what is neither."""
+    """Return the absolute path of the ledger, relative to `folder`, or its address.
+
+    Raises JobError for anything else.
+    """
     if is_address(ledger):
         return checked_address(str(ledger))
     return os.path.normpath(os.path.join(str(folder), checked_path(ledger, FIELD)))
 
 
 def standing(ledger: str) -> str:
-    """Where a run's ledger is now: as the environment says, or the job."""
+    """Return the current location of a run's ledger: the one in the environment, or else the job's."""
     instead = os.environ.get(INSTEAD)
     return resolved(os.getcwd(), instead) if instead else ledger
 
 
 def check_one_file(ledger: str | Path) -> None:
-    """JobError where the file has a second name, or is a mount point and so has one elsewhere.
+    """Raise JobError if the file has a second name (a hard link) or is itself a mount point.
 
-    SQLite keeps its journal beside the name that it was opened by: through two names of one file, processes do not see
-    each other's locks and charges, and each admits what only one may spend.
+    SQLite keys its journal by the name with which the file was opened. Processes that use two names of one file do not
+    see each other's locks and charges, so each could admit a charge that only one of them may spend.
     """
     real = os.path.realpath(ledger)
     if os.path.isfile(real) and os.stat(real).st_nlink > 1 and not _alone_after_drafts(real):
@@ -112,7 +115,10 @@ def check_one_file(ledger: str | Path) -> None:
 
 
 def _alone_after_drafts(real: str) -> bool:
-    """Whether it has one name once the drafts are gone that who made it leaves for a moment, or where it was killed."""
+    """Return whether the file has one name after its leftover drafts (NAME.*.new) are removed.
+
+    The process that creates a ledger has such a draft for a moment, or leaves it behind when it is killed.
+    """
     folder, name = os.path.split(real)
     for entry in os.scandir(folder):
         if entry.name.startswith(f"{name}.") and entry.name.endswith(".new"):
@@ -127,9 +133,9 @@ def _second_name(ledger: str | Path, got: str, remedy: str) -> JobError:
 
 
 def check_ledger_place(ledger: str | Path) -> None:
-    """JobError where the ledger's folder is on a network file system, or the file has a second name.
+    """Raise JobError if the ledger's folder is on a network file system or the file has a second name.
 
-    Of an address, where it is none, or the driver is not there.
+    For an address, raise it if the address is invalid or psycopg is not installed.
     """
     if is_address(ledger):
         checked_address(str(ledger))
@@ -142,19 +148,19 @@ def check_ledger_place(ledger: str | Path) -> None:
 
 
 def refused(ledger: str, kind: str, where: str) -> JobError:
-    """The sentence; `where` tells of a worker."""
+    """Return the error for a ledger on a network file system; `where` is appended and may name a worker."""
     return JobError("privacy.ledger", f"{ledger} is on a network file system ({kind}){where}",
                     "a file on a local disk of the machine where the driver runs", "choose another place")  # fmt: skip
 
 
 def network_kind(ledger: str) -> str:
-    """The kind of network file system that the file is on, or would be; empty where its disk is local or unknown."""
+    """Return the kind of network file system of the (future) file; empty if the disk is local or unknown."""
     kind = "" if is_address(ledger) else kind_of(mounts(), os.path.realpath(ledger))
     return kind if kind.startswith(NETWORK) else ""
 
 
 def mounts() -> list[tuple[str, str]]:
-    """Every mount point of this machine and its file system, in the order of mounting; empty where nobody tells."""
+    """Return every mount point of this machine with its file system, in mount order; empty if unavailable."""
     import psutil
 
     try:
@@ -164,9 +170,9 @@ def mounts() -> list[tuple[str, str]]:
 
 
 def kind_of(mounted: Iterable[tuple[str, str]], path: str) -> str:
-    """The kind of the file system that holds an absolute path: of the longest mount points above it the last."""
+    """Return the file system of an absolute path: that of its longest mount point, the last one mounted if several."""
     best, kind = "", ""
     for place, file_system in mounted:
         if len(place) >= len(best) and (path + "/").startswith(place.rstrip("/") + "/"):
             best, kind = place, file_system
-    return "" if best == "/" and kind == "9p" else kind  # the disk of a sandbox
+    return "" if best == "/" and kind == "9p" else kind  # a sandbox may report its local root disk as 9p

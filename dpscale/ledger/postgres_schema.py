@@ -1,16 +1,16 @@
-"""The tables of a ledger on a PostgreSQL server, in a schema of their own, with triggers that make it append-only.
+"""Tables of a ledger on a PostgreSQL server, in their own schema, with triggers that make it append-only.
 
-They are those of `schema`, at its version; `upgrade_statements` lead there from the one version before that a server
-can have. What SQLite keeps by itself, the last number that each table gave, is a table here: numbers are given by a
-trigger in the row's own transaction, so that none is lost and a gap tells of a row that was taken out. (A sequence
-leaves gaps wherever a transaction was rolled back.)
+The tables are those of `sqlite_schema`, at the same version; `upgrade_statements` upgrade the only earlier version that
+a server can have. The table `numbers` contains the last row number of every other table, which SQLite stores
+internally. A trigger assigns the number in the row's own transaction, so numbers have no gaps and a gap reveals a
+removed row. (A sequence would leave a gap after every rolled-back transaction.)
 """
 
 from __future__ import annotations
 
 from dpscale.ledger.sqlite_schema import LINKED, ROWS, ROWS_OF_FOUR, VERSION
 
-FIRST_VERSION = 4  # of a ledger on a server
+FIRST_VERSION = 4  # first version that supported PostgreSQL
 SCHEMA = "dpscale_ledger"
 PATH = f"{SCHEMA}, pg_catalog, pg_temp"
 PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
@@ -40,10 +40,10 @@ TABLES = {
         currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT""",
     "links": LINKS,
 }
-ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # as pg_trigger.tgtype has them
+ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # bits of pg_trigger.tgtype
 EVENTS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE: "UPDATE", TRUNCATE: "TRUNCATE"}
 KEPT = "BEGIN RAISE EXCEPTION 'rows of % stay as they are', TG_TABLE_NAME; END"
-INSERTED = {  # table -> (when a row is refused, why)
+INSERTED = {  # table -> (condition under which a row is refused, message)
     "caps": ("FALSE", ""),
     "releases": (
         """NEW.state <> 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
@@ -100,7 +100,7 @@ def _numbered(table: str, version: int) -> str:
 
 
 def _triggers(version: int) -> dict[tuple[str, str, int], str]:
-    """(table, name, type as pg_trigger has it) -> the body of its function."""
+    """Return (table, name, pg_trigger.tgtype) -> body of the trigger function."""
     rows = ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
     tables = [table for table in TABLES if table in rows or table not in ROWS]
     made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
@@ -117,7 +117,7 @@ TRIGGERS = {version: _triggers(version) for version in range(FIRST_VERSION, VERS
 
 
 def table_statements() -> list[str]:
-    """What makes the schema and its tables."""
+    """Return the statements that create the schema and its tables."""
     return [f"CREATE SCHEMA {SCHEMA}", f"SET LOCAL search_path = {PATH}",
             *(f"CREATE TABLE {name} ({columns})" for name, columns in TABLES.items()),
             "CREATE INDEX releases_of_dataset ON releases (dataset)",
@@ -125,7 +125,13 @@ def table_statements() -> list[str]:
 
 
 def trigger_statements(before: int | None = None) -> list[str]:
-    """What numbers the rows from those that are there on, and keeps them; `before`: whose triggers exist."""
+    """Return the statements that initialise the row numbers and create the triggers.
+
+    Parameters
+    ----------
+    before : int, optional
+        Version whose triggers and numbers already exist.
+    """
     had = TRIGGERS[before] if before else {}
     tables = [table for table in ROWS if not before or table not in ROWS_OF_FOUR]
     numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
@@ -144,7 +150,7 @@ def trigger_statements(before: int | None = None) -> list[str]:
 
 
 def upgrade_statements() -> list[str]:
-    """Statements that add the tables of this version; users get the rights that they have on the releases."""
+    """Return the statements that add the tables of this version, with the same user rights as on the releases."""
     return ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
             f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
 
@@ -162,7 +168,7 @@ def _event(kind: int) -> str:
     return next(word for bit, word in EVENTS.items() if kind & bit)
 
 
-# What is there, as the server's own catalogue tells it: read by whoever may use the schema
+# The triggers in the server's catalogue, which every user of the schema may read
 CATALOGUE = f"""
     SELECT relname, tgname, tgtype::int, prosrc FROM pg_catalog.pg_trigger
         JOIN pg_catalog.pg_class ON pg_class.oid = tgrelid JOIN pg_catalog.pg_proc ON pg_proc.oid = tgfoid
@@ -172,5 +178,5 @@ CATALOGUE = f"""
 
 
 def expected(version: int = VERSION) -> set[tuple[str, str, int, str]]:
-    """What CATALOGUE gives for an untouched ledger."""
+    """Return the result of CATALOGUE for an unmodified ledger."""
     return {(table, name, kind, body) for (table, name, kind), body in TRIGGERS[version].items()}

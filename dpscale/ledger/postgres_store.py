@@ -1,12 +1,12 @@
-"""A ledger on a PostgreSQL server, for drivers that move between machines.
+"""Ledger on a PostgreSQL server, for drivers that move between machines.
 
-A transaction is SERIALIZABLE, and one that writes first takes the lock of those that write, before its snapshot: it
-sees all that was committed, and waits its turn instead of failing at the end. A commit is on the server's disk when it
-is told (`synchronous_commit`, whatever the server's default). Everything is set within the transaction, so a pooler in
-between does no harm; a transaction whose machine is gone ends by itself. Where the connection is lost the transaction
-is made again (`store`): it finds what the lost one left, or leaves it.
+Transactions are SERIALIZABLE. A writing transaction first takes the writers' lock, before its snapshot, so it sees all
+committed rows and waits instead of failing at the end. A reported commit is on the server's disk (`synchronous_commit`,
+regardless of the server's default). All settings are local to the transaction, so a connection pooler is harmless; the
+server ends a transaction whose client disappeared. After a lost connection the transaction runs again (`store`) and
+either finds the rows of the lost one or writes them.
 
-The driver is imported where it is used, psycopg 3, which is optional.
+psycopg 3 is optional and imported where it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dpscale.ledger.sqlite_schema import APPLICATION_ID, VERSION
 from dpscale.ledger.store import FIELD, Again, Database, repeated
 
 TAKES = "a ledger of dpscale on a PostgreSQL server that keeps what is committed"
-CONNECTING, SILENT = 10, 60  # seconds for a server to answer, and until it ends the transaction of one who is silent
+CONNECTING, SILENT = 10, 60  # seconds to wait for the server, and until it ends the transaction of a silent client
 SETTINGS = {
     "application_name": "dpscale", "connect_timeout": str(CONNECTING), "target_session_attrs": "read-write",
     "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
@@ -42,10 +42,10 @@ BEGIN = f"""BEGIN ISOLATION LEVEL {{}}; SET LOCAL search_path = {PATH}; SET LOCA
     SET LOCAL lock_timeout = '{{:.0f}}ms'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '{SILENT}s'"""
 ALONE = "LOCK TABLE numbers IN EXCLUSIVE MODE"
-OVERTAKEN = ("40001", "40P01")  # another transaction came between, or waited for this one
+OVERTAKEN = ("40001", "40P01")  # serialization failure, deadlock
 NO_RIGHTS = "cannot be used by this user"
 GRANT = f"grant USAGE on schema {SCHEMA} and SELECT, INSERT, UPDATE on its tables"
-# SQLSTATE, or its class: (error, what happened, remedy)
+# SQLSTATE or its class -> (error, event, remedy)
 MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "55P03": (TransientError, "is locked by another process", "try again when that one is done"),
     "57014": (TransientError, "was stopped by its server", "try again"),
@@ -54,7 +54,7 @@ MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "XX": (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
     "25006": (BudgetError, "cannot be written", "name the server that takes writes, no standby"),
     "42501": (BudgetError, NO_RIGHTS, GRANT),
-    "42P01": (BudgetError, NO_RIGHTS, GRANT),  # a schema that may not be used is not looked into
+    "42P01": (BudgetError, NO_RIGHTS, GRANT),  # reported for tables in a schema that the user may not use
     "23": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
     "P0001": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
 }
@@ -62,14 +62,14 @@ OTHERWISE = (BudgetError, "cannot be used", "check the server and its log")
 
 
 def unusable(address: str, got: str, remedy: str, kind: type[DpscaleError] = BudgetError) -> DpscaleError:
-    """The sentence for a ledger on a server that cannot be used."""
+    """Return the error for a ledger on a server that cannot be used."""
     return kind(FIELD, f"{address} {' '.join(got.split())}", TAKES, remedy)
 
 
 def connect(address: str) -> Any:
-    """A connection; JobError for an address that is none, TransientError where the server gives none.
+    """Return a connection. Raises JobError for an invalid address, TransientError if the server accepts no connection.
 
-    What libpq says of it is left out: it names the user.
+    The message of libpq is omitted because it names the user.
     """
     psycopg = driver()
     try:
@@ -91,7 +91,7 @@ def _unconnected(said: str) -> tuple[type[DpscaleError], str, str]:
 
 
 class Statements:
-    """A connection, asked with `?` for values."""
+    """Connection whose queries use `?` as the placeholder for values."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -101,7 +101,7 @@ class Statements:
 
 
 class ServerStore:
-    """A ledger in a PostgreSQL database: one to a database, in a schema of its own."""
+    """Ledger in its own schema of a PostgreSQL database; a database has at most one."""
 
     def __init__(self, address: str, create: bool, timeout: float) -> None:
         self.path, self.timeout = address, timeout
@@ -136,7 +136,7 @@ class ServerStore:
                 raise
 
     def _upgrade(self) -> None:
-        """Bring a sound ledger of the first version to this one, unless another process did meanwhile."""
+        """Upgrade a valid ledger of the first version, unless another process has already done so."""
         with self.transaction(writes=True) as db:
             if (version := check_identity(db, str(self.path))) < VERSION:
                 _check_owner(db, str(self.path), version)
@@ -148,7 +148,7 @@ class ServerStore:
                 db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
 
     def findings(self, db: Database) -> list[str]:
-        """Nothing more than the tables tell; BudgetError where the schema is not a ledger's."""
+        """Return no faults, because checking the rows finds all. Raises BudgetError if the schema is not a ledger's."""
         check_identity(db, str(self.path))
         return []
 
@@ -159,7 +159,7 @@ class ServerStore:
         self.db.close()
 
     def _connect_again(self) -> None:
-        """Connect where the connection was lost; Again as long as the server is away."""
+        """Reconnect if the connection was lost. Raises Again while the server is unreachable."""
         if self.db.closed:
             try:
                 self.db = connect(str(self.path))
@@ -168,7 +168,7 @@ class ServerStore:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn the server's errors into the sentences that users meet."""
+        """Convert server errors to dpscale errors."""
         try:
             yield
         except driver().Error as error:
@@ -187,13 +187,16 @@ def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
 
 
 def _commit(db: Any, address: str) -> None:
-    """COMMIT of a transaction that failed is answered by ROLLBACK, which is no error to the driver."""
+    """Commit the transaction.
+
+    COMMIT of a failed transaction returns ROLLBACK, which the driver does not report as an error.
+    """
     if db.execute("COMMIT").statusmessage != "COMMIT":
         raise unusable(address, "did not commit", "try again", TransientError)
 
 
 def _roll_back(db: Any) -> None:
-    """End the transaction, or the connection with it."""
+    """End the transaction, or close the connection if that fails."""
     try:
         if not db.closed:
             db.execute("ROLLBACK")
@@ -202,19 +205,19 @@ def _roll_back(db: Any) -> None:
 
 
 def is_there(db: Any) -> bool:
-    """Whether the database has a ledger, whole or not."""
+    """Return whether the database has a ledger, complete or not."""
     query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
     return bool(db.execute(query, (SCHEMA,)).fetchone()[0])
 
 
 def _check_durable(db: Any, address: str) -> None:
-    """BudgetError for a server that would lose what it says it keeps."""
+    """Raise BudgetError if the server could lose committed rows."""
     if db.execute("SHOW fsync").fetchone()[0] != "on":
         raise unusable(address, "is on a server with fsync off, which a power cut makes forget charges", "turn it on")
 
 
 def check_identity(db: Database, address: str) -> int:
-    """The version of the ledger; BudgetError unless it is a known one, and the schema has all its triggers."""
+    """Return the ledger's version. Raises BudgetError if it is unknown or a trigger is missing."""
     version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
     if version not in range(FIRST_VERSION, VERSION + 1):
         raise unusable(address, f"has schema version {version}, known is {VERSION}", "update dpscale")
@@ -224,7 +227,7 @@ def check_identity(db: Database, address: str) -> int:
 
 
 def _check_owner(db: Database, address: str, version: int) -> None:
-    """BudgetError for a user who cannot change the tables."""
+    """Raise BudgetError if the user cannot alter the tables."""
     query = f"""SELECT bool_and(pg_has_role(relowner, 'USAGE')) FROM pg_class
         WHERE relnamespace = '{SCHEMA}'::regnamespace AND relkind = 'r'"""
     if not db.execute(query).fetchone()[0]:
@@ -241,9 +244,10 @@ def _create(address: str, create: bool) -> None:
 
 @contextmanager
 def making(address: str) -> Iterator[Callable[[History], None]]:
-    """A ledger that begins with the history that it is given, and is there at the end; FileExistsError for another.
+    """Create a ledger whose first rows are the history passed to the yielded function.
 
-    After an exception there is none. Who makes one waits for another who does.
+    The ledger exists once the context ends without an exception. Raises FileExistsError if the database already has
+    one. Concurrent creators wait for each other.
     """
     psycopg = driver()
     with closing(connect(address)) as db:
@@ -260,7 +264,7 @@ def making(address: str) -> Iterator[Callable[[History], None]]:
 
 
 def _write(db: Statements, history: History) -> None:
-    """Tables, rows, then the triggers, which would refuse rows that moved forward already."""
+    """Write the tables, the rows, then the triggers, which would refuse rows that are already committed or released."""
     for statement in table_statements():
         db.execute(statement)
     insert_history(db, history)

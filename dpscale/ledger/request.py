@@ -1,4 +1,4 @@
-"""A charge as it is asked for: checked, then admitted or not by a dataset's account, within one transaction."""
+"""Budget charge requested by a release: validation and admission by the dataset's account in one transaction."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ from dpscale.privacy.protection import Protection
 
 @dataclass(frozen=True)
 class Request:
-    """What a release wants to be charged. `epsilon`, `delta`: the job's own figures, for display.
+    """Charge requested by a release. Raises JobError or BudgetError if it is invalid.
 
-    Raises JobError and BudgetError for what is no charge.
+    Attributes
+    ----------
+    epsilon, delta : float, optional
+        Figures of the job, for display.
+    protects : Protection
+        Privacy unit of the release.
+    public : bool
+        Whether anyone can compute the noise.
+    facts : mapping of str to str
+        Hashes of the release's public files, for the hash chain.
     """
 
     dataset: str
@@ -42,25 +51,28 @@ class Request:
 
     @property
     def entry(self) -> tuple[str, str, str, str]:
-        """Release, dataset, digest and cost as they are written."""
+        """Release, dataset, plan digest and cost as they are stored."""
         text = _checked_cost(self.cost)
         return checked_name("release", self.release), self.dataset, _checked_digest(self.plan_digest), text
 
     def state(self, db: Database) -> str | None:
-        """The state of the same release, charged before; None for a new one, BudgetError for another of its name."""
+        """Return the state of the same release if it was charged before, else None.
+
+        Raises BudgetError if another charge has this release name.
+        """
         query = "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?"
         present = db.execute(query, (self.entry[0],)).fetchone()
         return _state_of_same(self.release, present, self.entry) if present else None
 
     def account(self, db: Database) -> Account:
-        """The account that it is to be charged to."""
+        """Return the account that is charged."""
         ledgerrows.check_known(db, self.dataset)
         account = ledgerrows.account(db, self.dataset)
         account.check_told()
         return account
 
     def fits(self, account: Account) -> bool:
-        """Whether the whole history with this cost is within the dataset's cap; without a cap, always."""
+        """Return whether the history composed with this cost is within the dataset's cap; True without a cap."""
         steps = account.steps(self.protects)
         return account.cap is None or account.cap.admits(account.spent.plus(self.cost.scaled(steps), self.public))
 
@@ -68,14 +80,14 @@ class Request:
         ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public, self.facts)
 
     def refusal(self, account: Account) -> BudgetError:
-        """The sentence; it takes some search: not while others wait."""
+        """Return the refusal; its search takes time, so call it outside the transaction."""
         cap, steps = account.cap, account.steps(self.protects)
         assert cap is not None
         return refusal(self.dataset, cap, account.spent, self.cost, self.epsilon, self.delta, self.public, steps)
 
 
 def check_currency(account: Account, cap: Cap) -> None:
-    """BudgetError for another currency than that in which releases were admitted already."""
+    """Raise BudgetError if the cap's currency differs from that under which releases were admitted."""
     if account.cap and account.releases and account.cap.currency != cap.currency:
         raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset whose cap is in {account.cap.currency}",
                           "one currency for all releases of a dataset",
@@ -83,14 +95,14 @@ def check_currency(account: Account, cap: Cap) -> None:
 
 
 def checked_name(field: str, name: object) -> str:
-    """The name as it is compared; JobError for what is none."""
+    """Return the name in the form used for comparison. Raises JobError if it is invalid."""
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
         raise JobError(field, f"got {shown(name)}", "a name of printable characters", "give it a name")
     return canonical(name)
 
 
 def check_protection(protects: object) -> None:
-    """JobError for what says of nobody that it protects them."""
+    """Raise JobError unless the value is a Protection or None."""
     if protects is not None and not isinstance(protects, Protection):
         raise JobError("protects", f"got {shown(protects)}", "a Protection, or nothing", "give Protection('person')")
 

@@ -1,4 +1,4 @@
-"""The ledger's rows in SQL: read as accounts, inserted with what belongs to them. Transactions are the ledger's."""
+"""SQL of the ledger's rows: reading accounts and inserting entries; the caller manages the transaction."""
 
 from __future__ import annotations
 
@@ -27,30 +27,41 @@ SLIPS = 2
 
 @dataclass(frozen=True)
 class History:
-    """All that a ledger holds: its name, drawn where it is new, and the rows of its tables in their order."""
+    """Complete content of a ledger.
+
+    Attributes
+    ----------
+    name : str
+        Identifier of the ledger, drawn at random for a new one.
+    tables : mapping of str to sequence of Row
+        Rows of every table, in order.
+    """
 
     name: str = field(default_factory=lambda: secrets.token_hex(16))
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
 def now() -> str:
-    """The time, UTC, ISO 8601."""
+    """Return the current time: UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def rows(db: Database, query: str, values: tuple[str, ...] = ()) -> list[Row]:
-    """What a query gives, each row by its columns' names."""
+    """Return the rows of a query as dictionaries by column name."""
     cursor = db.execute(query, values)
     return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
 
 
 def names(db: Database) -> list[str]:
-    """The datasets, as they were written."""
+    """Return the datasets' names as they were written."""
     return [name for (name,) in db.execute("SELECT dataset FROM releases UNION SELECT dataset FROM caps")]
 
 
 def account(db: Database, dataset: str) -> Account:
-    """A dataset by its canonical name, whichever forms of it older versions wrote."""
+    """Return the account of a canonical dataset name.
+
+    Older versions wrote names in other Unicode forms; their rows are included.
+    """
     same = [name for name in names(db) if canonical(name) == dataset]
     caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
     releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
@@ -62,7 +73,10 @@ def _number(row: Row) -> int:
 
 
 def check_known(db: Database, dataset: str) -> None:
-    """BudgetError for a name that is new and almost that of a capped dataset: a slip would spend beside the cap."""
+    """Raise BudgetError if the name is new and similar to that of a capped dataset.
+
+    Without this check, a typing error would bypass the cap.
+    """
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
     if near := known_near(db, dataset, capped):
         raise BudgetError("privacy.dataset", f"{dataset!r}, which is new and almost {near!r}, which has a cap",
@@ -70,7 +84,7 @@ def check_known(db: Database, dataset: str) -> None:
 
 
 def known_near(db: Database, dataset: str, others: set[str] | None = None) -> str | None:
-    """One of some datasets (of all) whose name is almost this one, which the ledger does not know."""
+    """Return a dataset, among `others` or all, with a name similar to `dataset`; None if `dataset` is known."""
     known = {canonical(name) for name in names(db)}
     if dataset in known:
         return None
@@ -82,9 +96,10 @@ def _folded(name: str) -> str:
 
 
 def _near(one: str, other: str) -> bool:
-    """Whether names differ by two letters at most, and in no digit: 2025 and 2026 are two datasets; paths by none.
+    """Return whether names differ by at most two letters and in no digit (2025 and 2026 are two datasets).
 
-    Of two paths also whether one may hold the files of the other.
+    Names that contain a slash must be equal after folding. Two absolute paths are also near if one may contain the
+    files of the other.
     """
     if one.startswith("/") and other.startswith("/") and (_holds(one, other) or _holds(other, one)):
         return True
@@ -96,7 +111,7 @@ def _near(one: str, other: str) -> bool:
 
 
 def _holds(one: str, other: str) -> bool:
-    """Whether a path, a folder or a glob, is above another or matches it, or both are globs of one folder."""
+    """Return whether a path, folder or glob contains or matches `other`, or both are globs of one folder."""
     fixed, below = (re.split(r"[*?\[]", path, maxsplit=1)[0] for path in (one, other))
     if fixed == one:
         return other == one or other.startswith(one.rstrip("/") + "/")
@@ -108,7 +123,7 @@ def _digits(name: str) -> str:
 
 
 def cap_row(cap: Cap, protects: Protection | None) -> Row:
-    """A cap set now, with its terms."""
+    """Return the row of a cap set now, with its currency and privacy unit."""
     told = (protects.unit, protects.relation, protects.bound, protects.table) if protects else (None,) * 4
     values = cap.epsilon, cap.delta, now(), cap.currency, *told
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
@@ -131,9 +146,20 @@ def insert_release(
     public: bool,
     facts: Mapping[str, str],
 ) -> None:
-    """A reserved release: its name, dataset, plan's digest and cost; the job's epsilon and delta; whom it protects.
+    """Insert a reserved release with its link in the hash chain.
 
-    `facts`: what an auditor may see of its files, for the hash chain.
+    Parameters
+    ----------
+    entry : tuple of str
+        Release, dataset, plan digest and cost.
+    figures : tuple of float or None
+        Epsilon and delta of the job.
+    protects : Protection
+        Privacy unit.
+    public : bool
+        Whether anyone can compute the noise.
+    facts : mapping of str to str
+        Hashes of the release's files that an auditor may see, for the hash chain.
     """
     told = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
             "unit_table": protects.table}  # fmt: skip
@@ -145,7 +171,7 @@ def insert_release(
 
 
 def insert_round(db: Database, release: str, number: int, digest: str) -> None:
-    """What a release decided to measure in a round; the ledger refuses one that is not reserved."""
+    """Insert a release's decision for one round; the ledger refuses it unless the release is reserved."""
     if known := db.execute("SELECT dataset FROM releases WHERE release = ?", (release,)).fetchone():
         chain.append(db, known[0], "rounds", {"release": release, "round": number, "digest": digest})
     db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)", (release, number, digest))
@@ -157,17 +183,17 @@ def _insert(db: Database, table: str, row: Row) -> None:
 
 
 def identity(db: Database) -> str:
-    """The ledger's own name."""
+    """Return the ledger's identifier."""
     return str(db.execute("SELECT id FROM identity").fetchone()[0])
 
 
 def history(db: Database) -> History:
-    """All that the ledger holds."""
+    """Return all rows of the ledger."""
     return History(identity(db), {table: rows(db, f"SELECT * FROM {table} ORDER BY seq") for table in ROWS})
 
 
 def insert_history(db: Database, told: History) -> None:
-    """Begin a ledger, which has its tables and not its triggers, with a history."""
+    """Write a history to a new ledger that has its tables but not yet its triggers."""
     db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
     db.execute("INSERT INTO identity (id) VALUES (?)", (told.name,))
     for table, entries in told.tables.items():
@@ -176,7 +202,7 @@ def insert_history(db: Database, told: History) -> None:
 
 
 def moved_to(db: Database) -> str | None:
-    """Where the history of a closed ledger went; None for one that is open."""
+    """Return the location of a closed ledger's history; None if the ledger is open."""
     row = db.execute("SELECT moved_to FROM closed").fetchone()
     return None if row is None else str(row[0])
 

@@ -1,9 +1,9 @@
-"""The tables of a ledger, version by version. Triggers make it append-only: rows are never deleted or replaced, and a
-release only moves forward from reserved to committed to released.
+"""Tables of a ledger file, version by version, with triggers that make it append-only.
 
-Version 2 added a ledger's own name and what adaptive releases decided; version 3 whom a release protects, whether its
-noise is public, and the currency of a cap; version 4 that it was closed for good, because its history moved; version 5
-the table of a privacy unit, and the hash chain over all entries of a dataset.
+Rows are never deleted or replaced, and a release only moves forward from reserved to committed to released. Version 2
+added the ledger's identifier and the decisions of adaptive releases. Version 3 added the privacy unit of a release,
+whether its noise is public, and the currency of a cap. Version 4 added closing a ledger whose history was moved.
+Version 5 added the table of a privacy unit and the hash chain over all entries of a dataset.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIRST = (
         released_at TEXT)""",
     """CREATE INDEX releases_of_dataset ON releases (dataset)""",
     """CREATE INDEX caps_of_dataset ON caps (dataset)""",
-    # REPLACE deletes without asking the delete triggers, so a second row for a key is stopped before the insert
+    # REPLACE deletes rows without firing the delete triggers, so refuse a second row for a key before the insert
     """CREATE TRIGGER releases_insert BEFORE INSERT ON releases
         WHEN NEW.state IS NOT 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
             OR EXISTS (SELECT 1 FROM releases WHERE release = NEW.release OR seq = NEW.seq)
@@ -170,17 +170,17 @@ STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH}
 
 
 def schema(version: int) -> tuple[str, ...]:
-    """All statements that make a ledger of that version."""
+    """Return all statements that create a ledger of that version."""
     return tuple(statement for step in range(1, version + 1) for statement in STEPS[step])
 
 
 def table_statements() -> list[str]:
-    """The tables and indexes of a ledger of this version."""
+    """Return the statements that create the tables and indexes of the current version."""
     return [statement for statement in schema(VERSION) if not makes_trigger(statement)]
 
 
 def trigger_statements() -> list[str]:
-    """What keeps their rows from then on."""
+    """Return the statements that create the triggers of the current version."""
     return [statement for statement in schema(VERSION) if makes_trigger(statement)]
 
 

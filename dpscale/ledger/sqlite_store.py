@@ -1,7 +1,7 @@
-"""The SQLite file under the ledger: how it is made, opened and upgraded, and what its failures are called.
+"""SQLite file of a ledger: creation, opening, upgrading and translation of SQLite errors.
 
-A ledger is created whole beside its place and then linked into it, so a ledger file is never seen empty or half made,
-and an empty file in its place is known for a ledger that was lost.
+A ledger is created completely in a temporary file in the same folder and then linked to its path. No process ever sees
+an empty or partial ledger, so an empty file at that path indicates a lost ledger.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dpscale.ledger.sqlite_schema import (
 from dpscale.ledger.store import FIELD, Database
 from dpscale.storage.files import flush
 
-NAMED = 2  # the step at which a ledger draws its own name
-LINKED = 5  # the step at which its entries are linked
-# SQLite's primary result codes: (error, what happened, remedy)
+NAMED = 2  # version that introduced the ledger's identifier
+LINKED = 5  # version that introduced the hash chain
+# SQLite's primary result code -> (error, event, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
     sqlite3.SQLITE_LOCKED: (TransientError, "is locked by another process", "try again when that one is done"),
@@ -49,20 +49,20 @@ MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
 
 
 def unusable(path: Path, got: str, remedy: str, kind: type[DpscaleError] = BudgetError) -> DpscaleError:
-    """The sentence for a ledger file that cannot be used."""
+    """Return the error for a ledger file that cannot be used."""
     return kind(FIELD, f"{path} {' '.join(got.split())}", "a ledger of dpscale on a local, writable disk", remedy)
 
 
 @contextmanager
 def failures(path: Path) -> Iterator[None]:
-    """Turn SQLite's and the system's errors into the sentences that users meet."""
+    """Convert SQLite and operating system errors to dpscale errors."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None) or 0
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
-    except FileExistsError:  # a ledger that another process made: not for this to judge
+    except FileExistsError:  # another process created the ledger: the caller decides
         raise
     except OSError as error:
         kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
@@ -71,16 +71,16 @@ def failures(path: Path) -> Iterator[None]:
 
 
 def create_file(path: Path) -> None:
-    """Make an empty ledger at `path`, whole or not at all; one made meanwhile by another process is left as it is."""
+    """Create an empty ledger at `path` atomically; leave one created concurrently by another process unchanged."""
     with suppress(FileExistsError), making(path) as fill:
         fill(History())
 
 
 @contextmanager
 def making(path: Path) -> Iterator[Callable[[History], None]]:
-    """A ledger that begins with the history that it is given, and is at `path` at the end; FileExistsError for another.
+    """Create a ledger whose first rows are the history passed to the yielded function.
 
-    After an exception there is none.
+    The file is linked to `path` once the context ends without an exception. Raises FileExistsError if `path` exists.
     """
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
@@ -94,7 +94,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """A new file beside a place, gone at the end."""
+    """Create a temporary file in the same folder and remove it at the end."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -106,7 +106,7 @@ def _draft(path: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, history: History) -> None:
-    """Tables, rows, then the triggers, which would refuse rows that moved forward already."""
+    """Write the tables, the rows, then the triggers, which would refuse rows that are already committed or released."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -121,7 +121,7 @@ def _write(path: Path, history: History) -> None:
 
 
 def _add(db: sqlite3.Connection, first: int) -> None:
-    """What makes a ledger of this version of an older one, from that step on."""
+    """Apply all schema versions from `first` on to an older ledger."""
     for step in range(first, VERSION + 1):
         for statement in STEPS[step]:
             if not makes_trigger(statement):
@@ -137,9 +137,9 @@ def _add(db: sqlite3.Connection, first: int) -> None:
 
 
 def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
-    """Open the ledger file, made first if need be, and refuse anything that is not a sound ledger of this version.
+    """Open the ledger file, create it if needed, and refuse any file that is not a valid ledger of this version.
 
-    Nothing here reads the file but SQLite: closing any other descriptor on it would drop this process's POSIX locks.
+    Only SQLite reads the file here: closing any other descriptor on it would drop this process's POSIX locks.
     """
     with failures(path):
         if not os.path.lexists(path):
@@ -153,7 +153,7 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
         try:
             for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
                 db.execute(f"PRAGMA {pragma}")
-            db.execute("BEGIN")  # another process may upgrade it meanwhile
+            db.execute("BEGIN")  # another process may upgrade it concurrently
             version = check_identity(db, path)
             db.execute("COMMIT")
             if version < VERSION:
@@ -165,7 +165,7 @@ def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring a sound ledger of an older version to this one, unless another process did meanwhile."""
+    """Upgrade a valid ledger of an older version, unless another process has already done so."""
     db.execute("BEGIN IMMEDIATE")
     if (version := _version(db)) < VERSION:
         _add(db, version + 1)
@@ -189,7 +189,7 @@ def _check_place(path: Path) -> None:
 
 
 def check_identity(db: sqlite3.Connection, path: Path) -> int:
-    """Check that it is SQLite, ours, sound, of a version known here, and has all its triggers; its version."""
+    """Check that the file is an intact dpscale ledger of a known version with all its triggers; return its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise unusable(path, "is a SQLite file of another program", "name another file", JobError)
     if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
@@ -205,14 +205,14 @@ def check_identity(db: sqlite3.Connection, path: Path) -> int:
 
 
 def schema_of(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """The tables, indexes and triggers with the text that made them, but for those that SQLite makes itself."""
+    """Return tables, indexes and triggers with their SQL text, without SQLite's internal ones."""
     rows = db.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
     return set(rows.fetchall())
 
 
 @lru_cache
 def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
-    """What `schema_of` gives for an untouched ledger."""
+    """Return the result of `schema_of` for an unmodified ledger."""
     with closing(sqlite3.connect(":memory:")) as db:
         for statement in schema(version):
             db.execute(statement)
@@ -220,7 +220,7 @@ def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
 
 
 class FileStore:
-    """A ledger in a SQLite file: the default, for the processes of one machine."""
+    """Ledger in a SQLite file: the default, for the processes of one machine."""
 
     def __init__(self, path: Path, create: bool, timeout: float) -> None:
         self.path, self.timeout = path, timeout
@@ -228,7 +228,7 @@ class FileStore:
 
     @contextmanager
     def transaction(self, writes: bool) -> Iterator[sqlite3.Connection]:
-        """IMMEDIATE takes the write lock before the history is read, so that no two see the same."""
+        """Run a transaction; IMMEDIATE takes the write lock before the history is read, so writers are serialised."""
         with failures(self.path):
             if writes:
                 check_one_file(self.path)
@@ -241,7 +241,7 @@ class FileStore:
                     self.db.execute("ROLLBACK")
 
     def findings(self, db: Database) -> list[str]:
-        """What is wrong with the file; BudgetError where its schema is not a ledger's."""
+        """Return the faults of the file. Raises BudgetError if its schema is not that of a ledger."""
         check_identity(self.db, self.path)
         (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
         return [] if verdict == "ok" else [verdict]

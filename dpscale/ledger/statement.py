@@ -1,4 +1,4 @@
-"""An account told to people and programs, and the rows of a ledger that cannot be right."""
+"""Account statements for display and JSON, and consistency checks of the ledger's rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from dpscale.privacy.conversion import gdp_mu
 
 
 def statement(account: Account, stated_delta: float) -> dict[str, Any]:
-    """One dataset: cap, currency, spent, reserved, remaining, releases; ready for JSON, what is infinite as null.
+    """Return cap, currency, spending, remaining budget and releases of a dataset, ready for JSON; infinity is null.
 
-    Totals are at the delta of the cap; without one at the largest that a release was asked at, or else `stated_delta`.
+    Totals are stated at the delta of the cap. Without a cap they are stated at the largest delta of a release, or at
+    `stated_delta` if no release has one, or at 0 if the history is pure.
     """
     cap = account.cap
     delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
@@ -42,7 +43,7 @@ def _largest_delta(account: Account, stated_delta: float) -> float:
 
 
 def notes(account: Account) -> list[str]:
-    """What a reader of the figures has to know."""
+    """Return the caveats that a reader of the figures needs."""
     said = []
     if account.cap and account.cap.boundless:
         said.append(f"a cap above epsilon {MOST:g} holds nothing back: set one that does")
@@ -70,7 +71,7 @@ def _figures(account: Account, spending: Spending, delta: float) -> dict[str, An
 
 
 def _remaining(account: Account) -> float | None:
-    """What is left of the cap, in its currency."""
+    """Return the unspent part of the cap in its currency; None without a cap or with one too large to compute with."""
     cap = account.cap
     if cap is None or cap.boundless:
         return None
@@ -79,7 +80,7 @@ def _remaining(account: Account) -> float | None:
 
 
 def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
-    """A release. `own`: its cost alone, at the delta that it was asked at; without one at that of the totals."""
+    """Return one release. `own` is its cost alone, at its own delta, or at the delta of the totals if it has none."""
     counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
     at = 0.0 if cost.is_pure else row["delta"] or delta
     epsilon = math.inf if is_public(row) else cost.epsilon(at)
@@ -93,7 +94,7 @@ def _without(row: Row, *names: str) -> Row:
 
 
 def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[str]:
-    """What is wrong with the rows: gaps in their numbers (a row taken out), costs and states that cannot be."""
+    """Return the faults of the rows: gaps in their numbers (removed rows), invalid costs and invalid states."""
     wrong = []
     for table in ROWS:
         if [row["seq"] for row in tables[table]] != list(range(1, last.get(table, 0) + 1)):

@@ -1,9 +1,9 @@
-"""What a ledger needs of a database, of which there are two: a SQLite file on one machine, or a PostgreSQL server.
+"""Database interface of a ledger, implemented by a SQLite file on one machine and by a PostgreSQL server.
 
-Queries are written once, with `?` for values and no dialect; what differs is how a transaction begins, how tables and
-triggers are made and how they are checked. A transaction that changes something sees all that was committed before it,
-and no other is under way with it. One whose end is not known (a lost connection) is made anew: everything that a ledger
-writes is written once however often it is asked for, so asking again is how it learns what became of it.
+Queries are written once, with `?` as the placeholder for values and no SQL dialect. The implementations differ in how
+they begin a transaction, create tables and triggers, and check them. A writing transaction sees all rows committed
+before it and excludes other writing transactions. If the outcome of a transaction is unknown (lost connection), it runs
+again: every write of a ledger is idempotent, so the repetition finds or completes the previous attempt.
 """
 
 from __future__ import annotations
@@ -24,40 +24,48 @@ Result = TypeVar("Result")
 
 
 class Again(TransientError):
-    """The same transaction may pass now: another came between, or the connection was lost."""
+    """The same transaction may succeed now: another one interfered or the connection was lost."""
 
 
 class Database(Protocol):
-    """A connection within a transaction."""
+    """Connection within a transaction."""
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        """A cursor, as of the DB-API: `fetchone`, `fetchall`, `description`, an iterator of tuples."""
+        """Return a DB-API cursor with `fetchone`, `fetchall` and `description` that iterates over tuples."""
 
 
 class Store(Protocol):
-    """An open ledger's database. `timeout`: seconds to wait for others."""
+    """Open database of a ledger.
+
+    Attributes
+    ----------
+    timeout : float
+        Seconds to wait for other processes.
+    path : Path or str
+        File, or address of the server.
+    """
 
     timeout: float
 
     @property
     def path(self) -> Path | str:
-        """The file, or the server's address."""
+        """File, or address of the server."""
 
     def transaction(self, writes: bool) -> AbstractContextManager[Database]:
-        """All or nothing; with `writes` alone among those that write, before anything is read."""
+        """Run an atomic transaction; with `writes`, exclude other writers before anything is read."""
 
     def findings(self, db: Database) -> list[str]:
-        """What is wrong with the database itself; raises BudgetError where it is no ledger any more."""
+        """Return the faults of the database itself. Raises BudgetError if it is no longer a ledger."""
 
     def numbered(self, db: Database) -> dict[str, int]:
-        """The last number that each table gave a row, kept apart from the rows."""
+        """Return the last row number of every table, which is stored separately from the rows."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 def repeated(act: Callable[[], Result], timeout: float) -> Result:
-    """What `act` gives, tried again as long as it says so and there is time."""
+    """Return the result of `act`, called again after every `Again` until `timeout` seconds have passed."""
     end = time.monotonic() + timeout
     for turn in count():
         try:

@@ -1,9 +1,9 @@
-"""A ledger's history moved to another place, and the old one closed for good.
+"""Move of a ledger's history to another location; the old ledger is closed for good.
 
-Two open ledgers of one history would each admit what only one may, so at no moment are there two: the new one is
-written whole but for its last step, then the old one is closed, then the last step is done. A kill in between leaves a
-closed ledger and none that is open; the same command again finishes it. The new one keeps the old one's name, by which
-runs know their ledger.
+Two open ledgers with the same history could each admit a charge that only one of them may admit, so at most one is
+open at any time: the new ledger is written except for its last step, the old one is closed, then the last step is done.
+An interruption in between leaves a closed ledger and no open one; the same command finishes the move. The new ledger
+has the identifier of the old one, by which runs recognise their ledger.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Making = AbstractContextManager[Callable[[rows.History], None]]
 
 
 def opened(place: str, create: bool, timeout: float) -> Store:
-    """The ledger at a place, made first where there is none and `create` is set."""
+    """Open the ledger at a location; create it if it does not exist and `create` is set."""
     if is_address(place):
         return postgres_store.ServerStore(place, create, timeout)
     return sqlite_store.FileStore(Path(place), create, timeout)
 
 
 def there(place: str) -> bool:
-    """Whether there is a ledger, sound or not; TransientError where its server does not answer."""
+    """Return whether a ledger exists, valid or not. Raises TransientError if its server does not answer."""
     if not is_address(place):
         return os.path.lexists(place)
     with postgres_store.connect(place) as db:
@@ -37,7 +37,7 @@ def there(place: str) -> bool:
 
 
 def unreached(place: str) -> str:
-    """Why the server of a job's ledger cannot be asked from this machine; empty where it can."""
+    """Return why the server of a job's ledger is unreachable from this machine; empty if it is reachable."""
     try:
         there(standing(place))
     except DpscaleError as error:
@@ -46,14 +46,23 @@ def unreached(place: str) -> str:
 
 
 def check_open(db: Database, place: object) -> None:
-    """BudgetError for a ledger that was closed."""
+    """Raise BudgetError if the ledger is closed."""
     if (target := rows.moved_to(db)) is not None:
         raise BudgetError(FIELD, f"{place} is closed for good: its history moved to {target}", "the ledger there",
                           "name that one, in the job or as DPSCALE_LEDGER")  # fmt: skip
 
 
 def move(source: Store, transaction: Callable[[], AbstractContextManager[Database]], target: str) -> int:
-    """Move what the ledger holds to a new one at `target`; how many releases. `transaction`: one that writes here."""
+    """Move the ledger's rows to a new one at `target` and return the number of releases.
+
+    Parameters
+    ----------
+    source : Store
+    transaction : callable
+        Begins a writing transaction on `source`.
+    target : str
+        Path or address of the new ledger.
+    """
     check_ledger_place(target)
     with source.transaction(writes=False) as db:
         here, gone = rows.history(db), rows.moved_to(db)
