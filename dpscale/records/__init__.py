@@ -1,7 +1,7 @@
-"""Read tables (Parquet, CSV, Arrow, Delta, Iceberg) into codes. No other package reads records.
+"""Readers that encode tables (Parquet, CSV, Arrow, Delta, Iceberg) as cell numbers. No other package reads records.
 
-`Table` lists files without reading them; `encode` turns a column into cell numbers row by row; `snapshot` identifies
-the bytes that were read.
+`Table` lists files without reading them, `encode` converts a column to cell numbers row by row, and `snapshot`
+identifies the bytes that were read.
 """
 
 from dpscale.records.table import Partition, Table

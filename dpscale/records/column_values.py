@@ -1,8 +1,9 @@
-"""Columns as days, row by row: the one place that says which day a value of any column type lies on.
+"""Numbers and days in a column, row by row, for every supported column type.
 
-A date is itself. A time without a zone lies on the day that it names; one with a zone on the day that it is then in the
-attribute's zone, or in UTC where it has none. Texts are parsed by a fixed grammar (ISO 8601): 2025-01-31, or with a
-time behind a T or a blank, 2025-01-31T12:30:00.5+02:00. Texts that say there is nothing are nulls, others are foreign.
+A date is its own day. A time without a time zone belongs to the day that it states; one with a time zone belongs to
+the day of that instant in the attribute's zone, or in UTC if the attribute has none. Texts are parsed by a fixed
+grammar (ISO 8601): 2025-01-31, optionally with a time after a T or a blank, 2025-01-31T12:30:00.5+02:00. Texts that
+denote a missing value are nulls; all others are foreign.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ LARGEST = np.uint64(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values as int64 or float64 (0 where there is none), and which rows are null or foreign to numbers."""
+    """Parsed values of a column.
+
+    Attributes
+    ----------
+    values : ndarray of int64 or float64, shape (rows,)
+        0 where a row has no value.
+    missing, foreign : ndarray of bool, shape (rows,)
+        Rows that are null and rows that cannot be parsed.
+    """
 
     values: NDArray[Any]
     missing: Flags
@@ -39,7 +48,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of large texts, and where each begins and the last ends."""
+    """Return the bytes of a large_string array and its offsets, of length len(texts) + 1."""
     _, offsets, data = texts.buffers()
     if not len(texts) or data is None:
         return np.empty(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
@@ -47,7 +56,7 @@ def bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def numbers(column: pa.Array) -> Numbers | None:
-    """The column's numbers; None where its type holds none."""
+    """Return the numbers of a column; None if its type contains no numbers."""
     import pyarrow as pa
     import pyarrow.types as types
 
@@ -64,7 +73,7 @@ def numbers(column: pa.Array) -> Numbers | None:
     values = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         return _without_foreign(np.where(missing, 0.0, values.astype(np.float64)), missing)
-    if values.dtype == np.uint64:  # beyond int64 is beyond any domain
+    if values.dtype == np.uint64:  # values beyond int64 are outside any domain
         values = np.minimum(values, LARGEST)
     return _without_foreign(values.astype(np.int64), missing)
 
@@ -81,7 +90,7 @@ def _parse_numbers(texts: pa.Array) -> Numbers:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are no UTF-8 are just foreign
+    words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are not UTF-8 count as foreign
     words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
     nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
     number = pc.match_substring_regex(words, NUMBER).fill_null(False)
@@ -96,7 +105,7 @@ A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def days(column: pa.Array, zone: str = "") -> Numbers | None:
-    """Days since 1 January 1970 (0 where there is none); None where the column's type holds no dates."""
+    """Return days since 1 January 1970 (0 where there is none); None if the column's type contains no dates."""
     import pyarrow as pa
     import pyarrow.types as types
 
@@ -111,7 +120,7 @@ def days(column: pa.Array, zone: str = "") -> Numbers | None:
 
 
 def _known(column: pa.Array, zone: str) -> Integers:
-    """Those of dates and times; 0 for nulls."""
+    """Return the days of dates and times; 0 for nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
@@ -121,7 +130,7 @@ def _known(column: pa.Array, zone: str) -> Integers:
         return _whole(column.cast(pa.int32()))
     if types.is_date64(kind):
         return _whole(column.cast(pa.int64())) // (DAY * 1000)
-    if kind.tz is not None:  # what clocks of the zone show at these instants
+    if kind.tz is not None:  # local time of the zone at these instants
         column = pc.local_timestamp(column.cast(pa.timestamp(kind.unit, zone or "UTC")))
     return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
 
@@ -159,20 +168,20 @@ def _number(field: pa.Array) -> Integers:
 
 
 def _civil(year: Integers, month: Integers, day: Integers) -> Integers:
-    """Days since 1970 of years, months and days of the calendar."""
+    """Return days since 1970 of calendar dates."""
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     return months.astype("datetime64[D]").astype(np.int64) + day - 1
 
 
 def _is_day(part: dict[str, Any], found: Integers) -> Flags:
-    """Whether a month has that day, and a day that time; where nothing was read, the year is 0."""
+    """Return whether the month has that day and the day that time; unparsed rows have year 0."""
     month = found.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
     date = (part["y"] > 0) & (part["m"] == month) & (part["m"] > 0) & (part["d"] > 0)
     return np.asarray(date & (part["h"] < 24) & (part["i"] < 60) & (part["s"] < 60))
 
 
 def _seconds(offsets: pa.Array) -> Integers:
-    """What is to be taken from local times for UTC."""
+    """Return the seconds to subtract from local times to obtain UTC."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

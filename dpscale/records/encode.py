@@ -1,9 +1,9 @@
-"""Columns to cell numbers, row by row: what a row becomes depends on that row and the domain file alone.
+"""Conversion of columns to cell numbers; the cell of a row depends only on that row and the domain file.
 
-A value that the domain refuses raises a DataError that names the column; it never tells the value, its row or how many.
-A row that it drops is marked, for all columns, and counted nowhere. A clipped number goes to the nearest cell; a number
-with a fraction, where whole ones are asked, is outside, and clipped to the whole number below it (34.9 years are 34).
-Texts that are no numbers, or no dates, have no nearest cell: they follow a policy of their own.
+A value that the domain refuses raises a DataError that names the column but never reports the value, its row or the
+number of such rows. A dropped row is marked for all columns and never counted. A clipped number is assigned to the
+nearest cell. A number with a fraction is outside an integer domain and is clipped to the integer below it (34.9 years
+are 34). Texts that are not numbers or dates have no nearest cell; the policy `unparsable` applies to them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Codes = NDArray[np.unsignedinteger[Any]]
-DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # what is no cell; the least of a column is told
+DROPPED, OUTSIDE, UNPARSABLE, NULL = (
+    -1,
+    -2,
+    -3,
+    -4,
+)  # codes of rows without a cell; only the smallest of a column is reported
 POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
 
 
 def code_type(size: int) -> np.dtype[Any]:
-    """The narrowest unsigned type for the codes of an attribute."""
+    """Return the narrowest unsigned type for the codes of an attribute with `size` cells."""
     return np.dtype(np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.uint32)
 
 
 def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None) -> Codes:
-    """Cell numbers of a column, of the attribute's narrowest unsigned type.
+    """Return the cell numbers of a column in the attribute's narrowest unsigned type.
 
-    Rows that the domain file drops are marked in `dropped`, which an attribute that drops asks for; their code is 0.
-    What `pages` has made cells of already is judged alone.
+    Parameters
+    ----------
+    attribute : Attribute
+    column : pyarrow Array or ChunkedArray, or ndarray
+        An ndarray contains cells decoded by `pages`, which are only checked.
+    dropped : ndarray of bool, shape (rows,), optional
+        Rows that the domain file drops are set to True; their code is 0. Required if the attribute drops rows.
+
+    Raises
+    ------
+    RefusedValue
+        If the domain refuses a value.
     """
     import pyarrow as pa
 
@@ -45,7 +60,7 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
         return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct one once
+    if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct value once
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
         return _encode_dictionary(attribute, column, dropped)
@@ -56,13 +71,16 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
 
 
 def entries_of(attribute: Attribute, dictionary: pa.Array) -> NDArray[Any]:
-    """Cells of a dictionary's entries; below zero where there is none."""
+    """Return the cells of a dictionary's entries; negative where an entry has none."""
     plain = _encode_plain(attribute, dictionary)
     return _cells(attribute, dictionary) if plain is None else plain
 
 
 def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
-    """Whole numbers that all lie inside, without nulls: one look, and one subtraction that is right modulo 2ⁿ."""
+    """Return the codes of integers that are all inside the domain and not null; None for other columns.
+
+    Only the minimum and maximum are checked, and one subtraction, which is correct modulo 2ⁿ, gives the codes.
+    """
     import pyarrow as pa
 
     if not attribute.is_whole or not pa.types.is_integer(column.type) or column.null_count:
@@ -76,7 +94,7 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
 
 
 def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped: Flags | None) -> Codes:
-    """Encode the dictionary once, then look up; an unused entry outside the domain does no harm."""
+    """Encode the dictionary once, then look up each row; an unused entry outside the domain is harmless."""
     cells, rows = _entries(attribute, column)
     if cells.min() < 0:
         return _codes(attribute, cells[rows], dropped)
@@ -84,7 +102,7 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
 
 
 def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
-    """The cells of a dictionary's entries, with one for nulls where there are any, and the entry of each row."""
+    """Return the cells of the dictionary's entries and the entry of each row; nulls have an additional entry."""
     import pyarrow as pa
 
     cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
@@ -95,7 +113,7 @@ def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers
 
 
 def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
-    """The cells as codes; DataError for what is refused."""
+    """Convert cells to codes and mark dropped rows. Raises RefusedValue for a refused value."""
     worst = cells.min(initial=0)
     if worst < DROPPED:
         raise _refused(attribute, int(worst))
@@ -134,7 +152,14 @@ REASONS = {NULL: _null, UNPARSABLE: _unparsable, OUTSIDE: _beyond}
 
 
 def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
-    """What is said of all attributes with refused values, by what is worst in each; nothing of which or how many."""
+    """Return one error for all attributes with refused values; it states neither the values nor their number.
+
+    Parameters
+    ----------
+    domain : Domain
+    worst : mapping of str to int
+        Smallest code (OUTSIDE, UNPARSABLE or NULL) of each attribute.
+    """
     if len(worst) == 1:
         [(name, code)] = worst.items()
         return _refused(domain[name], code)
@@ -146,7 +171,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
 
 
 def judged(attribute: Attribute, column: pa.Array) -> Integers:
-    """The cell of every row of a column; below zero where there is none."""
+    """Return the cell of every row of a column; negative where a row has none."""
     import pyarrow as pa
 
     if is_text(column.type) or pa.types.is_decimal(column.type):
@@ -158,7 +183,7 @@ def judged(attribute: Attribute, column: pa.Array) -> Integers:
 
 
 def null_cell(attribute: Attribute) -> int:
-    """The cell of a null; below zero where there is none."""
+    """Return the cell of a null; negative if nulls are dropped or refused."""
     return {"category": attribute.null_cell, "drop": DROPPED}.get(attribute.nulls, NULL)
 
 
@@ -171,7 +196,7 @@ def _foreign_cell(attribute: Attribute) -> int:
 
 
 def _cells(attribute: Attribute, column: pa.Array) -> Integers:
-    """Cell numbers; below zero where there is none."""
+    """Return cell numbers; negative where a row has none."""
     if attribute.of_texts:
         return _text_cells(attribute, column)
     parsed = _parsed(attribute, column)
@@ -185,14 +210,14 @@ def _cells(attribute: Attribute, column: pa.Array) -> Integers:
 
 
 def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
-    """The column as numbers, or as days; None where its type has none."""
+    """Return the column as numbers or days; None if its type contains none."""
     if attribute.kind == "date":
         return days(column, attribute.zone)
     return numbers(_answers(column) if attribute.kind == "boolean" else column)
 
 
 def _answers(column: pa.Array) -> pa.Array:
-    """A column in which yes and no are true and false."""
+    """Return the column with texts for yes and no replaced by true and false."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -210,7 +235,7 @@ def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataErro
 
 
 def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    """Those of numbers, or of days."""
+    """Return the cells of numbers or days."""
     if attribute.values:
         return _number_category_cells(attribute, values)
     if attribute.kind == "bins":
@@ -228,7 +253,7 @@ def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
 
 
 def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    """The nearest of low, low + step, … high; of two the upper."""
+    """Return the nearest of low, low + step, … high; ties are rounded up."""
     steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
     nearest = np.clip(steps, 0, attribute.listed - 1)
     return _outside(attribute, nearest.astype(np.int64), nearest == steps)
@@ -250,7 +275,7 @@ def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_])
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     import pyarrow as pa
 
-    # adding zero makes -0.0, which Arrow tells from 0.0, the same
+    # adding zero converts -0.0 to 0.0, which Arrow distinguishes
     listed = np.array([float(value) for value in _read_values(attribute)])
     return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
 
@@ -268,7 +293,7 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
 
 
 def _beginnings(texts: pa.Array, length: int) -> pa.Array:
-    """The first letters of texts; bytes that are no UTF-8 are letters of no value."""
+    """Return the first `length` letters of each text; bytes that are not UTF-8 become replacement characters."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -281,12 +306,12 @@ def _beginnings(texts: pa.Array, length: int) -> pa.Array:
 
 
 def _read_values(attribute: Attribute) -> list[Any]:
-    """What of the column has a cell, in the order of the cells."""
+    """Return the column values that have a cell, in the order of the cells."""
     return [value for group in attribute.groups for value in group] if attribute.groups else list(attribute.values)
 
 
 def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Integers:
-    """The cell of each value that the domain file lists."""
+    """Return the cell of each value listed in the domain file."""
     import pyarrow.compute as pc
 
     places = np.array(pc.index_in(column, value_set=values).fill_null(-1), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Readers of one file: its column names, and its rows in batches of bounded size."""
+"""Readers of one CSV, Arrow or Parquet file: column names, and rows in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD_BYTES = 1 << 16
 
 
 class CsvSource:
-    """A CSV file, all texts; its names are in its header, or told by the dialect."""
+    """CSV file whose columns are all texts; the column names are in its header or given by the dialect."""
 
     def __init__(self, path: str, dialect: Dialect) -> None:
         self.path, self.dialect = path, dialect
@@ -33,18 +33,18 @@ class CsvSource:
         self.names = [name.strip() for name in self._raw]
 
     def kind(self, name: str) -> pa.DataType:
-        """Text, whatever it says."""
+        """Return the text type, the type of every CSV column."""
         import pyarrow as pa
 
         return pa.string()
 
     def groups(self) -> list[int]:
-        """A CSV is one piece, of a length that nobody knows."""
+        """Return an empty list: a CSV file cannot be split and its number of rows is unknown."""
         return []
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """The columns, as dictionaries of texts."""
+        """Yield batches of the columns as dictionary-encoded texts."""
         import pyarrow as pa
         import pyarrow.csv as arrow_csv
 
@@ -64,7 +64,7 @@ class CsvSource:
                     yield tidy.slice(start, rows)
 
     def _check_width(self) -> None:
-        """DataError where a file without a header has not as many columns as names are told."""
+        """Raise DataError if a file without a header has a different number of columns than the given names."""
         names = self.dialect.names
         if names and len(found := _first_line(self.path, self.dialect)) != len(names):
             raise DataError("data.names", f"{len(names)} names for the {len(found)} columns of {self.path}",
@@ -86,7 +86,7 @@ def _first_line(path: str, dialect: Dialect) -> list[str]:
 
 
 def _tidy(column: pa.DictionaryArray, nothing: pa.Array) -> pa.DictionaryArray:
-    """The column with blanks trimmed, and null where that leaves nothing."""
+    """Return the column with surrounding blanks removed and with null for empty texts and null values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +96,7 @@ def _tidy(column: pa.DictionaryArray, nothing: pa.Array) -> pa.DictionaryArray:
 
 
 class ArrowSource:
-    """An Arrow file; its footer is read once."""
+    """Arrow file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -105,17 +105,17 @@ class ArrowSource:
         self.names: list[str] = list(self.schema.names)
 
     def kind(self, name: str) -> pa.DataType:
-        """The type of a column."""
+        """Return the type of a column."""
         return self.schema.field(name).type
 
     def groups(self) -> list[int]:
-        """Rows of each record batch."""
+        """Return the number of rows of each record batch."""
         with self._reader(self.names[:1]) as reader:
             return [reader.get_batch(number).num_rows for number in range(self._count)]
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """The columns of some record batches (all when none are named)."""
+        """Yield the columns of the given record batches (default: all)."""
         with self._reader(columns) as reader:
             for number in row_groups or range(self._count):
                 batch, rows = reader.get_batch(number).select(list(columns)), batch_rows(len(columns))
@@ -124,7 +124,7 @@ class ArrowSource:
 
     @contextmanager
     def _reader(self, columns: Sequence[str] = ()) -> Iterator[Any]:
-        """Reads what is named alone; all where nothing is."""
+        """Open the file and read only the given columns (default: all)."""
         import pyarrow as pa
 
         fields = [self.names.index(name) for name in columns]
@@ -133,23 +133,26 @@ class ArrowSource:
 
 
 class Source(Protocol):
-    """An open file: names of its columns, and the rows of some of them."""
+    """Open file: the names of its columns, and the rows of requested columns."""
 
     names: list[str]
 
     def kind(self, name: str) -> pa.DataType: ...
 
     def groups(self) -> list[int]:
-        """Rows of the pieces that it can be read in."""
+        """Return the number of rows of each separately readable part."""
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int], ids: str = "",
                 domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
-        """Batches with `len(batch)` rows and `batch.column(name)`: an array, or with a domain maybe its cells."""
+        """Yield batches with `len(batch)` rows and `batch.column(name)`.
+
+        A column is an array or, if a domain is given, possibly its cells.
+        """
         ...
 
 
 def open_source(path: str, dialect: Dialect = PLAIN) -> Source:
-    """Read the header or footer of a file, once."""
+    """Open a file and read its header or footer once."""
     source: Source
     if is_csv(path, dialect.format):
         source = CsvSource(path, dialect)
@@ -161,7 +164,7 @@ def open_source(path: str, dialect: Dialect = PLAIN) -> Source:
 
 
 class ParquetSource:
-    """A Parquet file; its footer is read once."""
+    """Parquet file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
         self.path, self._small = path, None if is_url(path) else small(path)
@@ -172,16 +175,18 @@ class ParquetSource:
         self.places = {name: place for place, name in enumerate(self.names)}
 
     def kind(self, name: str) -> pa.DataType:
-        """The type of a column."""
+        """Return the type of a column."""
         return self.schema.field(name).type
 
     def groups(self) -> list[int]:
-        """Rows of each row group."""
+        """Return the number of rows of each row group."""
         return [self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups)]
 
     def chunks(self, data: Any) -> Any:
-        """What the footer tells of every column chunk (`chunk_table`). pyarrow would tell too, but a damaged one ends
-        its process."""
+        """Return the footer's metadata of every column chunk (`chunk_table`).
+
+        pyarrow could read it too, but a damaged footer terminates its process.
+        """
         from dpscale.records.parquet.headers import chunk_table
 
         if self._chunks is None:
@@ -190,9 +195,9 @@ class ParquetSource:
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
-        """The columns of some row groups (all when none are named); texts as dictionaries, but those of `ids`.
+        """Yield the columns of the given row groups (default: all); texts except `ids` are dictionary-encoded.
 
-        With a domain, those of its columns that a file of this machine keeps by dictionaries come as cells.
+        If a domain is given and the file is local, columns stored with dictionaries are returned as cells.
         """
         from dpscale.records.pages import Group
 
@@ -206,7 +211,7 @@ class ParquetSource:
                 yield from self._group(group, number, columns, ids)
 
     def _group(self, group: Group, number: int, columns: Sequence[str], ids: str) -> Iterator[Any]:
-        """The batches of a row group: pyarrow's, with the columns that it need not read."""
+        """Yield the batches of a row group: columns decoded by `pages` together with those read by pyarrow."""
         from dpscale.records.pages import Decoded
 
         rows = batch_rows(len(columns))
@@ -222,9 +227,9 @@ class ParquetSource:
     def _plainly(
         self, columns: Sequence[str], groups: Sequence[int], ids: str, rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """As pyarrow reads them, texts as dictionaries.
+        """Yield batches read by pyarrow, with texts as dictionaries.
 
-        pyarrow cannot decode DELTA_LENGTH_BYTE_ARRAY pages into dictionaries; these texts are encoded here.
+        pyarrow cannot decode DELTA_LENGTH_BYTE_ARRAY pages into dictionaries, so these texts are encoded here.
         """
         texts, done = [name for name in columns if name != ids and is_text(self.schema.field(name).type)], 0
         try:
@@ -245,7 +250,7 @@ class ParquetSource:
         import pyarrow.parquet as pq
 
         with mapped(self.path) as where:
-            far = is_url(self.path)  # fetched in few and large pieces, of the columns asked alone
+            far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
                                 pre_buffer=far) as file:  # fmt: skip
                 yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
@@ -253,14 +258,14 @@ class ParquetSource:
 
 
 def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
-    """The batch with some columns as dictionaries."""
+    """Return the batch with the given columns dictionary-encoded."""
     for name in texts:
         batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).dictionary_encode())
     return batch
 
 
 def footer(path: str, held: Any = None) -> Any:
-    """What the footer of a Parquet file says, or of its bytes that are held."""
+    """Return the metadata of a Parquet file, from its bytes if they are given."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,11 +1,10 @@
-"""Which files a path stands for, and which columns a hive-partitioned folder keeps in their paths.
+"""Files of a table at a path, and the columns stored in the paths of a hive-partitioned folder.
 
-Where the format is named, every file that is not hidden is one of the table, whatever it is called.
+If the job states the format, every file that is not hidden belongs to the table, regardless of its name. A path is
+local, or an address in an object store to which the same rules apply.
 
-A path is of this machine, or an address in an object store, which is found by the same rules.
-
-Hidden are, as Spark and Hive have it, names that begin with a dot or an underscore, at any level below the path asked
-for; but `_year=2020` is a folder of data. What is named outright is never hidden.
+As in Spark and Hive, names that begin with a dot or an underscore are hidden, at any level below the given path;
+`_year=2020` is nevertheless a folder of data. A file named explicitly is never hidden.
 """
 
 from __future__ import annotations
@@ -29,16 +28,26 @@ FORMATS = {
 SUFFIXES = tuple(FORMATS)
 TAKEN = "Parquet, CSV or Arrow files"
 CODECS = {".gz": "gzip", ".zst": "zstd"}
-NAMED = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "arrow": "Arrow"}  # as a job says it
+NAMED = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "arrow": "Arrow"}  # format names in a job
 COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd "}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How files are written. `format`: of all of them, a key of NAMED; empty where their endings say it.
+    """Format of a table's files.
 
-    The others are of CSV files. `delimiter`: empty for a comma, or a tab in a TSV; `null_values`: texts that say
-    nothing, beside the empty one; `names`: of the columns of files without a header.
+    Attributes
+    ----------
+    delimiter : str
+        Field separator of CSV files. Default: a comma, or a tab in a TSV file.
+    encoding : str
+        Encoding of CSV files.
+    null_values : tuple of str
+        Texts that denote a null in CSV files, in addition to the empty text.
+    names : tuple of str
+        Column names of CSV files without a header.
+    format : str
+        Format of all files, a key of NAMED. Default: derived from the file names' endings.
     """
 
     delimiter: str = ""
@@ -48,7 +57,7 @@ class Dialect:
     format: str = ""
 
     def of(self, path: str) -> str:
-        """The delimiter of a file."""
+        """Return the delimiter of a file."""
         return self.delimiter or ("\t" if format_of(path, self.format).endswith("TSV") else ",")
 
 
@@ -56,7 +65,7 @@ PLAIN = Dialect()
 
 
 def format_of(path: str, named: str = "") -> str:
-    """The format that is named, or that the path's ending says; empty for none."""
+    """Return the given format, or the one of the path's ending; empty if unknown."""
     if named:
         codec = codec_of(path) if named in ("csv", "tsv") else None
         return COMPRESSED[codec] + NAMED[named]
@@ -76,14 +85,14 @@ def is_parquet(path: str, named: str = "") -> bool:
 
 
 def codec_of(path: str) -> str | None:
-    """What a whole file is compressed by; None for none."""
+    """Return the compression of a whole file; None if uncompressed."""
     return next((codec for suffix, codec in CODECS.items() if path.lower().endswith(suffix)), None)
 
 
 def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
-    """DataError where formats are mixed: that is mostly one table kept in two ways, and would count twice.
+    """Raise DataError if formats are mixed, or if CSV options are given for files of another format.
 
-    And where a dialect is told of files that have none.
+    Files of several formats are usually two copies of one table, which would be counted twice.
     """
     met = {format_of(file, dialect.format) for file in files}
     found = [named for named in dict.fromkeys(FORMATS.values()) if named in met]
@@ -100,19 +109,25 @@ Fixed = tuple[tuple[str, str | None], ...]
 
 
 def find_files(paths: Iterable[str], named: str = "") -> list[str]:
-    """The files at some files, folders and globs: absolute, each once, in the order of their names. `named`: their
-    format, where it is not by their endings."""
+    """Return the data files at the given files, folders and globs: absolute, unique and sorted by name.
+
+    Parameters
+    ----------
+    paths : iterable of str
+    named : str
+        Format of the files. Default: derived from their endings.
+    """
     return _all_data(sorted({os.path.abspath(file) for path in paths for file in _at(path, named)}), named)
 
 
 def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
-    """The same of a store's prefixes, objects and globs, each with its size."""
+    """Return the objects at the given prefixes, objects and globs of an object store, with their sizes."""
     found = {one.url: one for url in urls for one in listed(url) if _counts(url, one.url, named)}
     return [found[url] for url in _all_data(sorted(found), named)]
 
 
 def _counts(asked: str, url: str, format_named: str) -> bool:
-    """Whether an object at or below what is asked for is data: the object named itself is, whatever it is called."""
+    """Return whether an object at or below `asked` is data; an object named explicitly always is."""
     named = re.split(r"[*?\[]", asked, maxsplit=1)
     below = url.removeprefix(named[0].rpartition("/")[0] if len(named) > 1 else asked).strip("/")
     data = not url.endswith("/") if format_named else is_data(url)
@@ -128,7 +143,7 @@ def _all_data(files: list[str], named: str) -> list[str]:
 
 
 def check_links(files: Iterable[str]) -> None:
-    """DataError where two names lead to one file, by hard or symbolic links: its records would count twice."""
+    """Raise DataError if two names are hard or symbolic links to one file: its records would be counted twice."""
     names: dict[tuple[int, int] | str, str] = {}
     for file in files:
         other = names.setdefault(_which(file), file)
@@ -138,10 +153,10 @@ def check_links(files: Iterable[str]) -> None:
 
 
 def _which(file: str) -> tuple[int, int] | str:
-    """What tells a file from others; some file systems number none."""
+    """Return an identifier of the file: device and inode, or its real path on file systems without inode numbers."""
     try:
         status = os.stat(file)
-    except OSError:  # told when it is read
+    except OSError:  # reported when the file is read
         return file
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(file)
 
@@ -156,13 +171,13 @@ def _at(path: str, named: str) -> list[str]:
 
 
 def _below(folder: str, named: str) -> list[str]:
-    """Data files anywhere below a folder; what is of no known format is left alone, where none is named."""
+    """Return the data files anywhere below a folder; ignore files of unknown formats unless a format is given."""
     files: list[str] = []
     seen: set[str] = set()
     for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
         real = os.path.realpath(where)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
-        if real not in seen:  # a link back up would count records twice
+        if real not in seen:  # a symbolic link to a parent folder would count records twice
             files += [os.path.join(where, name) for name in names if (named or is_data(name)) and not _is_hidden(name)]
         seen.add(real)
     return files
@@ -178,7 +193,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def common_root(paths: list[str], files: list[str]) -> str:
-    """The folder that the files' names are told from; never a hive folder, whose name is data."""
+    """Return the folder to which file names are relative; never a hive folder, because its name is data."""
     if is_url(files[0]):
         return _common_prefix(paths, files)
     root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else os.path.commonpath(files)
@@ -197,12 +212,12 @@ def _common_prefix(paths: list[str], files: list[str]) -> str:
 
 
 def name_below(root: str, file: str) -> str:
-    """A file's name from the root."""
+    """Return a file's name relative to the root."""
     return file.removeprefix(root).lstrip("/") if is_url(file) else os.path.relpath(file, root)
 
 
 def hive_columns(file: str, root: str) -> Fixed:
-    """Columns that the folders between the root and the file fix, as `year=2020`."""
+    """Return the columns fixed by the folders between the root and the file, such as `year=2020`."""
     folders = os.path.dirname(name_below(root, file)).split("/" if is_url(file) else os.sep)
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return tuple((unquote(key), None if value == HIVE_NULL else unquote(value)) for key, value in pairs)

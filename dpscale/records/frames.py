@@ -1,9 +1,9 @@
-"""Frames as tables: pandas, Polars, pyarrow, or the partitions of a Dask DataFrame, wherever they are.
+"""Data frames as tables: pandas, Polars, pyarrow, or the partitions of a Dask DataFrame.
 
-A file can be looked at again; a frame may compute to other records each time it is asked, and the same noise over other
-counts would tell their difference exactly. So a partition knows the hash of its content from when the release began,
-and every reading is hashed as it is counted: other content is refused before its counts go anywhere. The hash is of all
-columns that the release reads, over lengths, nulls and values, whatever the frame's own layout of them.
+Unlike a file, a frame may compute to different records each time it is read, and equal noise on different counts would
+reveal their exact difference. A partition therefore stores the hash of its content from the start of the release. Every
+reading is hashed while it is counted, and changed content is refused before its counts are used. The hash covers the
+lengths, nulls and values of all columns that the release reads, independent of the frame's memory layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpscale.records.table import Partition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FRAME = "frame://"  # the path of data that a call gave
+FRAME = "frame://"  # path of in-memory data
 FIELD = "data"
 OTHER = ("a frame that computes to other records than before", "a frame that is the same each time it is read",
          "fix its seed or keep it (persist, or write it to Parquet), and give that")  # fmt: skip
@@ -32,7 +32,17 @@ OTHER = ("a frame that computes to other records than before", "a frame that is 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a partition was when it was first read: the hash of its content, rows, bytes, and its columns' types."""
+    """Content of a partition at its first reading.
+
+    Attributes
+    ----------
+    content : str
+        Hash of the content.
+    rows, size : int
+        Number of rows and of bytes.
+    schema : pyarrow Schema
+        Types of the columns.
+    """
 
     content: str = field(repr=False)
     rows: int = field(repr=False)
@@ -42,7 +52,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class FramePartition(Partition):
-    """A partition of a frame. `held()` gives it; `names`: the columns that the release reads."""
+    """Partition of a data frame.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Columns that the release reads.
+    held : callable
+        Returns the frame.
+    seen : Seen
+        Content at the first reading.
+    """
 
     names: tuple[str, ...] = field(default=(), compare=False)
     held: Any = field(default=None, compare=False, repr=False)
@@ -66,7 +86,7 @@ class FramePartition(Partition):
     def unfiltered(
         self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The named columns in batches, of content that was held against what it has been; DataError for other."""
+        """Yield batches of the named columns. Raises DataError if the content differs from the first reading."""
         table = self._read()
         if content_of(table) != self._seen.content:
             raise DataError(FIELD, *OTHER)
@@ -74,7 +94,7 @@ class FramePartition(Partition):
             yield {name: batch.column(name) for name in columns}
 
     def look(self) -> Seen:
-        """Read it for the first time."""
+        """Read the frame for the first time."""
         table = self._read()
         return Seen(content_of(table), table.num_rows, table.nbytes, table.schema)
 
@@ -88,7 +108,10 @@ class FramePartition(Partition):
 
 
 def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
-    """Some columns of a pandas, Polars or pyarrow table; DataError for what is none, or has no one type a column."""
+    """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
+
+    Raises DataError for other objects and for columns without a single type.
+    """
     import pyarrow as pa
 
     try:
@@ -116,7 +139,7 @@ def _columns(frame: Any, names: list[str]) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """With one kind of texts, and no dictionaries: their order is the frame's own affair."""
+    """Return the table with one text type and without dictionaries, whose order depends on the frame."""
     import pyarrow as pa
 
     kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in table.schema]
@@ -126,7 +149,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def content_of(table: pa.Table) -> str:
-    """The hash of a table's content; DataError for a type that no attribute has."""
+    """Return the hash of a table's content. Raises DataError for a type that no attribute has."""
     hasher = hashlib.blake2b(digest_size=32)
     for name, column in zip(table.column_names, table.columns, strict=True):
         hasher.update(f"{name}\0{column.type}\0{len(column)}\0".encode())
@@ -137,7 +160,7 @@ def content_of(table: pa.Table) -> str:
 
 
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    """The bytes of values without nulls, one after another."""
+    """Return the bytes of the non-null values, in order."""
     import pyarrow as pa
 
     whole = column.combine_chunks()

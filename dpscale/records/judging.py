@@ -1,8 +1,9 @@
-"""Values held against the domain to the end: which attributes have some that are refused, and all faults of data.
+"""Complete checks of the data against the domain: attributes with refused values, and all faults of the data.
 
-A task that counts ends at its first refused value, and which one that is depends on how the work is cut. So what is
-said of a refusal follows from one more pass over all partitions, which does not. `worst_of` knows of every attribute
-one reason and nothing else; `faults_of` counts rows and shows values: private, for those who write the domain file.
+A counting task stops at its first refused value, which depends on how the work is partitioned. The reported refusal is
+therefore derived from one more pass over all partitions, which does not depend on it. `worst_of` returns one reason per
+attribute and nothing else. `faults_of` counts rows and shows values; its output is private, for the authors of a domain
+file.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES, LONGEST = 5, 40
 ABSENT = "no such column"
-Key = tuple[str, str]  # an attribute and its fault
+Key = tuple[str, str]  # (attribute, fault)
 
 
 @dataclass(frozen=True, repr=False)
 class Worst:
-    """The worst of each of some attributes, 0 where nothing is refused. Shows nothing."""
+    """Smallest code of each attribute, 0 if nothing is refused. Its repr shows nothing."""
 
     codes: NDArray[np.int8]
 
@@ -41,7 +42,7 @@ class Worst:
 
 
 def worst_of(partitions: Iterable[Partition], domain: Domain, names: Sequence[str]) -> Worst:
-    """What is refused in some partitions."""
+    """Return the refused codes in the given partitions."""
     worst = np.zeros(len(names), dtype=np.int8)
     for partition in partitions:
         for batch in partition.batches(domain.columns(names), domain=domain):
@@ -59,7 +60,7 @@ def _worst(attribute: Attribute, column: Any) -> int:
 
 
 def refused_of(domain: Domain, names: Sequence[str], found: Sequence[Worst]) -> RefusedValue | None:
-    """One refusal for all attributes with refused values, in the order of the domain; None where there are none."""
+    """Return one error for all attributes with refused values, in domain order; None if there are none."""
     codes = dict(zip(names, np.minimum.reduce([one.codes for one in found]).tolist(), strict=True))
     worst = {name: codes[name] for name in domain.names if codes.get(name, 0) < 0}
     return refusal(domain, worst) if worst else None
@@ -67,14 +68,14 @@ def refused_of(domain: Domain, names: Sequence[str], found: Sequence[Worst]) -> 
 
 @dataclass(repr=False)
 class Tally:
-    """Rows or files of one fault, and the first few of its values in their order as texts."""
+    """Number of rows, or files, with one fault, and the first few values as sorted texts."""
 
     rows: int = 0
     files: set[str] = field(default_factory=set)
     examples: set[str] = field(default_factory=set)
 
     def add(self, other: Tally) -> None:
-        """Add what another partition has."""
+        """Add the tally of another partition."""
         self.rows += other.rows
         self.files |= other.files
         self.examples = set(heapq.nsmallest(MOST_EXAMPLES, self.examples | other.examples))
@@ -82,7 +83,7 @@ class Tally:
 
 @dataclass(repr=False)
 class Faults:
-    """All faults of some rows. Private."""
+    """All faults in the given rows. Private."""
 
     rows: int = 0
     tallies: dict[Key, Tally] = field(default_factory=dict)
@@ -92,14 +93,14 @@ class Faults:
         self.tallies.setdefault(key, Tally()).add(tally)
 
     def join(self, other: Faults) -> None:
-        """Add those of other rows."""
+        """Add the faults of other rows."""
         self.rows += other.rows
         for key, tally in other.tallies.items():
             self.add(key, tally)
 
 
 def faults_of(partition: Partition, domain: Domain) -> Faults:
-    """All that the domain refuses in a partition: columns, their types, and values."""
+    """Return all faults in a partition: missing columns, wrong types and refused values."""
     found, sound = Faults(), list[Attribute]()
     present = set(partition.columns())
     for one in domain.attributes:
@@ -117,7 +118,7 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
 
 
 def _column_fault(partition: Partition, attribute: Attribute) -> str:
-    """What is wrong with the type of a column; empty for nothing."""
+    """Return the fault of a column's type; empty if there is none."""
     try:
         encode(attribute, empty(partition.kind(attribute.column)))
     except DataError as error:
@@ -126,7 +127,7 @@ def _column_fault(partition: Partition, attribute: Attribute) -> str:
 
 
 def empty(kind: Any) -> pa.Array:
-    """No values of a type."""
+    """Return an empty array of a type."""
     import pyarrow as pa
 
     return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
@@ -143,7 +144,7 @@ def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str,
 
 
 def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:
-    """Some of the values of some rows, as texts."""
+    """Return a few values of the marked rows as texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""How data are kept, as a job says it: plain files, or a table with a log; and the table that they are."""
+"""Storage of the data as described in a job: plain files, or a table with a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,20 @@ PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 @dataclass(frozen=True)
 class Origin:
-    """What a job says of how its data are kept. `format`: of a table with a log; empty for plain files."""
+    """Description of the data's storage in a job.
+
+    Attributes
+    ----------
+    links : bool
+        Whether a file with two names is counted once for each.
+    dialect : Dialect
+    where : Where
+        Row filter.
+    format : str
+        Format of a table with a log ("delta" or "iceberg"); empty for plain files.
+    version : int, optional
+        Version of a table with a log. Default: the latest.
+    """
 
     links: bool = False
     dialect: Dialect = PLAIN
@@ -29,7 +42,7 @@ class Origin:
     version: int | None = None
 
     def table(self, path: Any, domain: Domain) -> Table:
-        """The table there. DataError for what is none."""
+        """Return the table at a path. Raises DataError if there is none."""
         if not self.format:
             return Table.open(path, domain, self.links, self.dialect, self.where).split()
         if not isinstance(path, str):
@@ -39,7 +52,7 @@ class Origin:
         return _table(self.lake(path), domain, self.dialect, self.where)
 
     def lake(self, path: str) -> Lake:
-        """The version that is asked for, or the latest."""
+        """Return the requested version of a table with a log, or the latest."""
         with _telling(path, self.format):
             reader = import_module(f"dpscale.records.lake.{self.format}")
             found: Lake = reader.read(path, self.version)
@@ -60,7 +73,7 @@ def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
 
 @contextmanager
 def _telling(path: str, kind: str) -> Iterator[None]:
-    """What a library raises, in a sentence without its text, which may tell keys."""
+    """Replace a library's exceptions by one sentence without their text, which may contain keys."""
     try:
         import_module(PACKAGES[kind])
     except ImportError:

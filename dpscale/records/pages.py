@@ -1,11 +1,11 @@
-"""Parquet columns whose values stand in a dictionary, straight to cell numbers.
+"""Direct conversion of dictionary-encoded Parquet columns to cell numbers.
 
-pyarrow decodes such a column to values, a value a row, and cell numbers are then made of these. Here the dictionary is
-encoded once (by `encode`, as any column), and its indices, which the pages hold in a few bits a row, become cell
-numbers in one pass. pyarrow still opens the file, reads its footer, and decompresses all but Snappy. Columns, or row
-groups of them, that are kept in another way, or that are neither whole numbers, floats nor texts, are left to pyarrow.
+pyarrow decodes such a column to one value per row, from which cell numbers are then computed. Here `encode` converts
+the dictionary once, and the indices, which the pages store in a few bits per row, become cell numbers in one pass.
+pyarrow still opens the file, reads its footer and decompresses every codec except Snappy. Columns or row groups with
+another encoding, and columns that are neither integers, floats nor texts, are left to pyarrow.
 
-A row group is decoded in windows of bounded length; only the pages of one window are held.
+A row group is decoded in windows of bounded length, and only the pages of one window are in memory.
 """
 
 from __future__ import annotations
@@ -28,15 +28,29 @@ from dpscale.records.parquet import values as loops
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_CELLS = 1 << 30  # of an attribute, so that a cell fits 32 bits
+MOST_CELLS = 1 << 30  # of one attribute, so that a cell fits in 32 bits
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Attributes that may be decoded from pages: their names, types of values and places among a file's columns.
+    """Attributes whose columns can be decoded from pages; all arrays have one entry per attribute.
 
-    `numbers`: of each (bytes of a value in a dictionary, whether it is unsigned, least and largest value), where
-    `whole` says that cells are whole numbers less the least.
+    Attributes
+    ----------
+    names : tuple of str
+    kinds : tuple of pyarrow DataType
+        Types of the values.
+    places : ndarray of int64
+        Positions among the file's columns.
+    nullable : ndarray of bool
+    sizes : ndarray of int64
+        Numbers of cells.
+    nulls : ndarray of int64
+        Cells of a null; negative if there is none.
+    whole : ndarray of bool
+        Whether a cell is an integer value minus `low`.
+    numbers : ndarray of int64, shape (attributes, 4)
+        Bytes per dictionary value (0 for texts), whether it is unsigned, lowest and highest value (0 unless `whole`).
     """
 
     names: tuple[str, ...]
@@ -50,7 +64,10 @@ class Columns:
 
 
 class _Asked:
-    """Some names of a domain in files of a schema, which may be looked up. It holds the domain, so its id stays its."""
+    """Hashable cache key: names of a domain in files of a schema.
+
+    It references the domain, so that `id(domain)` is not reused.
+    """
 
     def __init__(self, schema: pa.Schema, names: Sequence[str], domain: Domain) -> None:
         self.schema, self.names, self.domain = schema, tuple(names), domain
@@ -65,7 +82,7 @@ class _Asked:
 
 
 def columns_of(schema: pa.Schema, names: Sequence[str], domain: Domain) -> Columns:
-    """Those of some columns that are attributes which may be decoded."""
+    """Return the requested columns that can be decoded from pages."""
     return _columns_of(_Asked(schema, names, domain))
 
 
@@ -98,7 +115,7 @@ def _columns_of(asked: _Asked) -> Columns:
 
 @cache
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of values, however they are kept in memory; None for those whose bytes alone do not tell them."""
+    """Return the value type without dictionary encoding; None if the stored bytes alone do not determine the value."""
     import pyarrow.types as types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -108,14 +125,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
 
 @cache
 def width_of(kind: pa.DataType) -> int:
-    """Bytes of a number as it lies in a file; 0 for texts."""
+    """Return the number of bytes of a stored number; 0 for texts."""
     how = stored(kind)
     return 0 if how is None else how.itemsize
 
 
 @cache
 def stored(kind: pa.DataType) -> np.dtype[Any] | None:
-    """How a number lies in a file; None for texts."""
+    """Return the dtype of a number as stored in a file; None for texts."""
     import pyarrow.types as types
 
     if is_text(kind):
@@ -124,7 +141,7 @@ def stored(kind: pa.DataType) -> np.dtype[Any] | None:
     return np.dtype(f"<{letter}{max(kind.bit_width // 8, 4)}")
 
 
-CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the format
+CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}  # CompressionCodec of the Parquet format
 KNOWN = np.array([codec in CODECS for codec in range(8)])
 WINDOW_VALUES = 1 << 24
 Cells = NDArray[Any]
@@ -133,7 +150,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Decoded:
-    """A batch of rows: columns as cell numbers, or as pyarrow has them."""
+    """Batch of rows whose columns are cell numbers or pyarrow arrays."""
 
     rows: int
     columns: dict[str, Any]
@@ -146,9 +163,10 @@ class Decoded:
 
 
 class Group:
-    """A row group of a file: those of some columns that are decoded here (`ours`), and their rows.
+    """Row group of a file: the columns that are decoded here (`ours`) and their rows.
 
-    `_careful`: of columns of which some entry, or a null that was met, is no cell; each row of them is to be judged.
+    A window is first decoded to unsigned codes. Columns with a dictionary entry that has no cell, or with a null that
+    has none, are decoded to signed cells instead, so that `encode` checks each row.
     """
 
     def __init__(self, source: Any, data: pa.Buffer, number: int, names: Sequence[str], domain: Domain) -> None:
@@ -157,14 +175,16 @@ class Group:
         self.columns = columns_of(source.schema, names if self.rows else (), domain)
         starts, codecs = about[self.columns.places][:, [headers.DICTIONARY_PLACE, headers.CODEC]].T
         known = (codecs == codecs & 7) & KNOWN[codecs & 7]
-        found = np.flatnonzero((starts > 0) & known)  # a writer need not tell of a dictionary
+        found = np.flatnonzero((starts > 0) & known)  # writers may omit the position of the dictionary
         odd = np.zeros(len(found), np.int64)
         pages = headers.page_table(self._bytes, starts[found], self.columns.numbers[found, 0], self.rows, odd)
         if headers.DAMAGED in odd:
             raise damaged()
         self.mine = found[odd == 0]
         self.codecs, self.ours = codecs[self.mine], [self.columns.names[place] for place in self.mine.tolist()]
-        pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[pages[:, headers.COLUMN]]  # without the odd ones
+        pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[
+            pages[:, headers.COLUMN]
+        ]  # renumber without the columns left to pyarrow
         is_dictionary = pages[:, headers.KIND] == headers.DICTIONARY
         self._tables = _Tables(self, pages[is_dictionary], domain)
         self._pages = pages[~is_dictionary]
@@ -175,7 +195,7 @@ class Group:
         self._window: dict[str, Cells] = {}
 
     def take(self, rows: int) -> dict[str, Cells]:
-        """The columns of the next rows, made a window at a time."""
+        """Return the columns of the next rows, decoded one window at a time."""
         if not self.ours:
             return {}
         begin, end = self._span
@@ -194,7 +214,7 @@ class Group:
         return found | (self._filled(jobs, careful, end - begin, np.dtype(np.int32)) if careful.any() else {})
 
     def _jobs(self, begin: int, end: int) -> Integers:
-        """What is to take of each page of a window (jobs, fields)."""
+        """Return the parts of pages to decode for a window, shape (jobs, JOB_FIELDS)."""
         lasts = self._firsts + self._pages[:, headers.VALUES]
         mine = np.flatnonzero((self._firsts < end) & (lasts > begin))
         pages, firsts, tables = self._pages[mine], self._firsts[mine], self._tables
@@ -213,7 +233,7 @@ class Group:
         return jobs
 
     def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: Any) -> dict[str, Cells]:
-        """Cells of the columns wanted, by name; codes of a width only where no null is met that is no cell."""
+        """Return the decoded columns by name; unsigned codes omit columns with a null that has no cell."""
         mine, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
         mine[:, loops.ROW] = (np.cumsum(wanted) - 1)[mine[:, loops.ROW]]
         if width.kind == "u":
@@ -226,7 +246,7 @@ class Group:
         return {self.ours[column]: out[row] for row, column in enumerate(columns) if row not in null}
 
     def decompressed(self, pages: Integers) -> tuple[Bytes, Integers]:
-        """The bytes of some pages, and where those of each begin."""
+        """Return the decompressed bytes of pages and the start of each page in them."""
         ends = np.cumsum(pages[:, headers.LENGTH])
         places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
         codecs = self.codecs[pages[:, headers.COLUMN]]
@@ -239,7 +259,7 @@ class Group:
         return out, places
 
     def _values(self, pages: Integers, codec: str) -> Bytes:
-        """What pages hold but for levels that stand before it, decompressed by pyarrow, one after another."""
+        """Return the contents of pages without uncompressed levels, decompressed by pyarrow and concatenated."""
         import pyarrow as pa
 
         how = pa.Codec(codec)
@@ -247,14 +267,14 @@ class Group:
         starts, packed = pages[:, headers.PLACE] + levels, pages[:, headers.PACKED] - levels
         lengths, there = pages[:, headers.LENGTH] - levels, pages[:, headers.COMPRESSED] > 0
         pieces = [self._data.slice(*map(int, one)) for one in zip(starts[there], packed[there], strict=True)]
-        if codec == "zstd" and pieces:  # frames one after another are as good as one
+        if codec == "zstd" and pieces:  # concatenated zstd frames can be decompressed together
             return np.frombuffer(how.decompress(b"".join(pieces), int(lengths[there].sum())), np.uint8)
         each = [how.decompress(piece, int(size)) for piece, size in zip(pieces, lengths[there], strict=True)]
         return np.frombuffer(b"".join(each), np.uint8)
 
 
 class _Tables:
-    """Cells of the entries of every column's dictionary, one table after another; and of nulls."""
+    """Cells of the entries of every column's dictionary, concatenated, and the cells of nulls."""
 
     def __init__(self, group: Group, pages: Integers, domain: Domain) -> None:
         columns, mine = group.columns, group.mine
@@ -274,7 +294,7 @@ class _Tables:
             self.careful[c] = cells.min(initial=0) < 0
 
     def _others(self, raw: Bytes, places: Integers, numbers: Integers, whole: NDArray[np.bool_]) -> list[int]:
-        """Cells of whole numbers, made together; the columns that are of others, or have some outside the domain."""
+        """Fill in the cells of integer columns; return the columns of other types or with values outside the domain."""
         asked = np.column_stack([places, self.entries, numbers, self.starts])[whole]
         inside, left = np.zeros(len(asked), bool), ~whole
         loops.whole_cells(raw, asked, self.cells, inside)
@@ -283,7 +303,7 @@ class _Tables:
 
 
 def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:
-    """The values of a dictionary page."""
+    """Return the values of a dictionary page."""
     import pyarrow as pa
 
     how = stored(kind)
@@ -301,7 +321,7 @@ def _texts(raw: Bytes, count: int) -> pa.Array:
 
 
 def damaged() -> Exception:
-    """What pyarrow raises of a damaged file."""
+    """Return the exception that pyarrow raises for a damaged file."""
     import pyarrow as pa
 
     return pa.ArrowInvalid("damaged")

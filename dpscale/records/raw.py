@@ -1,4 +1,4 @@
-"""A file's bytes as pyarrow opens them, and what a broken file raises."""
+"""Access to a file's bytes through pyarrow, and translation of the errors of a broken file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpscale.records.files import TAKEN, codec_of, format_of, is_csv
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 
 BATCH_ROWS = 1 << 18
-BATCH_VALUES = 1 << 23  # of all columns: a batch of many columns has fewer rows
+BATCH_VALUES = 1 << 23  # rows times columns of a batch
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
@@ -32,13 +32,13 @@ MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
 def batch_rows(columns: int) -> int:
-    """How many rows of so many columns are a batch."""
+    """Return the number of rows of a batch with so many columns."""
     return min(BATCH_ROWS, max(BATCH_VALUES // max(columns, 1), LEAST_ROWS))
 
 
 @contextmanager
 def mapped(path: str) -> Iterator[Any]:
-    """A file read at places: its path, which pyarrow maps to memory, or an object, fetched as it is asked."""
+    """Open a file for random access: yield its path for memory mapping, or an object that fetches ranges on demand."""
     if not is_url(path):
         yield path
         return
@@ -48,7 +48,7 @@ def mapped(path: str) -> Iterator[Any]:
 
 @contextmanager
 def mapped_bytes(path: str) -> Iterator[Any]:
-    """All bytes of a file of this machine, mapped to memory and not read before they are looked at."""
+    """Yield all bytes of a local file, memory-mapped."""
     import pyarrow as pa
 
     with pa.memory_map(path) as file:
@@ -56,7 +56,7 @@ def mapped_bytes(path: str) -> Iterator[Any]:
 
 
 def small(path: str) -> Any:
-    """All bytes of a file that is quicker read at once than mapped; None of a larger one."""
+    """Return all bytes of a small file, which is faster to read than to map; None for a larger one."""
     import pyarrow as pa
 
     with open(path, "rb") as file:
@@ -68,7 +68,7 @@ def small(path: str) -> Any:
 
 @contextmanager
 def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
-    """A file read from its beginning to its end, without its compression."""
+    """Open a file for sequential reading and decompress it."""
     import pyarrow as pa
 
     codec = codec_of(path)
@@ -85,9 +85,10 @@ def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
 
 
 class reading:
-    """Turns what a broken file raises into one sentence that names the file and nothing of its content.
+    """Convert errors from a broken file to one sentence that names the file and nothing of its content.
 
-    An error of pyarrow that is no sign of damage is one of ours: its kind and place are named, not the file blamed.
+    A pyarrow error that does not indicate damage is a bug of dpscale: the message states its type and place instead of
+    blaming the file.
     """
 
     def __init__(self, path: str, named: str = "") -> None:
@@ -114,7 +115,7 @@ class reading:
 
 
 def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
-    """What is said of an error that came while a file was read."""
+    """Return the error to raise for an exception that occurred while a file was read."""
     if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
         remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
         return Unreadable("data.path", f"{path} cannot be read ({os.strerror(error.errno)})", TAKEN, remedy)
@@ -125,12 +126,12 @@ def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
 
 
 def _is_of(path: str, error: OSError) -> bool:
-    """Whether the system refused this file, and not another one."""
+    """Return whether the operating system refused this file and not another one."""
     return error.filename is None or os.fspath(error.filename) == path
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error tells of bytes that are not what they should be: by its kind, and by who looked at them."""
+    """Return whether an error indicates invalid bytes, judged by its type and by the module that raised it."""
     import pyarrow as pa
 
     if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
@@ -141,7 +142,10 @@ def is_damage(error: BaseException) -> bool:
 
 
 def why_broken(path: str, error: Any = None, named: str = "") -> str:
-    """What to do about a file that is not of its format, by its first bytes and what was met, telling none of it."""
+    """Return a remedy for a file that is not of its format, from its first bytes and the error.
+
+    The remedy quotes neither of them.
+    """
     first, packed = _head(path), codec_of(path)
     text = is_csv(path, named) and packed is None
     if packed and first and not first.startswith(MAGIC[packed]):
@@ -159,14 +163,14 @@ def why_broken(path: str, error: Any = None, named: str = "") -> str:
 
 
 def other_delimiter(path: str, named: str = "") -> str:
-    """What may set the fields of a CSV apart, where its first line has no comma; "" where that cannot be told."""
+    """Return the probable delimiter of a CSV file whose first line has no comma; "" if unknown."""
     first = _head(path).partition(b"\n")[0] if format_of(path, named) == "CSV" else b""
     found = [mark for mark in ";\t|" if mark.encode() in first]
     return found[0] if found and b"," not in first else ""
 
 
 def _head(path: str) -> bytes:
-    """The first bytes of a file of this machine."""
+    """Return the first bytes of a local file."""
     with suppress(OSError), open("" if is_url(path) else path, "rb") as file:
         return file.read(1 << 12)
     return b""

@@ -1,8 +1,8 @@
-"""Which rows of columns a filter keeps: each row by itself, whatever the others are.
+"""Evaluation of a row filter on columns; each row is judged independently of all others.
 
-A column's values are what they are in the files, not the domain's cells. Numbers are those of `numbers`, also where a
-file has them as texts; texts are compared byte by byte, dates as moments (a day is its midnight, a time with a zone is
-its moment in UTC). Nothing, and a text that is no number or date where one is asked, matches no condition, nor `!=`.
+A filter compares the values in the files, not the domain's cells. Numbers are parsed by `numbers`, also from texts.
+Texts are compared byte by byte, and dates as moments: a day is its midnight, and a time with a zone is converted to
+UTC. Nulls, and texts that are not a number or date where one is required, match no condition, not even `!=`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REMEDY = {"text": "write numbers and dates without quotes", "number": "write tex
 
 
 def kept(where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
-    """Of batches that also have the filter's columns the rows that match, in the named columns."""
+    """Yield the matching rows of batches, in the named columns; batches contain the filter's columns too."""
     import pyarrow as pa
 
     for batch in batches:
@@ -52,7 +52,7 @@ def kept(where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[s
 
 
 def left(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
-    """What is left to be seen of a file whose path fixes some columns; None where no row of it can match."""
+    """Return the conditions not decided by the columns that a file's path fixes; None if no row can match."""
     import pyarrow as pa
 
     told = [one for one in where.conditions if one.column in fixed]
@@ -65,13 +65,13 @@ def left(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
 
 
 def check_column(condition: Condition, present: Iterable[str], known: Iterable[str]) -> None:
-    """DataError for a column that is not there; `known`: names that may be told."""
+    """Raise DataError if the column is absent; the error may name only the columns in `known`."""
     if (name := condition.column) not in set(present):
         raise DataError(FIELD, f"no column {name!r}", "columns of the data", nearest(name, known))
 
 
 def check_type(condition: Condition, kind: pa.DataType) -> None:
-    """DataError where values of this kind are not compared with a column of this type."""
+    """Raise DataError if the condition's values cannot be compared with a column of this type."""
     import pyarrow.types as types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -85,7 +85,7 @@ def check_type(condition: Condition, kind: pa.DataType) -> None:
 
 
 def matching(condition: Condition, column: pa.Array) -> Flags:
-    """Which rows of a column a condition holds for."""
+    """Return the rows of a column that match a condition."""
     import pyarrow as pa
 
     check_type(condition, column.type)
@@ -102,7 +102,7 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
 
 def _numbers(condition: Condition, column: pa.Array) -> Flags:
     found = numbers(column)
-    assert found is not None  # by its type
+    assert found is not None  # check_type has refused other types
     return _any(condition, found.values, condition.values) & ~(found.missing | found.foreign)
 
 
@@ -110,7 +110,7 @@ def _texts(condition: Condition, column: pa.Array) -> Flags:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = column.cast(pa.large_binary())  # bytes that are no UTF-8 are just others
+    texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
     found = [pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
              for value in condition.values]  # fmt: skip
     return np.logical_or.reduce([np.asarray(one.fill_null(False).to_numpy(zero_copy_only=False)) for one in found])
@@ -127,13 +127,13 @@ def _any(condition: Condition, values: NDArray[Any], wanted: Sequence[Literal]) 
 
 
 def _seconds(moment: datetime) -> int:
-    """Since 1970; a literal has whole ones."""
+    """Return seconds since 1970; literals have whole seconds."""
     since = moment - EPOCH
     return since.days * 86400 + since.seconds
 
 
 def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
-    """Moments as whole ticks, which rows have one, and how many ticks a second is."""
+    """Return moments as integer ticks, the rows that have one, and the ticks per second."""
     import pyarrow as pa
 
     if is_text(column.type):
@@ -152,7 +152,7 @@ def _filled(column: pa.Array) -> Integers:
 
 
 def _told_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
-    """Of texts those that are a date, or a date and time."""
+    """Return the moments of texts that are a date, or a date and time."""
     import pyarrow as pa
 
     raw = texts.cast(pa.large_binary()).to_pylist()
@@ -162,7 +162,7 @@ def _told_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
 
 
 def _told_time(text: str) -> int | None:
-    """Microseconds since 1970; None for a text that is no time."""
+    """Return microseconds since 1970; None for a text that is not a time."""
     if not TIME.fullmatch(text):
         return None
     try:
@@ -179,7 +179,7 @@ _MATCHING = {"number": _numbers, "text": _texts, "date": _dates}
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """Which of a partition's first `count` rows are marked. Private, and never shown."""
+    """Packed mask of a partition's first `count` rows. Private, so its repr shows nothing."""
 
     count: int = field(repr=False)
     bits: NDArray[np.uint8] = field(repr=False)
@@ -189,7 +189,7 @@ class Marked:
         return cls(len(flags), np.packbits(flags))
 
     def within(self, first: int, rows: int) -> Flags:
-        """Of the rows from the first on, so many."""
+        """Return the mask of `rows` rows starting at `first`."""
         start, end = first // 8, -(-min(first + rows, self.count) // 8)
         flags = np.zeros(rows, dtype=bool)
         found = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]
@@ -198,7 +198,7 @@ class Marked:
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """The marked rows, ascending."""
+        """Indices of the marked rows, ascending."""
         return np.flatnonzero(self.within(0, self.count))
 
     def __sizeof__(self) -> int:

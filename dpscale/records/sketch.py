@@ -1,8 +1,8 @@
-"""A draft of a domain file from data. Its output is private: every bound and value in it was read off records.
+"""Draft of a domain file from data. The draft is private: its bounds and values were read from records.
 
-It is whole: once a person has put public bounds and values for what was seen, and said so by `reviewed = true`, it is
-a domain file. What a domain cannot take (nested columns, too many texts, nothing but nulls), and what looks like an id,
-is left out with a comment.
+The draft is complete: once a person has replaced its bounds and values by public ones and set `reviewed = true`, it is
+a valid domain file. Columns that a domain cannot represent (nested columns, too many texts, only nulls) and columns
+that look like identifiers are omitted with a comment.
 """
 
 from __future__ import annotations
@@ -33,23 +33,29 @@ WARNING = (
 MOST_VALUES = 64
 MOST_INTEGERS = 1000
 BINS = 16
-CODE = r"^[+-]?0\d"  # a text like 01 is a code, not a number
+CODE = r"^[+-]?0\d"  # a text such as 01 is a code, not a number
 MOST_LETTERS = 4  # of a prefix
 MOST_PERIODS = 400
 CALENDAR = (-719_162, 2_932_530)  # the first days of the years 1 and 9999
 FEWEST_IDS, MOST_IDS = (
     20,
     100_000,
-)  # rows: of fewer, values that all differ are no sign; of more, the first are looked at
-FEW = 0.1  # of a column's texts: fewer that are no number are slips among numbers
-WRITTEN = r"\s*\d{1,4}[./]\d{1,2}[./]\d{2,4}\s*"  # a day, otherwise than as 2025-01-31
+)  # rows: with fewer, distinct values do not indicate an id; with more, only the first are examined
+FEW = 0.1  # of a column's texts: a smaller share of non-numbers counts as typing errors
+WRITTEN = r"\s*\d{1,4}[./]\d{1,2}[./]\d{2,4}\s*"  # a day not written as 2025-01-31
 TRUTH = {"true", "false", "yes", "no", "y", "n", "t", "f"}
 
 
 def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
-    """A domain file for the table at `path`, with the warning on top.
+    """Return a draft domain file for the table at `path`, with a privacy warning at the top.
 
-    `dialect`: how files are written; `lake`: the kind of a table with a log.
+    Parameters
+    ----------
+    path : str
+    dialect : Dialect
+        Format of the files.
+    lake : str
+        Format of a table with a log; empty for plain files.
     """
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     seen = {name: _Seen() for name in table.partitions[0].columns() if name}
@@ -72,7 +78,7 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
 
 
 class _Seen:
-    """What was seen of one column: a range, and at most a few texts."""
+    """Summary of one column: a range, and a bounded number of texts."""
 
     def __init__(self) -> None:
         self.texts: set[str] = set()
@@ -107,7 +113,7 @@ class _Seen:
         self.null_text |= bool(column.null_count)
 
     def _add_distinct(self, column: pa.Array) -> None:
-        """Of the first rows the values, by which ids are known; none of floats."""
+        """Collect distinct values of the first rows, from which ids are recognised; floats are ignored."""
         import pyarrow as pa
 
         if self.rows >= MOST_IDS or not (is_text(column.type) or pa.types.is_integer(column.type)):
@@ -118,7 +124,7 @@ class _Seen:
 
     @property
     def constant(self) -> bool:
-        """Whether all values that were seen are one."""
+        """Whether the column has a single value."""
         return len(self.texts) == 1 if self.textual and self.texts else self.low == self.high
 
     def _add_numbers(self, parsed: Numbers) -> None:
@@ -148,7 +154,7 @@ class _Seen:
         self.texts.update(distinct.slice(0, MOST_VALUES + 1 if len(self.texts) <= MOST_VALUES else 0).to_pylist())
 
     def draft(self) -> dict[str, Any] | str:
-        """The attribute's table of the domain file, or why it is left out."""
+        """Return the attribute's table of the domain file, or the reason why the column is omitted."""
         if self.foreign_type:
             return f"type {self.foreign_type}"
         if self.days.any and self.days.all_dates:
@@ -175,7 +181,7 @@ class _Seen:
         return {"kind": "categories", "values": texts, "outside": "category", "nulls": nulls}
 
     def _prefix_kind(self, nulls: str) -> dict[str, Any] | str:
-        """The longest beginnings of which there are few."""
+        """Return a prefix attribute with the longest prefixes that have few distinct values."""
         for length in sorted(self.prefixes, reverse=True):
             values = sorted(self.prefixes[length] - {OUTSIDE_LABEL, NULL_LABEL, ""})
             if 1 < len(values) <= MOST_VALUES:
@@ -190,7 +196,7 @@ class _Seen:
 
 
 class _Days:
-    """What was seen of a column as dates."""
+    """Summary of a column's dates."""
 
     def __init__(self) -> None:
         self.all_dates, self.any, self.nulls = True, False, False
@@ -208,7 +214,7 @@ class _Days:
             self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
 
     def draft(self) -> dict[str, Any]:
-        """By the shortest period of which there are not too many."""
+        """Return a date attribute with the shortest period that has few enough cells."""
         ends = np.clip(np.array([self.low, self.high]), *CALENDAR)
         spans = {by: numbered(by, ends).tolist() for by in PERIODS if by != "week"}
         by = next((by for by, (low, high) in spans.items() if high - low < MOST_PERIODS), "year")
@@ -217,9 +223,11 @@ class _Days:
 
 
 def _edges(low: float, high: float) -> NDArray[np.float64]:
-    """Equal bins; as many as floats can tell apart."""
+    """Return the edges of equal bins; fewer if floats cannot distinguish them."""
     if low == high:
-        with np.errstate(over="ignore"):  # beyond the largest of floats; two steps, for at its end there is one side
+        with np.errstate(
+            over="ignore"
+        ):  # the largest float overflows; take two steps because it has a neighbour on one side only
             low = max(np.nextafter(np.nextafter(low, -np.inf), -np.inf), -LARGEST)
             high = min(np.nextafter(np.nextafter(high, np.inf), np.inf), LARGEST)
     parts = np.arange(BINS + 1) / BINS

@@ -1,8 +1,9 @@
-"""The snapshot: which exact bytes a release was made from.
+"""Snapshot: a hash of the exact bytes from which a release is made.
 
-SHA-256 over every file's name (relative to the data's root), size and content hash, in the order of the names. It goes
-into the manifest and into the key of every noise stream, so that changed data never meets old noise. `footers` reads
-only the Parquet footers, for data too large to read once more; it can miss a change that keeps every footer the same.
+The snapshot is SHA-256 over every file's name (relative to the data's root), size and content hash, sorted by name. It
+is part of the manifest and of the noise key of every stream, so that changed data never receive the same noise. The
+option `footers` reads only the Parquet footers, for data too large to be read twice; it can miss a change that leaves
+every footer unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Fingerprint = tuple[str, int, str]
 Stamp = tuple[str, int, int, int | str]
 Stamps = list[Stamp]
 MOST_TASKS = 1000
-TAIL = 8  # the last bytes of a Parquet file: the footer's length, and a mark
+TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
 
 
 def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:
-    """Path, size and content hash of one file."""
+    """Return path, size and content hash of one file."""
     try:
         with opening(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -61,7 +62,16 @@ def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
 
 
 def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
-    """SHA-256 of the table's files, in hexadecimal; `each` maps over chunks of the files. Of a frame its content's."""
+    """Return the SHA-256 of the table's files in hexadecimal; for a frame, that of its content.
+
+    Parameters
+    ----------
+    table : Table
+    footers : bool
+        Hash only the footers of Parquet files.
+    each : Each
+        Map over chunks of the files.
+    """
     if not table.root:
         contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
         return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
@@ -76,10 +86,10 @@ def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
 
 
 def stamps(table: Table) -> Stamps:
-    """Path, size, time of change and inode of every file: cheap to take again, to see that nothing was rewritten.
+    """Return path, size, modification time and inode of every file: a cheap check that no file was rewritten.
 
-    Of a store what one listing tells, with the name that the store gives an object's content instead of an inode. Of a
-    version of a table its commit too.
+    In an object store the values are those of one listing, with the store's content tag instead of an inode. For a
+    version of a table with a log, its commit is included.
     """
     commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
     if is_url(table.root):
@@ -105,9 +115,17 @@ Entry = tuple[str, int, int]
 
 
 def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | None:
-    """`size` in bytes, `time` of the latest change in nanoseconds, `number` of files; None where no file is.
+    """Return total `size` in bytes, latest `time` of change in nanoseconds, and `number` of files; None without files.
 
-    Of files whose folders' names a filter passes over nothing is asked. `named`: the format, if a job says it.
+    Files excluded by the filter through their folders' names are not counted.
+
+    Parameters
+    ----------
+    path : str
+    where : Where
+        Row filter.
+    named : str
+        Format stated in the job.
     """
     if path == FRAME:
         return None
@@ -128,7 +146,7 @@ def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
 
 
 def differing(one: Layout, other: Layout) -> list[str]:
-    """Which of size, time and number, or of a table the version, are not the same."""
+    """Return which of size, time, number and table version differ."""
     return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
 
 
@@ -138,7 +156,7 @@ def _in_folders(path: str, named: str) -> Iterator[Entry]:
     except DataError:
         if os.path.exists(path) and os.access(path, os.R_OK):
             raise
-        return  # not for this user's eyes: as good as gone
+        return  # unreadable for this user: treat as absent
     for file in files:
         with suppress(FileNotFoundError):
             status = os.stat(file)

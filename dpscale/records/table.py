@@ -1,7 +1,7 @@
 """Table: the files of a partitioned data set, opened lazily.
 
-A partition is a file, or some row groups of a large Parquet file; it is read in batches of bounded size. Columns that
-a hive-partitioned folder keeps in its path (`year=2020/part.parquet`) are read from there where the file lacks them.
+A partition is a file or several row groups of a large Parquet file, read in batches of bounded size. Columns that a
+hive-partitioned folder stores in its path (`year=2020/part.parquet`) are taken from the path if the file lacks them.
 """
 
 from __future__ import annotations
@@ -39,18 +39,30 @@ from dpscale.storage.objects import is_url, looked_at
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLIT_ROWS = 1 << 19  # so that 10⁸ rows in one file are work for a hundred workers
-PACKED = 5  # rows to a byte of a compressed file
-SPLIT_BYTES = 1 << 23  # a file below it is one task's work, whatever it holds; its footer is not looked at
+SPLIT_ROWS = 1 << 19  # 10⁸ rows in one file are enough work for a hundred workers
+PACKED = 5  # upper estimate of rows per byte of a compressed file
+SPLIT_BYTES = 1 << 23  # a smaller file is one task; its footer is not read
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Part of a table: a file, the row groups of it (all when empty) and the columns that its path fixes.
+    """Part of a table: a file or some of its row groups.
 
-    `share` is about how many bytes of the file it is, where it is not all; equality does not look at it. `dialect`: how
-    it is written. `where`: which rows are there, of conditions that its path does not decide.
-    `absent`: columns that are null where the file lacks them.
+    Attributes
+    ----------
+    path : str
+    fixed : tuple of (str, str or None)
+        Columns fixed by the path.
+    row_groups : tuple of int
+        Row groups; empty for all.
+    share : int, optional
+        Approximate number of bytes, if it is only a part of the file. Ignored by equality.
+    dialect : Dialect
+        Format of the file.
+    where : Where
+        Filter conditions that the path does not decide.
+    absent : tuple of str
+        Columns that are null if the file lacks them.
     """
 
     path: str
@@ -66,21 +78,21 @@ class Partition:
         return is_csv(self.path, self.dialect.format)
 
     def source(self) -> Source:
-        """The file, opened."""
+        """Open the file."""
         return open_source(self.path, self.dialect)
 
     def size(self) -> int:
-        """About how many bytes there are to read."""
+        """Return the approximate number of bytes to read."""
         with reading(self.path, self.dialect.format):
             return file_size(self.path) if self.share is None else self.share
 
     def columns(self) -> list[str]:
-        """Names of the columns that can be read here; reads the file's header only."""
+        """Return the names of the readable columns; reads only the file's header."""
         with reading(self.path, self.dialect.format):
             return list(dict.fromkeys([*self.source().names, *dict(self.fixed), *self.absent]))
 
     def kind(self, column: str) -> pa.DataType:
-        """The type of a column here; reads the file's header only."""
+        """Return the type of a column; reads only the file's header."""
         import pyarrow as pa
 
         with reading(self.path, self.dialect.format):
@@ -94,14 +106,17 @@ class Partition:
         return pa.null()
 
     def types(self) -> dict[str, str]:
-        """Names and types of the file's own columns, in its order; "" for texts of a CSV."""
+        """Return names and types of the file's own columns, in order; "" for the columns of a CSV file."""
         with reading(self.path, self.dialect.format):
             source = self.source()
             return {name: "" if self.is_csv else str(source.kind(name)) for name in source.names}
 
     def row_bound(self) -> int:
-        """An upper guess of the file's rows: by its footer, or one row to two bytes of a CSV, or to a fifth of a
-        compressed one's byte."""
+        """Return an upper estimate of the file's rows.
+
+        It is the number in the footer, or one row per two bytes of a CSV file, or five rows per byte of a compressed
+        one.
+        """
         with reading(self.path, self.dialect.format):
             if self.is_csv:
                 size = file_size(self.path)
@@ -109,7 +124,7 @@ class Partition:
             return sum(self.source().groups())
 
     def pieces(self) -> list[Partition]:
-        """This partition, cut by row groups where it is large."""
+        """Return this partition, split by row groups if it is large."""
         if self.is_csv or self.size() < SPLIT_BYTES:
             return [self]
         with reading(self.path, self.dialect.format):
@@ -126,11 +141,16 @@ class Partition:
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
-        """The named columns of the rows that are there, in batches of bounded length. `ids`: one of which most entries
-        differ.
+        """Yield the named columns of the rows that match the filter, in batches of bounded length.
 
-        `domain`: of those who encode by it. Its columns may then be cells already, which `encode` takes too; not where
-        there is a filter, which looks at values, and rows that it leaves out may hold what the domain refuses.
+        Parameters
+        ----------
+        columns : sequence of str
+        ids : str
+            Column with mostly distinct values, which is not dictionary-encoded.
+        domain : Domain, optional
+            If given, columns may be returned as cells, which `encode` accepts. Ignored if there is a filter, because it
+            compares values and may exclude rows that the domain refuses.
         """
         if not self.where:
             return self.unfiltered(columns, ids, domain)
@@ -140,7 +160,7 @@ class Partition:
     def unfiltered(
         self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The same of all rows."""
+        """Yield the named columns of all rows, ignoring the filter."""
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
             source = self.source()
@@ -162,8 +182,17 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class Table:
-    """A partitioned table and the domain of its records. Opening reads no record. `root`: the folder that its files are
-    in; empty for a frame, which has none. `lake`: the version that it is of a table with a log."""
+    """Partitioned table and the domain of its records. Opening it reads no record.
+
+    Attributes
+    ----------
+    domain : Domain
+    partitions : tuple of Partition
+    root : str
+        Folder of the files; empty for a data frame.
+    lake : Lake, optional
+        Version of a table with a log.
+    """
 
     domain: Domain
     partitions: tuple[Partition, ...]
@@ -173,12 +202,29 @@ class Table:
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
              dialect: Dialect = PLAIN, where: Where = EVERYTHING) -> Table:  # fmt: skip
-        """Open a file, a folder (hive-partitioned or not) or a glob of Parquet, CSV or Arrow files, or a list of these.
+        """Open a table of Parquet, CSV or Arrow files.
 
-        An address (`s3://bucket/folder`) is of an object store; its keys are those of the environment.
+        Parameters
+        ----------
+        path : str, Path or sequence of these
+            Files, folders (hive-partitioned or not) or globs. An address (`s3://bucket/folder`) refers to an object
+            store; its credentials are taken from the environment.
+        domain : Domain
+        links : bool
+            Count a file with two names once for each name. By default such files are refused.
+        dialect : Dialect
+            Format of the files.
+        where : Where
+            Row filter. Files that cannot match because of their folders' names are not opened.
 
-        `links`: a file of two names counts once for each; else that is refused. `where`: which rows are there; what no
-        row of a file can match by its folders' names is no file of the table, and is never opened.
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        DataError
+            If there is no file, formats are mixed, or the filter does not fit the columns.
         """
         if not isinstance(domain, Domain):
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
@@ -196,7 +242,22 @@ class Table:
         return cls(domain, parts, root).filtered(where)
 
     def filtered(self, where: Where) -> Table:
-        """The rows that match, by headers of the first file left; DataError for a filter that does not fit them."""
+        """Return the table restricted to matching rows.
+
+        Parameters
+        ----------
+        where : Where
+            Row filter, checked against the header of the first remaining file.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        DataError
+            If the filter excludes every file, or names an absent column or a value of the wrong type.
+        """
         if not where:
             return self
         rest = [(part, left(where, dict(part.fixed))) for part in self.partitions]
@@ -214,11 +275,21 @@ class Table:
 
     @cached_property
     def files(self) -> tuple[str, ...]:
-        """The files, in the order of their names; none of a frame."""
+        """Files in the order of their names; empty for a data frame."""
         return tuple(dict.fromkeys(part.path for part in self.partitions if self.root))
 
     def require(self, columns: Sequence[str]) -> None:
-        """DataError when the first file lacks one of the columns."""
+        """Check that the first file has the given columns.
+
+        Parameters
+        ----------
+        columns : sequence of str
+
+        Raises
+        ------
+        DataError
+            If a column is missing.
+        """
         if self.lake is not None:
             self.lake.check(columns)
         first = self.partitions[0]
@@ -230,20 +301,27 @@ class Table:
                 raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
-        """Names and types of the domain's attributes as the first file has them, in its order; "" for texts of a CSV.
+        """Return names and types of the domain's attributes in the first file, in its order; "" for a CSV file.
 
-        Attributes that are made of another column stand last, and have the type of their kind."""
+        Attributes derived from another column are last and have the type "".
+        """
         present = self.partitions[0].types()
         made = {one.name: "" for one in self.domain.attributes if one.source and one.source in present}
         return {name: kind for name, kind in present.items() if name in self.domain.names} | made
 
     def split(self) -> Table:
-        """The same table, large Parquet and Arrow files cut by row groups into partitions of about SPLIT_ROWS rows."""
+        """Return the table with large Parquet and Arrow files split into partitions of about SPLIT_ROWS rows.
+
+        Files are split between row groups.
+        """
         return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
 
 def _paths(path: Any) -> list[str]:
-    """The paths asked for, as texts; what is none may be a table itself, of which nothing is told."""
+    """Return the requested paths as texts.
+
+    The error for other objects shows only their type, since they may contain data.
+    """
     paths = path if isinstance(path, list | tuple) else [path]
     for one in paths:
         if not isinstance(one, str | os.PathLike):
@@ -254,7 +332,7 @@ def _paths(path: Any) -> list[str]:
 
 
 def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
-    """The files, and how large they are where finding them tells that."""
+    """Return the files with their sizes, or None where listing does not give a size."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
         return dict.fromkeys(find_files(paths, named))
@@ -264,12 +342,15 @@ def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
 
 
 def file_size(path: str) -> int:
-    """How many bytes a file has."""
+    """Return the number of bytes of a file."""
     return looked_at(path).size if is_url(path) else os.path.getsize(path)
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = (), named: str = "") -> DataError:
-    """Of the file's own columns only those that the domain names: without a header its first record stands there."""
+    """Return the error for a missing column.
+
+    It names only columns of the domain, because a file without a header has a record in its first line.
+    """
     has = f"of the domain's it has {', '.join(present)}" if present else "see whether it has a header"
     if not present and (mark := other_delimiter(path, named)):
         has = f'its fields seem set apart by {mark!r}: set delimiter = "{mark}" in [data]'.replace("\t", "\\t")

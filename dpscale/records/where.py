@@ -1,8 +1,8 @@
-"""Filters: which rows are there at all, as `year = 2025 and town in ('Köln', 'Ulm')`.
+"""Row filters such as `year = 2025 and town in ('Köln', 'Ulm')`.
 
-A filter is public, and looks at each row by itself: a row that does not match is as if it were not in the files. So one
-row more or less is one row more or less after it, too (stability 1). The text is read by the grammar below into data;
-nothing of it is ever run.
+A filter is public and judges each row independently: a row that does not match is treated as absent from the files.
+One row more or less in the files is therefore at most one row more or less after the filter (stability 1). The text is
+parsed by the grammar below and never executed.
 
     filter    = condition { "and" condition }
     condition = column ("=" | "!=" | "<" | "<=" | ">" | ">=") literal | column "in" "(" literal { "," literal } ")"
@@ -37,13 +37,13 @@ TOKEN = re.compile(r"""
 """, re.VERBOSE)  # fmt: skip
 INSTEAD = {"==": "write a single =", "<>": "write !=", "or": "for several values of a column write in (…)",
            "&&": "write and", "&": "write and", "not": "write !="}  # fmt: skip
-MOST = 1 << 63  # whole numbers below it are compared exactly, as those of columns are
+MOST = 1 << 63  # smaller integers are compared exactly, as in columns
 Literal = bool | int | float | str | datetime
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What one column has to be. `sign`: one of SIGNS with one value, or `in`."""
+    """Condition on one column. `sign` is one of SIGNS with a single value, or `in`."""
 
     column: str
     sign: str
@@ -51,7 +51,7 @@ class Condition:
 
     @property
     def kind(self) -> str:
-        """Of its values: number, text or date."""
+        """Kind of the values: number, text or date."""
         return kind_of(self.values[0])
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Where:
-    """Conditions that all hold; none: every row is there."""
+    """Conjunction of conditions; without conditions every row matches."""
 
     conditions: tuple[Condition, ...] = ()
 
@@ -69,12 +69,12 @@ class Where:
         return bool(self.conditions)
 
     def __str__(self) -> str:
-        """The same filter in one way to write it."""
+        """Return the filter in canonical form."""
         return " and ".join(map(str, self.conditions))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What has to be read for it."""
+        """Columns that the filter reads."""
         return tuple(dict.fromkeys(one.column for one in self.conditions))
 
 
@@ -82,12 +82,12 @@ EVERYTHING = Where()
 
 
 def kind_of(value: Literal) -> str:
-    """Of a literal: number (which true and false are), text or date."""
+    """Return the kind of a literal: number (includes true and false), text or date."""
     return "text" if isinstance(value, str) else "date" if isinstance(value, datetime) else "number"
 
 
 def read_where(text: str) -> Where:
-    """A filter from its text; DataError for what is none, with the place in it."""
+    """Parse a filter. Raises DataError with the position of a syntax error."""
     return _Reader(text).whole()
 
 
@@ -99,7 +99,7 @@ class _Token:
 
 
 class _Reader:
-    """Reads one filter from its left to its right."""
+    """Recursive-descent parser of one filter."""
 
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
@@ -188,7 +188,7 @@ _EXAMPLE = "year = 2025 and town in ('Bonn', 'Ulm')"
 
 
 def _number(token: _Token) -> int | float:
-    """A whole number as it is where columns have such, any other as a float."""
+    """Return an int if the value is an integer in the int64 range, else a float."""
     value = float(token.text)
     if not math.isfinite(value):
         raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "numbers below 1e308", "mend it")

@@ -1,1 +1,1 @@
-"""Tables with a log, Delta and Iceberg: which files a version has. Logs are read here, and no record."""
+"""Tables with a log (Delta, Iceberg): the files of a version. Only logs are read here, no records."""

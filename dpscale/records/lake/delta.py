@@ -1,4 +1,4 @@
-"""Delta tables, by their transaction log (the package deltalake)."""
+"""Files of a Delta table version, from its transaction log (package deltalake)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from dpscale.base.errors import DataError
 from dpscale.records.lake.version import FIELD, File, Lake, below, plain_path, spelled
 from dpscale.storage.objects import is_url
 
-DONE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # what a reader need not do, or what the package does
+DONE = {
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}  # features that need no action, or that deltalake implements
 WORDS = {"deletionVectors": "deleted rows beside its files", "columnMapping": "renamed columns",
          "typeWidening": "widened types"}  # fmt: skip
 
 
 def read(path: str, version: int | None) -> Lake:
-    """A version of the table in a folder, the latest where none is named."""
+    """Return a version of the table in a folder (default: the latest)."""
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
@@ -39,7 +43,7 @@ def read(path: str, version: int | None) -> Lake:
 
 
 def _check_protocol(table: Any) -> None:
-    """DataError for what this version asks of its readers and is not done here."""
+    """Raise DataError if the version requires a reader feature that is not supported."""
     protocol = table.protocol()
     asked = set(protocol.reader_features or ()) - DONE
     if (

@@ -1,7 +1,7 @@
-"""Iceberg tables, by their metadata files (the package pyiceberg).
+"""Files of an Iceberg table snapshot, from its metadata files (package pyiceberg).
 
-No catalog is asked: the path is a metadata file, or the table's folder, of which the metadata of the highest number is
-taken. Columns are read by their names, so a name has to have meant one field in all schemas up to the snapshot's.
+No catalog is used: the path is a metadata file or the table's folder, whose metadata file with the highest number is
+used. Columns are read by name, so a name must denote the same field in all schemas up to the snapshot's.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from dpscale.records.lake.version import FIELD, File, Fixed, Lake, plain_path, s
 from dpscale.storage.objects import is_url, listed
 
 NUMBERED = re.compile(r"v?(\d+)\b.*\.metadata\.json")
-READER = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # takes keys from the environment, as other data do
+READER = {
+    "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"
+}  # takes credentials from the environment, like other readers
 EPOCH = datetime(1970, 1, 1)
 
 
 def read(path: str, version: int | None) -> Lake:
-    """A snapshot of the table, the current one where none is named."""
+    """Return a snapshot of the table (default: the current one)."""
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(_metadata(path), properties=READER if is_url(path) else {})
@@ -39,7 +41,10 @@ def read(path: str, version: int | None) -> Lake:
 
 
 def _metadata(path: str) -> str:
-    """The metadata file at a path, or the latest below it; DataError where two writers made one of the same number."""
+    """Return the metadata file at a path, or the latest one below it.
+
+    Raises DataError if two writers created a file with the latest number.
+    """
     if path.endswith(".metadata.json"):
         return path
     folder = f"{path.rstrip('/')}/metadata"
@@ -59,7 +64,10 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
-    """Names that meant two fields, of fields that had two names, or that have a default where a file lacks them."""
+    """Return the columns that cannot be read by name, with the reason.
+
+    These are names shared by two fields, renamed fields, and fields with a default.
+    """
     named: dict[str, set[int]] = {}
     called: dict[int, set[str]] = {}
     unsure = {}
@@ -81,7 +89,7 @@ def _file(table: Any, schema: Any, task: Any) -> File:
 
 
 def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
-    """What a file's partition says of columns themselves; of years, buckets and the like it says nothing of them."""
+    """Return the column values fixed by a file's partition; only identity transforms fix a value."""
     spec = table.specs()[file.spec_id]
     known = [(schema.find_field(one.source_id), file.partition[place]) for place, one in enumerate(spec.fields)
              if str(one.transform) == "identity" and one.source_id in schema.field_ids]  # fmt: skip
@@ -89,7 +97,7 @@ def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
 
 
 def _value(kind: Any, value: Any) -> Any:
-    """A partition's value as Python has it: Iceberg counts days and microseconds."""
+    """Return a partition's value as a Python object; Iceberg stores dates in days and times in microseconds."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if str(kind) == "date":

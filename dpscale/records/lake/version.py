@@ -1,9 +1,10 @@
-"""A version of a Delta or Iceberg table: which Parquet files it has, and the values that its partitions fix.
+"""Version of a Delta or Iceberg table: its Parquet files and the values fixed by its partitions.
 
-The log of such a table says both; the files are then read as any others. A release knows its table by the UUID, the
-version (a Delta version's number, an Iceberg snapshot's) and the hash of the commit that made it, beside the files'
-own hashes. A table that moves on is still read at that version. What a version asks of its readers and is not done here
-(deleted rows beside the files, renamed columns, defaults) is refused: to pass over it would be to count other rows.
+Both come from the table's log; the files are then read like any others. A release identifies its table by the UUID, the
+version (the number of a Delta version or an Iceberg snapshot id), the hash of the commit that created it, and the
+files' own hashes. A table that has newer versions is still read at that version. A version that requires unsupported
+reader features (deleted rows stored next to the files, renamed columns, defaults) is refused, because ignoring them
+would count different rows.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dpscale.base.errors import DataError, Unreadable
 from dpscale.storage.objects import is_url, opening
 
 FIELD = "data.path"
-Fixed = tuple[tuple[str, str | None], ...]  # columns that all rows of a file share, as texts
+Fixed = tuple[tuple[str, str | None], ...]  # columns with one value for all rows of a file, as texts
 NAMES = {"delta": "Delta", "iceberg": "Iceberg"}
 
 
 @dataclass(frozen=True)
 class File:
-    """A data file of a version, its bytes, and what its partition fixes."""
+    """Data file of a version: path, size in bytes, and the columns fixed by its partition."""
 
     path: str
     size: int
@@ -34,8 +35,25 @@ class File:
 
 @dataclass(frozen=True)
 class Lake:
-    """One version of a table. `commit`: the file that made it; `columns`: those that are null where a file lacks them;
-    `unsure`: why others cannot be read."""
+    """One version of a table with a log.
+
+    Attributes
+    ----------
+    kind : str
+        "delta" or "iceberg".
+    uuid : str
+    version : int
+        Delta version or Iceberg snapshot id.
+    commit : str
+        File that created the version.
+    root : str
+        Folder of the table.
+    files : tuple of File
+    columns : tuple of str
+        Columns that are null if a file lacks them.
+    unsure : mapping of str to str
+        Columns that cannot be read, with the reason.
+    """
 
     kind: str
     uuid: str
@@ -48,11 +66,11 @@ class Lake:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What a manifest says of it, which its own log does."""
+        """Description of the version for the manifest, as in the table's own log."""
         return {"format": self.kind, "uuid": self.uuid, "version": self.version}
 
     def identity(self) -> str:
-        """UUID, version and the hash of the commit as it is now; Unreadable where that is gone."""
+        """Return UUID, version and the current hash of the commit. Raises Unreadable if the commit is missing."""
         try:
             with opening(self.commit) as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
@@ -62,7 +80,7 @@ class Lake:
         return f"{self.kind}\0{self.uuid}\0{self.version}\0{digest}"
 
     def check(self, columns: Sequence[str]) -> None:
-        """DataError for a column that cannot be read rightly by its name."""
+        """Raise DataError for a column that cannot be read correctly by its name."""
         for name in columns:
             if name in self.unsure:
                 raise DataError(FIELD, f"{NAMES[self.kind]} column {name!r} {self.unsure[name]}",
@@ -70,7 +88,7 @@ class Lake:
 
 
 def spelled(value: Any) -> str | None:
-    """A partition's value as a folder's name would have it."""
+    """Return a partition's value as it would appear in a hive folder name."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -84,10 +102,10 @@ def spelled(value: Any) -> str | None:
 
 
 def plain_path(path: str) -> str:
-    """A local path without its scheme."""
+    """Return a local path without its scheme."""
     return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
 
 
 def below(root: str, name: str) -> str:
-    """The path of a file in a table's folder."""
+    """Return the path of a file in a table's folder."""
     return name if is_url(name) or name.startswith("/") else f"{root.rstrip('/')}/{name}"

@@ -1,2 +1,4 @@
-"""The compiled loops over the bytes of Parquet files: footers, pages, levels, packed values. They know no table and no
-domain, and trust nothing that a file says."""
+"""Compiled loops over the bytes of Parquet files: footers, pages, levels and packed values.
+
+They are independent of tables and domains, and validate everything that they read from a file.
+"""

@@ -1,7 +1,7 @@
-"""The compiled loops over what a Parquet file tells of itself: its footer's column chunks, and headers of pages.
+"""Compiled loops that parse a Parquet file's metadata: column chunks in the footer, and page headers.
 
-Both are structs of Thrift's compact protocol. Nothing that a file says is trusted: whatever would lead out of its bytes
-ends the loop with DAMAGED.
+Both are structs of Thrift's compact protocol. No field of a file is trusted: any position outside its bytes ends the
+loop with DAMAGED.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dpscale.base.jit import njit
 
 Array = NDArray[Any]
 U = np.uint64
-Int = Any  # a whole number, as it is compiled
+Int = Any  # an integer, as compiled by Numba
 
 FINE, DAMAGED, OTHER, NULLS = 0, 1, 2, 3
-MOST = (1 << 31) - 1  # of what the format counts
-LENGTH_BYTES = 4  # before a text
-TAIL = 8  # bytes behind a page that may be looked at
+MOST = (1 << 31) - 1  # largest count in the format
+LENGTH_BYTES = 4  # length prefix of a text
+TAIL = 8  # bytes after a page that may be read
 
-# of a page: its column, kind, place, lengths in bytes, values, encoding, bytes of levels, whether it is compressed
+# fields of a page: column, kind, position, packed and unpacked bytes, values, encoding, level bytes, compressed
 COLUMN, KIND, PLACE, PACKED, LENGTH, VALUES, ENCODING, LEVELS, COMPRESSED, FIELDS = range(10)
-DATA, INDEX, DICTIONARY, DATA2 = 0, 1, 2, 3  # PageType of the format
-PLAIN, OLD_DICTIONARY, RUNS, BY_DICTIONARY = 0, 2, 3, 8  # Encoding of the format
-ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3  # fields of a footer, of a row group, of a column chunk
-CODEC, DICTIONARY_PLACE, CHUNK_FIELDS = 4, 11, 16  # of what a chunk tells
-DEEP = 16  # how deep structs and lists may nest
+DATA, INDEX, DICTIONARY, DATA2 = 0, 1, 2, 3  # PageType of the Parquet format
+PLAIN, OLD_DICTIONARY, RUNS, BY_DICTIONARY = 0, 2, 3, 8  # Encoding of the Parquet format
+ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3  # field ids in the footer, in a row group, in a column chunk
+CODEC, DICTIONARY_PLACE, CHUNK_FIELDS = 4, 11, 16  # field ids in ColumnMetaData
+DEEP = 16  # maximum nesting of structs and lists
 
 
 @njit(cache=True, nogil=True, inline="always")
 def word(data: Array, at: np.uint64) -> np.uint64:
-    """Eight bytes from any place. Places are unsigned here: a signed one is looked at twice."""
+    """Return eight bytes from any position. Positions are unsigned, because a signed index has an additional check."""
     return (
         U(data[at])
         | U(data[at + U(1)]) << U(8)
@@ -49,7 +49,7 @@ def word(data: Array, at: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def varint(data: Array, at: Int, end: Int) -> tuple[Int, Int]:
-    """The number at a place, and the place behind it; -1 beyond the end."""
+    """Return the number at a position and the next position; -1 past the end."""
     value, shift = U(0), U(0)
     while at < end and shift < 64:
         byte = U(data[at])
@@ -63,8 +63,8 @@ def varint(data: Array, at: Int, end: Int) -> tuple[Int, Int]:
 
 @njit(cache=True, nogil=True)
 def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[Int, Int]:
-    """A value of a Thrift type that holds no others, where it is a number or a truth, and the place behind it."""
-    if kind <= 2:  # true or false, in the type itself but for lists
+    """Return a scalar of a Thrift type, if it is an integer or boolean, and the next position."""
+    if kind <= 2:  # the type itself states true or false, except in lists
         return 2 - kind, at + listed
     if kind == 3:
         return 0, at + 1
@@ -78,8 +78,16 @@ def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[In
 
 @njit(cache=True, nogil=True)
 def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]) -> Int:
-    """Read a struct; the place behind it, or less than 0. Kept in `found` are of a page header (0, struct, field), of
-    a file's footer (row group, column, field of its chunk)."""
+    """Parse a struct and return the next position, or a negative value on failure.
+
+    Parameters
+    ----------
+    footer : bool
+        Whether the struct is a file's footer; otherwise it is a page header.
+    found : ndarray of int64
+        Receives the integer fields, indexed by (0, struct, field) for a page header and by (row group, column, field of
+        its chunk) for a footer; -1 for absent ones.
+    """
     found[:] = -1
     is_list, last, left = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
     kinds, depth = np.zeros(DEEP, np.int64), 0
@@ -129,7 +137,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]:
-    """Of a file's bytes, (row groups, columns, fields of ColumnMetaData); -1 for what its footer does not tell."""
+    """Return the fields of ColumnMetaData, shape (row groups, columns, CHUNK_FIELDS); -1 for absent fields."""
     found = np.empty((row_groups, columns, CHUNK_FIELDS), np.int64)
     end = len(data) - TAIL
     start = end - np.int64(word(data, U(end)) & U(0xFFFFFFFF)) if end > 0 else -1
@@ -140,8 +148,21 @@ def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: Array) -> Integers:
-    """The pages of some column chunks, (pages, FIELDS), in order; `odd[c]` says that a chunk is DAMAGED, or OTHER than
-    a dictionary of its values, of `widths[c]` bytes each where these are numbers, and indices into it."""
+    """Return the pages of column chunks in order, shape (pages, FIELDS).
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        Bytes of the file.
+    starts : ndarray of int64
+        Positions of the chunks.
+    widths : ndarray of int64
+        Bytes per value of each chunk's dictionary; 0 for texts.
+    rows : int
+        Rows of the row group.
+    odd : ndarray of int64
+        Set to FINE, to DAMAGED, or to OTHER if the chunk is not one dictionary followed by pages of indices into it.
+    """
     pages, found, count = np.empty((64, FIELDS), np.int64), np.empty((1, 10, 10), np.int64), 0
     fields = found[0]
     for c in range(len(starts)):
@@ -184,7 +205,7 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
                 break
             if kind == DICTIONARY:
                 plain = page[ENCODING] == PLAIN or page[ENCODING] == OLD_DICTIONARY
-                fits = page[VALUES] * widths[c] == page[LENGTH]  # else they are stored in another type
+                fits = page[VALUES] * widths[c] == page[LENGTH]  # otherwise stored in another type
                 if count > begun or not plain or (widths[c] and not fits):
                     odd[c] = OTHER
                 elif page[VALUES] * LENGTH_BYTES > page[LENGTH]:

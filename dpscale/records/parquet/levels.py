@@ -1,9 +1,9 @@
-"""The compiled loops over levels of Parquet pages: which rows are null, and values put to the rows that have one.
+"""Compiled loops over definition levels of Parquet pages: null rows, and expansion of values to the other rows.
 
-A level is one bit. Levels are a hybrid of runs, one bit repeated or groups of eight, lowest bits first, most of them
-short; they become words of 64 bits, and from these eight codes of a byte are put to their places at once: each moves up
-by as many places as there are nulls before it, by 4, 2 and 1 (Warren, Hacker's Delight, 7-5). Nothing that a file says
-is trusted.
+A level is one bit. Levels are a hybrid of runs: a repeated bit, or groups of eight bits, lowest first; most runs are
+short. They are collected in words of 64 bits. Eight one-byte codes at a time are then moved to their rows: each moves
+up by the number of nulls before it, in steps of 4, 2 and 1 (Warren, Hacker's Delight, 7-5). No field of a file is
+trusted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ STEPS = (4, 2, 1)
 
 
 def _moves() -> Array:
-    """Of each byte of levels: the bytes that a step of 4, 2 and 1 moves values to, those that have one, how many."""
+    """Return a table of masks for every byte of levels, shape (256, 5).
+
+    Columns 0 to 2 mark the bytes to which the steps of 4, 2 and 1 move values, column 3 the bytes that have a value,
+    and column 4 is their number.
+    """
     moves = np.zeros((256, 5), np.uint64)
     for levels in range(256):
         places = [place for place in range(8) if levels >> place & 1]
@@ -38,17 +42,20 @@ MOVES = _moves()
 
 @njit(cache=True, nogil=True)
 def all_there(data: Array, at: Int, end: Int, values: Int) -> bool:
-    """Whether levels are one run of ones: no value of the page is null."""
+    """Return whether the levels are one run of ones, so that the page has no nulls."""
     head, at = varint(data, at, end)
     return 0 <= at < end and head & 1 == 0 and head >> 1 >= values and data[at] == 1
 
 
 @njit(cache=True, nogil=True)
 def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
-    """`count` levels as bits of words, which are zero and two more than that; False where they end before."""
+    """Decode `count` levels into the words `bits`; return False if the data end too early.
+
+    `bits` must be zero and have two more words than needed.
+    """
     done: Int = 0
     while done < count:
-        if at + 1 < end and data[at] < 128:  # most runs are short
+        if at + 1 < end and data[at] < 128:  # fast path: most runs are short
             head, at = np.int64(data[at]), at + 1
         else:
             head, at = varint(data, at, end)
@@ -76,14 +83,14 @@ def _append(bits: Array, at: np.uint64, found: np.uint64) -> None:
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(bits: Array, at: np.uint64) -> np.uint64:
-    """The 64 bits from any place."""
+    """Return the 64 bits at any bit position."""
     place, shift = at >> U(6), at & U(63)
     return (bits[place] >> shift) | ((bits[place + U(1)] << U(1)) << (U(63) - shift))
 
 
 @njit(cache=True, nogil=True)
 def ones_before(bits: Array, count: Int) -> Int:
-    """How many of the first `count` bits are ones."""
+    """Return the number of ones among the first `count` bits."""
     found = U(0)
     for byte in range(0, count - 7, 8):
         found += MOVES[(bits[byte >> 6] >> U(byte & 63)) & U(255), 4]
@@ -94,14 +101,14 @@ def ones_before(bits: Array, count: Int) -> Int:
 
 @njit(cache=True, nogil=True)
 def expand(bits: Array, first: Int, count: Int, values: Array, null: Int, out: Array) -> None:
-    """Put values to those of `count` rows, from bit `first` on, whose bit is one; a null to the others.
+    """Write values to those of `count` rows, from bit `first` on, whose bit is one; write `null` to the others.
 
-    `values` has eight more than are put.
+    `values` must have eight more entries than are used.
     """
     done, k = U(0), U(0)
     if out.itemsize == 1:
         done, k = _by_bytes(bits, U(first), count >> 6, values, U(null) & U(255), out)
-    for i in range(done, U(count)):  # without a branch, which would be guessed wrong
+    for i in range(done, U(count)):  # branch-free, because the branch would be mispredicted
         place = U(first) + i
         there, value = (bits[place >> U(6)] >> (place & U(63))) & U(1), values[k]
         out[i] = value if there else null
@@ -112,7 +119,7 @@ def expand(bits: Array, first: Int, count: Int, values: Array, null: Int, out: A
 def _by_bytes(
     bits: Array, first: np.uint64, words: Int, values: Array, null: np.uint64, out: Array
 ) -> tuple[np.uint64, np.uint64]:
-    """`expand` of codes of a byte, in groups of eight; the rows and the values that are done."""
+    """Expand one-byte codes in groups of eight; return the numbers of rows and values done."""
     nulls, k = null * U(0x0101010101010101), U(0)
     for group in range(U(words)):
         row, left = group << U(6), _bits(bits, first + (group << U(6)))
@@ -129,7 +136,7 @@ def _by_bytes(
 
 @njit(cache=True, nogil=True, inline="always")
 def put(out: Array, at: np.uint64, eight: np.uint64) -> None:
-    """Eight bytes to any place."""
+    """Write eight bytes at any position."""
     out[at] = eight & U(255)
     out[at + U(1)] = (eight >> U(8)) & U(255)
     out[at + U(2)] = (eight >> U(16)) & U(255)
@@ -140,12 +147,12 @@ def put(out: Array, at: np.uint64, eight: np.uint64) -> None:
     out[at + U(7)] = (eight >> U(56)) & U(255)
 
 
-AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # how pages are compressed
+AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # compression: none, Snappy, or decompressed by the caller
 
 
 @njit(cache=True, nogil=True)
 def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: Int) -> bool:
-    """Decompress a block of Snappy's format; False where it is none, or not of that length."""
+    """Decompress a Snappy block; return False if it is invalid or has another length."""
     told, at = varint(data, at, end)
     done: Int = 0
     wide = np.array([0, 1, 2, 4])
@@ -155,7 +162,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
         tag = np.int64(data[at])
         kind, count = tag & 3, (tag >> 2) + 1
         at += 1
-        more: Int = wide[kind] if kind else max(count - 60, 0)  # bytes that tell a length or a distance
+        more: Int = wide[kind] if kind else max(count - 60, 0)  # bytes of a length or distance
         if at + more > end:
             return False
         number = np.int64(word(data, U(at)) & ((U(1) << U(8 * more)) - U(1)))
@@ -189,12 +196,14 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
 
 @njit(cache=True, nogil=True)
 def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Array, out: Array) -> bool:
-    """Put pages' decompressed bytes to places; those GIVEN are in `values`, one after another. False where one is not
-    of its length."""
+    """Write the decompressed bytes of pages to `out`; return False if a page has another length than stated.
+
+    `values` contains the concatenated contents of compressed pages if `how` is GIVEN.
+    """
     at = 0
     for p in range(len(pages)):
         page, place = pages[p], places[p]
-        levels = max(page[LEVELS], 0)  # of the newer pages, which are not compressed
+        levels = max(page[LEVELS], 0)  # levels of version 2 pages are not compressed
         begin, end, length = page[PLACE] + levels, page[PLACE] + page[PACKED], page[LENGTH] - levels
         if length < 0:
             return False

@@ -1,7 +1,7 @@
-"""The compiled loops over Parquet pages: dictionaries, and indices into them, to cell numbers.
+"""Compiled loops that convert Parquet dictionaries and the indices of pages to cell numbers.
 
-After the Parquet format: levels and dictionary indices are a hybrid of runs, either one value repeated,
-or groups of eight values packed to `width` bits each, lowest bits first. Nothing that a file says is trusted.
+In the Parquet format, levels and dictionary indices are a hybrid of runs: either one repeated value, or groups of eight
+values packed to `width` bits each, lowest bits first. No field of a file is trusted.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from dpscale.base.jit import njit
 from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, U, varint, word
 from dpscale.records.parquet.levels import all_there, expand, level_bits, ones_before, put
 
-WIDEST = 4  # bits of an index
-WORTH = 1024  # values, for which such a table is made
-BEYOND = U(1) << U(63)  # in a table's word: an index is beyond the entries
+WIDEST = 4  # largest index width in bits for which a byte lookup table is used
+WORTH = 1024  # smallest number of values for which the table is built
+BEYOND = U(1) << U(63)  # flag in a table's word: an index exceeds the entries
 
 
 @njit(cache=True, nogil=True)
 def packs_of(table: Array, entries: Int, width: Int, count: Int, out: Array) -> Array:
-    """The codes of every byte's indices, the first lowest, with BEYOND; of length 0 where this is not to be used."""
+    """Return the codes of the indices in every byte, lowest first, with the flag BEYOND.
+
+    The table has length 0 if it is not applicable.
+    """
     if out.itemsize > 1 or not 1 <= width <= WIDEST or count < WORTH or (width == 1 and entries < 2):
         return np.empty(0, np.uint64)
     each, mask = 8 // width, (1 << width) - 1
@@ -36,7 +39,7 @@ def packs_of(table: Array, entries: Int, width: Int, count: Int, out: Array) -> 
 
 @njit(cache=True, nogil=True)
 def by_packs(data: Array, at: Int, width: Int, groups: Int, packs: Array, out: Array) -> bool:
-    """Whole groups of eight values; False where one is beyond the entries."""
+    """Decode whole groups of eight values; return False if an index exceeds the entries."""
     if width == 1:
         return _lookups(data, U(at), U(1), U(groups), U(1), U(8), packs, out)
     if width == 2:
@@ -46,7 +49,7 @@ def by_packs(data: Array, at: Int, width: Int, groups: Int, packs: Array, out: A
 
 @njit(cache=True, nogil=True, inline="always")
 def _lookups(data: Array, at: Int, width: Int, groups: Int, steps: Int, bits: Int, packs: Array, out: Array) -> bool:
-    """`steps` bytes, or so many bits of each, make a group."""
+    """Decode groups that consist of `steps` bytes, or of `steps` parts of `bits` bits each."""
     mask, wide, beyond = (U(1) << bits) - U(1), U(64) // steps, U(0)
     for g in range(groups):
         group, eight = word(data, at + g * width), U(0)
@@ -58,16 +61,16 @@ def _lookups(data: Array, at: Int, width: Int, groups: Int, steps: Int, bits: In
     return bool(steps == U(1) or beyond < BEYOND)
 
 
-NARROW = 8  # bits of values that are looked up by whole groups
+NARROW = 8  # largest width in bits for which whole groups are decoded at once
 
-# of a job: where a page's bytes are, its values, those skipped and taken, where they go, and by which table
+# fields of a job: page bytes, values to skip and to take, destination, levels, lookup table, cell of a null
 AT, END, FIRST, TAKEN, ROW, START, NULLABLE, LEVEL_BYTES, TABLE, ENTRIES, NULL_CELL, JOB_FIELDS = range(12)
-NO_CELL = -(1 << 20)  # what stands for a null where nobody has said what it is
+NO_CELL = -(1 << 20)  # marks a null that has no cell
 
 
 @njit(cache=True, nogil=True)
 def _groups(data: Array, at: Int, width: Int, groups: Int, table: Array, out: Array) -> Int:
-    """Whole groups of values of up to 8 bits, by a table of 256 entries; the largest value."""
+    """Decode whole groups of values of up to 8 bits with a table of 256 entries; return the largest value."""
     place, bits, mask, largest = U(at), U(width), (U(1) << U(width)) - U(1), U(0)
     for g in range(U(groups)):
         group = word(data, place + g * bits)
@@ -80,7 +83,7 @@ def _groups(data: Array, at: Int, width: Int, groups: Int, table: Array, out: Ar
 
 @njit(cache=True, nogil=True)
 def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, out: Array) -> bool:
-    """Some values of packed groups; False where one is beyond the entries."""
+    """Decode values of packed groups one at a time; return False if one exceeds the entries."""
     mask = (U(1) << U(width)) - U(1)
     for k in range(count):
         bit = (first + k) * width
@@ -95,7 +98,7 @@ def _singly(data: Array, at: Int, width: Int, first: Int, count: Int, table: Arr
 def _unpacked(
     data: Array, at: Int, width: Int, first: Int, count: Int, table: Array, entries: Int, packs: Array, out: Array
 ) -> bool:
-    """Values from `first` on of packed groups, by the table; False where one is beyond its entries."""
+    """Decode values of packed groups, starting at `first`, with the table; return False if one exceeds its entries."""
     if width > NARROW:
         return _singly(data, at, width, first, count, table, entries, out)
     head = min(-first % 8, count)
@@ -117,8 +120,10 @@ def _unpacked(
 def _runs(
     data: Array, at: Int, end: Int, width: Int, skip: Int, count: Int, table: Array, entries: Int, out: Array
 ) -> bool:
-    """`count` values behind the first `skip` of a hybrid of runs, by the table; False where it ends before or one is
-    not in the table, which has room for 256 at least."""
+    """Skip `skip` values of a hybrid of runs and decode the next `count` with the table.
+
+    Returns False if the data end too early or a value is not in the table, which has at least 256 entries.
+    """
     done, whole, packs = 0, (width + 7) // 8, packs_of(table, entries, width, count, out)
     while done < count:
         head, at = varint(data, at, end)
@@ -148,7 +153,19 @@ def _runs(
 
 @njit(cache=True, nogil=True)
 def fill(data: Array, jobs: Integers, tables: Array, out: Array, states: Array) -> None:
-    """Decode every job's part of a page to cells, `out` (columns × rows); `states`: how each ended."""
+    """Decode every job's part of a page to cells.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        Decompressed pages.
+    jobs : ndarray of int64, shape (jobs, JOB_FIELDS)
+    tables : ndarray
+        Cells of all dictionary entries.
+    out : ndarray, shape (columns, rows)
+    states : ndarray of int64, shape (jobs,)
+        Receives FINE, DAMAGED or NULLS for each job.
+    """
     for j in range(len(jobs)):
         states[j] = _filled(data, jobs[j], tables, out[jobs[j, ROW]])
 
@@ -181,14 +198,14 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
 
 @njit(cache=True, nogil=True)
 def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: Array, out: Array) -> Int:
-    """Values of a page of which some are null."""
+    """Decode a page in which some values are null."""
     first, taken = job[FIRST], job[TAKEN]
     bits = np.zeros((first + taken) // 64 + 3, np.uint64)
     if not level_bits(data, levels, at, first + taken, bits):
         return DAMAGED
     before = ones_before(bits, first)
     mine = ones_before(bits, first + taken) - before
-    values = np.empty(mine + 8, out.dtype)  # those behind the last are looked at, and not taken
+    values = np.empty(mine + 8, out.dtype)  # `expand` reads eight entries past the last
     if mine:
         if at >= end or data[at] > 32:
             return DAMAGED
@@ -202,8 +219,18 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
 
 @njit(cache=True, nogil=True)
 def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> None:
-    """Cells of dictionaries of whole numbers: `asked` (dictionaries × place, entries, bytes, whether unsigned, least,
-    largest, where in the table); `inside[d]` says that all are in the domain."""
+    """Compute the cells of integer dictionaries.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+    asked : ndarray of int64, shape (dictionaries, 7)
+        Position, entries, bytes per value, whether unsigned, lowest and highest value, start in the table.
+    table : ndarray
+        Receives value minus lowest value.
+    inside : ndarray of bool, shape (dictionaries,)
+        Set to whether all values are in the domain.
+    """
     for d in range(len(asked)):
         place, entries, width, unsigned, low, high, start = asked[d]
         inside[d] = True
@@ -220,7 +247,10 @@ def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> No
 
 @njit(cache=True, nogil=True)
 def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
-    """Texts of a plain page, each behind its length of four bytes, put one after another; their bytes, or -1."""
+    """Concatenate the texts of a plain page; return their total bytes, or -1 if the page is damaged.
+
+    Each text is preceded by its length in four bytes.
+    """
     at: Int = 0
     size: Int = 0
     for i in range(count):
