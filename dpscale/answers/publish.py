@@ -39,13 +39,13 @@ class Published:
     left_out: Mapping[AttributeSet, str]
 
 
-def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
+def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
     """Whole numbers for the sets; PlanError where not even the total is told."""
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
-    for names in closed(asked):
+    for names in closed(requested):
         if domain.cells(names) > MOST_CELLS:
             left[names] = f"it has more than {MOST_CELLS:,} cells"
             continue
@@ -54,18 +54,20 @@ def publish(answered: Answered, asked: Sequence[AttributeSet]) -> Published:
         except PlanError:
             left[names] = "its cells were not asked for"
             continue
-        found = settled(estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names)))
+        found = adjust_to_constraints(
+            estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
+        )
         if found is None:
             left[names] = "no whole numbers of it add up with the other tables"
         else:
             whole[names] = found
-    kept = {names: whole[names] for names in asked if names in whole and names}
-    return Published(total, kept, errors, {names: why for names, why in left.items() if names in asked})
+    kept = {names: whole[names] for names in requested if names in whole and names}
+    return Published(total, kept, errors, {names: why for names, why in left.items() if names in requested})
 
 
-def closed(asked: Iterable[AttributeSet]) -> list[AttributeSet]:
+def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
     """The sets, their attributes alone and what any two have in common, small ones first."""
-    found = dict.fromkeys(names for names in asked if names)
+    found = dict.fromkeys(names for names in requested if names)
     for one, other in combinations(list(found), 2):
         found[tuple(name for name in one if name in other)] = None
     found.update(dict.fromkeys((name,) for names in list(found) for name in names))
@@ -256,7 +258,7 @@ SEED = 1e-3  # of what margins expect of a cell: what is cut off may come back
 SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
 
 
-def settled(
+def adjust_to_constraints(
     estimate: Floats, names: AttributeSet, margins: Mapping[AttributeSet, Integers], possible: NDArray[np.bool_]
 ) -> Integers | None:
     """The table over `names`, an axis each; None where no table has these margins, or none was found.

@@ -99,7 +99,7 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
     middle = np.array([_value(attribute, cell, 0.5) for cell in range(attribute.listed)])
     lower, upper = _ends(attribute)
     queries = np.stack([np.ones_like(middle), middle, lower, lower + 1, upper, upper + 1])
-    (records, summed, *sums), errors = _asked(answered, attribute, queries, by)
+    (records, summed, *sums), errors = _requested_attributes(answered, attribute, queries, by)
     width = half_width(level, answered.estimates.noise)
     if records <= 0 or records <= width * errors[0]:
         raise TooFewRecords("mean", f"{name}: the number of records is not distinguishable from zero"
@@ -161,15 +161,17 @@ def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, i
     """
     n = attribute.listed
     if n <= ALL_CELLS:
-        return _asked(answered, attribute, np.tri(n) - q, by)[1]
+        return _requested_attributes(answered, attribute, np.tri(n) - q, by)[1]
     at = np.linspace(0, n - 1, LOOKED_AT).astype(int)
-    some = np.concatenate([_asked(answered, attribute, (np.arange(n) <= x)[None] - q, by)[1] for x in at])
+    some = np.concatenate(
+        [_requested_attributes(answered, attribute, (np.arange(n) <= x)[None] - q, by)[1] for x in at]
+    )
     padded = np.concatenate([some[:1], some, some[-1:]])
     near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
     return np.asarray(near[np.minimum(np.searchsorted(at, np.arange(n), side="right") - 1, LOOKED_AT - 2)])
 
 
-def _asked(
+def _requested_attributes(
     answered: Answered, attribute: Attribute, queries: Floats, by: tuple[str, int] | None
 ) -> tuple[Floats, Floats]:
     """Estimates and errors of queries on the listed cells, shape (m, listed), of all records or of one cell of `by`."""

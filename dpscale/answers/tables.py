@@ -228,7 +228,7 @@ class Shown:
 
 def singles(answered: Answered, most: int) -> list[Shown]:
     """One-way tables of attributes that were asked, the most telling first."""
-    return _best(answered, [(name,) for name in _asked(answered, LONGEST)], most)
+    return _best(answered, [(name,) for name in _requested_sets(answered, LONGEST)], most)
 
 
 def pairs(answered: Answered, most: int) -> list[Shown]:
@@ -256,10 +256,10 @@ def sentence(shown: Shown) -> str:
 
 
 def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
-    return sorted(_told(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
+    return sorted(_shown_tables(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
 
 
-def _asked(answered: Answered, longest: int) -> list[str]:
+def _requested_sets(answered: Answered, longest: int) -> list[str]:
     domain = answered.estimates.workload.domain
     held = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
     return [name for name in held if domain[name].size <= longest]
@@ -267,7 +267,7 @@ def _asked(answered: Answered, longest: int) -> list[str]:
 
 def _pairs(answered: Answered) -> list[AttributeSet]:
     """Pairs inside sets that were asked."""
-    fits = set(_asked(answered, SIDE))
+    fits = set(_requested_sets(answered, SIDE))
     found: dict[AttributeSet, None] = {}
     for names in answered.estimates.workload.sets:
         found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))
@@ -276,7 +276,7 @@ def _pairs(answered: Answered) -> list[AttributeSet]:
     return list(found)
 
 
-def _told(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
+def _shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
     """The tables of sets whose cells are told."""
     domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
     for names in sets:

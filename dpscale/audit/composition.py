@@ -122,7 +122,7 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _paid(ledger: str | Path) -> dict[str, Fraction]:
-    rows = _asked(ledger, "SELECT release, cost FROM releases")
+    rows = _query_ledger(ledger, "SELECT release, cost FROM releases")
     costs = {release: json.loads(cost) for release, cost in rows}
     kinds = ("gaussian", "pure")
     return {release: next((Fraction(cost[kind]) for kind in kinds if Fraction(cost[kind])), Fraction(0))
@@ -131,11 +131,11 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
 
 def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
     """The rounds that a release decided, each with the digest of its decision."""
-    rows = _asked(ledger, "SELECT release, round, digest FROM rounds")
+    rows = _query_ledger(ledger, "SELECT release, round, digest FROM rounds")
     return {(number, digest) for name, number, digest in rows if name == release}
 
 
-def _asked(ledger: str | Path, query: str) -> list[Any]:
+def _query_ledger(ledger: str | Path, query: str) -> list[Any]:
     """Rows of a ledger: a SQLite file, or the schema dpscale_ledger of a PostgreSQL database."""
     if "://" not in str(ledger):
         with closing(sqlite3.connect(ledger)) as db:

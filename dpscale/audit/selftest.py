@@ -129,7 +129,7 @@ def worst_pair(case: Case) -> tuple[Integers, Integers]:
     return counts, max((more for _, more in one_more(counts)), key=lambda more: distance(case, counts, more))
 
 
-def told(case: Case, bound: Bound) -> tuple[float, float, str]:
+def format_case(case: Case, bound: Bound) -> tuple[float, float, str]:
     """The bound found, the claim that it is held against, and both in words."""
     if case.pure:
         return bound.epsilon, case.claimed, f"epsilon is at least {bound.epsilon:.3f}, claimed {case.claimed:.3f}"
@@ -139,7 +139,7 @@ def told(case: Case, bound: Bound) -> tuple[float, float, str]:
 
 def _attack(mechanism: str, noise: str) -> Check:
     case = case_of(mechanism, noise=noise)
-    bound, claim, detail = told(
+    bound, claim, detail = format_case(
         case, attack(case, *worst_pair(case), releases=HONEST, delta=0.0 if case.pure else DELTA)
     )
     return f"attack on {mechanism}, {noise}", bound <= claim, detail
@@ -151,7 +151,7 @@ def _planted(name: str, case: Case) -> Check:
         one, other = one * 0, one * 0
         other[0, 0] = 1
     delta = 0.0 if case.pure else DELTA
-    bound, claim, detail = told(
+    bound, claim, detail = format_case(
         case, attack(PLANTED[name](case), one, other, releases=PURE if case.pure else NEEDED[name], delta=delta)
     )
     return f"planted: {name}, {case.plan.noise}", bound > claim, detail

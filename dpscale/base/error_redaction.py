@@ -68,7 +68,7 @@ class Discreet:
                 return Refused(error.with_traceback(None))
             raise
         except Exception as error:
-            redacted = _told(error, f"task {self.__name__}").with_traceback(error.__traceback__)
+            redacted = _redacted(error, f"task {self.__name__}").with_traceback(error.__traceback__)
             redacted = with_cause(redacted, error)
         raise redacted
 
@@ -87,7 +87,7 @@ def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         without_cause(error)
         raise
     except Exception as error:
-        redacted = with_cause(_told(error, what), error)
+        redacted = with_cause(_redacted(error, what), error)
     raise redacted
 
 
@@ -119,7 +119,7 @@ def no_memory() -> TransientError:
     return TransientError(f"{FIELD}.memory", "out of memory", "", f"set less, or use fewer workers, and {AGAIN}")
 
 
-def _told(error: Exception, what: str) -> DpscaleError:
+def _redacted(error: Exception, what: str) -> DpscaleError:
     if out_of_memory(error):
         return no_memory()
     if isinstance(error, OSError):

@@ -77,7 +77,7 @@ def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bo
     if as_json:
         click.echo(json.dumps({"attributes": attributes, "reviewed": read.reviewed, **checked}))
     else:
-        click.echo("\n".join([*_told(checked), *(() if faults else map(_line, attributes))]))
+        click.echo("\n".join([*_fault_lines(checked), *(() if faults else map(_line, attributes))]))
     if faults:
         raise click.exceptions.Exit(2)
 
@@ -106,7 +106,7 @@ def _line(one: dict[str, Any]) -> str:
     return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{made}"
 
 
-def _told(checked: dict[str, Any]) -> list[str]:
+def _fault_lines(checked: dict[str, Any]) -> list[str]:
     """A line on all columns, and one for each fault."""
     if not checked:
         return []

@@ -39,10 +39,10 @@ def submit(run: Run, client: Any) -> driver_status.Signs:
     """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
-    known, submission = driver_status.told(run.path), secrets.token_hex(8)
+    known, submission = driver_status.read_status(run.path), secrets.token_hex(8)
 
     def idle(stands: driver_status.Signs) -> bool:
-        if stands.get("state") not in driver_status.AT_WORK or _asked_to_stop(run.path, stands):
+        if stands.get("state") not in driver_status.AT_WORK or _stop_requested(run.path, stands):
             return True
         return bool(known.get("silent") and stands["at"] == known["at"])
 
@@ -59,7 +59,7 @@ def submit(run: Run, client: Any) -> driver_status.Signs:
                 run.path, lambda stands: (stands.get("submission"), stands["state"]) == (submission, "submitted"), error
             )
             raise error from None
-    return driver_status.told(run.path)
+    return driver_status.read_status(run.path)
 
 
 def _check_cluster(run: Run, client: Any) -> bool:
@@ -128,11 +128,11 @@ def drive(path: str, submission: str) -> int:
         raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def asked(stands: driver_status.Signs) -> bool:
+    def stop_requested(stands: driver_status.Signs) -> bool:
         return stands.get("submission") == submission and stands["state"] in driver_status.AT_WORK
 
     if not driver_status.change(
-        folder, asked, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()
+        folder, stop_requested, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()
     ):
         return 0  # ended, cancelled before it began, or submitted anew
     try:
@@ -203,7 +203,7 @@ class Heart:
 
     def _stopped(self) -> bool:
         with suppress(OSError, DpscaleError):
-            return _asked_to_stop(self.path, driver_status.read(self.path))
+            return _stop_requested(self.path, driver_status.read(self.path))
         return False
 
     def _beat(self) -> None:
@@ -243,7 +243,7 @@ def _silent(stands: driver_status.Signs) -> TransientError:
 
 def cancel(path: Path) -> None:
     """Ask the driver to stop at its next task; what is measured stays, and a later submit goes on from there."""
-    stands = driver_status.told(path)
+    stands = driver_status.read_status(path)
     if stands.get("state") not in driver_status.AT_WORK:
         return
     with disk_errors(path):
@@ -253,7 +253,7 @@ def cancel(path: Path) -> None:
         _end(path, lambda now: all(now[name] == stands[name] for name in same), _cancelled())
 
 
-def _asked_to_stop(path: Path, stands: driver_status.Signs) -> bool:
+def _stop_requested(path: Path, stands: driver_status.Signs) -> bool:
     with suppress(FileNotFoundError):
         return read_bytes(path / STOP).decode() == stands.get("submission")
     return False

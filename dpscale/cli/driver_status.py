@@ -68,7 +68,7 @@ def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool
         return True
 
 
-def told(path: Path) -> Signs:
+def read_status(path: Path) -> Signs:
     """What the file says, and whether a driver that should be at work has been silent for long.
 
     Machines' clocks differ, so one that seems silent by the clock is listened to for a few beats.

@@ -110,7 +110,7 @@ def check_alone(run_dir: str) -> None:
                        "see `dpscale ledger show` for the one charge")  # fmt: skip
 
 
-def tell_several(run_dir: str, as_json: bool) -> None:
+def print_database_run(run_dir: str, as_json: bool) -> None:
     """Which stages are done, of the whole and of every table."""
     from dpscale.multitable.run import DatabaseRun
     from dpscale.runs.run import Run
@@ -153,8 +153,8 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     click.echo(json.dumps(told) if as_json else _text(told))
 
 
-def _text(told: dict[str, Any]) -> str:
-    return "\n".join([*map(_table, told["tables"]), *(line for link in told["links"] for line in _link(link))])
+def _text(summary: dict[str, Any]) -> str:
+    return "\n".join([*map(_table, summary["tables"]), *(line for link in summary["links"] for line in _link(link))])
 
 
 def _table(one: dict[str, Any]) -> str:

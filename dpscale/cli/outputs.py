@@ -31,24 +31,24 @@ def end(run_dir: str, as_json: bool) -> None:
     from dpscale.runs.stages import runner
 
     if is_database_run(run_dir):
-        _tell_end(end_several(run_dir), as_json)
+        _print_end(end_several(run_dir), as_json)
         return
     run = Run(run_dir)
-    if driver_status.at_work(driver_status.told(run.path)):
+    if driver_status.at_work(driver_status.read_status(run.path)):
         raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run that nobody is at",
                              f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
-    _tell_end(runner.end(run), as_json)
+    _print_end(runner.end(run), as_json)
 
 
-def _tell_end(told: dict[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(told) if as_json else f"{told['how']}: {_spent(told)}")
+def _print_end(summary: dict[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(summary) if as_json else f"{summary['how']}: {_spent(summary)}")
 
 
-def _spent(told: dict[str, Any]) -> str:
+def _spent(summary: dict[str, Any]) -> str:
     """What was spent, in words."""
-    charged, finished = told["charged"], told["how"] == "finished"
-    if "ledger" in told:
-        return f"its ledger cannot be asked what was spent ({told['ledger']})"
+    charged, finished = summary["charged"], summary["how"] == "finished"
+    if "ledger" in summary:
+        return f"its ledger cannot be asked what was spent ({summary['ledger']})"
     if charged is None:
         return "nothing was spent"
     figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)

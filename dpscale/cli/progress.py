@@ -77,9 +77,9 @@ class Lines:
         return f", about {(total - done) * (now - began) / (done - before):.0f} s left"
 
 
-def _seconds(told: str) -> float:
+def _seconds(text: str) -> float:
     """The usual number where what is told is none."""
     try:
-        return float(told)
+        return float(text)
     except ValueError:
         return float(EVERY_SECONDS)

@@ -40,10 +40,10 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
     repeated = check_repeat(directory)
     with leaving_nothing(directory), Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
-    _tell_run(directory.path, directory.manifest, repeated, as_json)
+    _print_run(directory.path, directory.manifest, repeated, as_json)
 
 
-def _tell_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_json: bool) -> None:
+def _print_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_json: bool) -> None:
     report = path / "report.html"
     summary = {
         "run_dir": str(path),
@@ -76,14 +76,14 @@ def _stage_command(name: str, doc: str) -> None:
 
         directory = Run(run_dir)
         if STAGES[name].spends:
-            _tell_other_data(directory)
+            _warn_other_data(directory)
         with Bars(quiet) as progress:
             run_stages(directory, scheduler=scheduler, progress=progress, only=name)
         stage = {"stage": name, **directory.manifest["stages"][name]}
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
-def _tell_other_data(directory: Any) -> None:
+def _warn_other_data(directory: Any) -> None:
     """A stage that is done returns at once: who repeats it is told where it would be about other data."""
     from dpscale.base.errors import DataError, TransientError
     from dpscale.runs.stages.resume import check_repeat
@@ -173,7 +173,7 @@ def plan(
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             planned = _planned(read, run_dir, scheduler, engine, progress)
-            told = _told(read, planned, engine, compare, error)
+            told = _plan_summary(read, planned, engine, compare, error)
         finally:
             engine.close()
     told["planning_seconds"] = round(time.perf_counter() - began, 2)
@@ -194,7 +194,7 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
     return directory.planned
 
 
-def _told(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
+def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.plan import most_cells
     from dpscale.runs.stages.plan_cache import told_once
@@ -245,20 +245,22 @@ LATER = ("families", "curve", "needed", "compared", "advice")
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
-def _text(told: dict[str, Any]) -> str:
+def _text(summary: dict[str, Any]) -> str:
     """For people: figures, then errors in records, then advice."""
-    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in told.items()
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
-    if told["families"]:
+    if summary["families"]:
         lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
-        lines += [_family(one) for one in told["families"]]
-        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in told["curve"])
+        lines += [_family(one) for one in summary["families"]]
+        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
         lines += ["", f"over epsilon  {at}"]
-    if told["needed"]:
-        lines.append(f"an error of {told['needed']['error']:g} records needs epsilon = {told['needed']['epsilon']:.4g}")
-    if told["compared"]:
-        lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, told["compared"])]
-    return "\n".join([*lines, "", *told["advice"]])
+    if summary["needed"]:
+        lines.append(
+            f"an error of {summary['needed']['error']:g} records needs epsilon = {summary['needed']['epsilon']:.4g}"
+        )
+    if summary["compared"]:
+        lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, summary["compared"])]
+    return "\n".join([*lines, "", *summary["advice"]])
 
 
 def _figure(key: str, value: Any) -> str:

@@ -39,15 +39,15 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
 def status(run_dir: str, as_json: bool) -> None:
     """Tell which stages of a run are done, and how its driver on the cluster is."""
     from dpscale.cli import driver_status
-    from dpscale.cli.multitable import tell_several
+    from dpscale.cli.multitable import print_database_run
     from dpscale.multitable.run import is_database_run
     from dpscale.runs.run import Run
 
     if is_database_run(run_dir):
-        tell_several(run_dir, as_json)
+        print_database_run(run_dir, as_json)
         return
     run = Run(run_dir)
-    driven = driver_status.told(run.path)
+    driven = driver_status.read_status(run.path)
     states = run.states(driver_status.at_work(driven))
     if as_json:
         click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))

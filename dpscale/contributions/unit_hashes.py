@@ -65,7 +65,7 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, longest: int, keys: 
         ends, own = offsets[first : first + many + 1], words[first : first + many]
         most = _hold(data, ends, lengths, held)
         _look(held, lengths[:many], most, marks)
-        _tell(data, ends, marks, longest, keys, own, plain[first : first + many], counts)
+        _summarise(data, ends, marks, longest, keys, own, plain[first : first + many], counts)
         if counts[:many].any():
             _ids(held[:most], lengths, counts[:many], keys[0], own[:, 0])
             _ids(held[:most], lengths, counts[:many], keys[1], own[:, 1])
@@ -114,7 +114,7 @@ def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _tell(
+def _summarise(
     data: NDArray[np.uint8], offsets: Integers, marks: Words, longest: int, keys: Words,
     words: Words, plain: Flags, counts: Integers,
 ) -> None:  # fmt: skip

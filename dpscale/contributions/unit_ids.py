@@ -263,10 +263,10 @@ def _number(spelled: str) -> str:
     shift = int(power or 0) - len(fraction) + len(digits) - len(short)
     if shift < 0 or len(short) + shift > LONGEST:
         return f"{sign}{short}e{shift}"
-    return _held(spelled, sign + short + "0" * shift) if power else sign + short + "0" * shift
+    return _lossless_type(spelled, sign + short + "0" * shift) if power else sign + short + "0" * shift
 
 
-def _held(spelled: str, exact: str) -> str:
+def _lossless_type(spelled: str, exact: str) -> str:
     """What a text with an exponent stands for: beyond 2⁵³ the float that was written so."""
     value = float(spelled)
     return str(int(value)) if EXACT <= abs(value) < float("inf") else exact

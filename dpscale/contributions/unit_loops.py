@@ -17,7 +17,7 @@ FEW = 16  # rows of a unit that are compared each with each
 
 
 @njit(cache=True, nogil=True)
-def buckets_of(units: Words, apart: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
+def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
     """The bucket of every row, of its unit's two words; `counts` has a place for each, and these rows are added there.
 
     A unit's bucket is one of all but the last two, by its first word and the salt; rows that are set apart (1, 2) are
@@ -26,7 +26,7 @@ def buckets_of(units: Words, apart: NDArray[np.uint8], salt: np.uint64, counts: 
     many = np.uint64(len(counts) - 2)
     for row in range(len(units)):
         hashed = ((units[row, 0] ^ salt) * ODD) >> HALF
-        out[row] = many + np.uint64(apart[row]) - np.uint64(1) if apart[row] else (hashed * many) >> HALF
+        out[row] = many + np.uint64(separate[row]) - np.uint64(1) if separate[row] else (hashed * many) >> HALF
     for bucket in out:
         counts[bucket] += 1
 
@@ -89,7 +89,7 @@ def beyond(rows: Words, bound: int) -> Flags:
 @njit(cache=True, nogil=True)
 def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], Words]:
     """How many rows each unit has, and where its rows and their values start among all, unit by unit."""
-    units, counts = _told_apart(rows)
+    units, counts = _distinguish_rows(rows)
     ends, order, values = np.zeros(len(counts), np.int32), np.empty(len(rows), np.int32), np.empty(len(rows), np.uint64)
     ends[1:] = np.cumsum(counts[:-1])
     starts = ends.copy()
@@ -133,7 +133,7 @@ def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Fla
 
 
 @njit(cache=True, nogil=True)
-def _told_apart(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The unit of every row, by number, and how many rows each has."""
     capacity = 16
     while capacity < 2 * len(rows):

@@ -86,11 +86,11 @@ def _only(piece: Piece, flags: Flags) -> Piece:
 def decided(parts: Sequence[Taken], bound: int) -> list[Bits]:
     """Which rows of a batch go, by shard: all but the `bound` smallest hashes of a unit, the first of those alike."""
     pieces = [piece for part in parts for piece in part.pieces]
-    flags = iter(_gone(pieces, bound))
+    flags = iter(_removed_rows(pieces, bound))
     return [_bits(part, np.concatenate([NONE, *(next(flags) for _ in part.pieces)])) for part in parts]
 
 
-def _gone(pieces: Sequence[Piece], bound: int) -> list[Flags]:
+def _removed_rows(pieces: Sequence[Piece], bound: int) -> list[Flags]:
     """Which rows of each piece go: rows are put together bucket by bucket, and the flags put back."""
     from dpscale.contributions.unit_loops import gather, returned
 
@@ -105,11 +105,11 @@ def _gone(pieces: Sequence[Piece], bound: int) -> list[Flags]:
     return flags
 
 
-def _bits(part: Taken, gone: NDArray[np.bool_]) -> Bits:
-    flags = gone
+def _bits(part: Taken, removed: NDArray[np.bool_]) -> Bits:
+    flags = removed
     if part.places is not None:
         flags = np.ones(part.count, dtype=bool)
-        flags[part.places] = gone
+        flags[part.places] = removed
     return np.packbits(flags) if flags.any() else None
 
 

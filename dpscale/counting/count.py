@@ -183,11 +183,11 @@ def count_by(
     return counter.finish()
 
 
-def _without(codes: Codes, gone: Flags | None, rows: Marked | None, first: int) -> Codes:
+def _without(codes: Codes, removed: Flags | None, rows: Marked | None, first: int) -> Codes:
     """The batch that begins at row `first`, without those gone and some rows of its partition."""
-    if gone is None and rows is None:
+    if removed is None and rows is None:
         return codes
-    out = np.zeros(codes.shape[1], dtype=bool) if gone is None else gone
+    out = np.zeros(codes.shape[1], dtype=bool) if removed is None else removed
     if rows is not None:
         out |= rows.within(first, codes.shape[1])
     return codes.take(np.flatnonzero(~out), axis=1) if out.any() else codes

@@ -67,7 +67,7 @@ ASSEMBLE = 3.0  # a cell of a set, put together from bit planes
 
 def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
     """A cover of the sets for a task of about so many rows, with joints of at most `spare_cells` cells in all."""
-    rows, asked = max(rows, 1), _Asked.of(domain, sets)
+    rows, asked = max(rows, 1), _RequestedSets.of(domain, sets)
     spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
     bits, alone = asked.by_planes(rows), _alone(asked.cells, rows)
     owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
@@ -80,7 +80,7 @@ def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, s
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RequestedSets:
     """The asked sets as arrays: set s has attributes attrs[starts[s]:starts[s+1]], by number in the domain."""
 
     sizes: Integers
@@ -88,7 +88,7 @@ class _Asked:
     starts: Integers
 
     @classmethod
-    def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _Asked:
+    def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _RequestedSets:
         place = {name: index for index, name in enumerate(domain.names)}
         sizes = np.array([attribute.size for attribute in domain.attributes], dtype=np.int64)
         attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
@@ -120,15 +120,17 @@ def guess_rows(domain: Domain, size: int) -> int:
     return int(8 * size / max(bits, 1.0)) + 1
 
 
-def _joints(domain: Domain, asked: _Asked, worth: Floats, rows: int, spare: int) -> tuple[Integers, list[AttributeSet]]:
+def _joints(
+    domain: Domain, requested: _RequestedSets, worth: Floats, rows: int, spare: int
+) -> tuple[Integers, list[AttributeSet]]:
     from dpscale.counting.cover_search import grow
 
-    holders = np.repeat(np.arange(len(worth)), np.diff(asked.starts))
-    order = np.argsort(asked.attrs, kind="stable")
-    inverse_starts = np.searchsorted(asked.attrs[order], np.arange(len(asked.sizes) + 1))
+    holders = np.repeat(np.arange(len(worth)), np.diff(requested.starts))
+    order = np.argsort(requested.attrs, kind="stable")
+    inverse_starts = np.searchsorted(requested.attrs[order], np.arange(len(requested.sizes) + 1))
     seeds = np.argsort(-worth, kind="stable")
-    owners, members = grow(asked.sizes, asked.attrs, asked.starts, holders[order], inverse_starts, worth, seeds,
-                         float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
+    owners, members = grow(requested.sizes, requested.attrs, requested.starts, holders[order], inverse_starts, worth,
+                         seeds, float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
     return owners, [tuple(domain.names[x] for x in sorted(row[row >= 0])) for row in members]
 
 

@@ -63,11 +63,11 @@ def name_of(by: str, number: int) -> str | int:
     return f"{day.year:04}-{day.month:02}" if by == "month" else f"{day.year:04}-Q{(day.month + 2) // 3}"
 
 
-def read_period(by: str, told: Any) -> int:
+def read_period(by: str, value: Any) -> int:
     """The number of a period that is told by its name or a day of it; ValueError for what is neither."""
-    if isinstance(told, date):
-        return number_of(by, date(told.year, told.month, told.day))
-    text = str(told) if isinstance(told, str | int) and not isinstance(told, bool) else ""
+    if isinstance(value, date):
+        return number_of(by, date(value.year, value.month, value.day))
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     own, day = re.fullmatch(NAMES[by][0], text), re.fullmatch(NAMES["day"][0], text)
     if own is None and day is None:
         raise ValueError(NAMES[by][1])

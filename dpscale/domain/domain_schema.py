@@ -248,12 +248,12 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {"by": by, "low": low, "high": high, "zone": _zone(name, table.get("zone", ""))}
 
 
-def _period(name: str, by: str, key: str, told: Any) -> int:
+def _period(name: str, by: str, key: str, value: Any) -> int:
     try:
-        return read_period(by, told)
+        return read_period(by, value)
     except ValueError as error:
         takes = str(error) if str(error).startswith("a ") else "a date of the calendar"
-        raise DomainError(f"attributes.{name}.{key}", shown(told), takes,
+        raise DomainError(f"attributes.{name}.{key}", shown(value), takes,
                           "mend it") from None  # fmt: skip
 
 

@@ -129,11 +129,11 @@ class Follows:
         return {"by": self.by, "what": self.what, "of": list(self.of)}
 
 
-def restored(told: Mapping[str, Any]) -> Rule | Follows:
+def restored(record: Mapping[str, Any]) -> Rule | Follows:
     """The inverse of `to_dict`."""
-    if "cells" in told:
-        return Rule(tuple((name, frozenset(cells)) for name, cells in told["cells"]))
-    return Follows(told["by"], told["what"], tuple(told["of"]))
+    if "cells" in record:
+        return Rule(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
+    return Follows(record["by"], record["what"], tuple(record["of"]))
 
 
 def speaking(rules: Iterable[Excludes], names: Iterable[str]) -> tuple[Excludes, ...]:
@@ -173,11 +173,11 @@ def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
     """An [[impossible]] table that comes back from TOML in its order: a range that a list follows, which TOML would
     write the other way round, as a list."""
     last = max((place for place, values in enumerate(table.values()) if not isinstance(values, Mapping)), default=-1)
-    return {name: _told(attribute(name), values) if place < last else values
+    return {name: _normalised(attribute(name), values) if place < last else values
             for place, (name, values) in enumerate(table.items())}  # fmt: skip
 
 
-def _told(attribute: Attribute, values: Any) -> Any:
+def _normalised(attribute: Attribute, values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     return [attribute.labels[cell] for cell in sorted(_between(attribute, values, "impossible"))]

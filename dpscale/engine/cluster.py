@@ -56,9 +56,9 @@ class ClusterEngine(Engine):
         with dependable(self.client, "start"):
             return max(1, sum(self._nthreads().values()))
 
-    def _nthreads(self, anew: bool = False) -> dict[str, int]:
+    def _nthreads(self, refresh: bool = False) -> dict[str, int]:
         """Threads of every worker, asked for anew where the answer is a second old."""
-        if anew or monotonic() - self._asked > FRESH_SECONDS:
+        if refresh or monotonic() - self._asked > FRESH_SECONDS:
             self._threads, self._asked = dict(self.client.nthreads()), monotonic()
         return self._threads
 
@@ -251,7 +251,7 @@ class ClusterEngine(Engine):
 
     def _check_new(self) -> None:
         """The same of workers that came since: an autoscaled one may be of an older image."""
-        present = set(self._nthreads(anew=True))
+        present = set(self._nthreads(refresh=True))
         if new := present - self._known:
             connect.check_versions(self.client, sorted(new))
         self._known = present

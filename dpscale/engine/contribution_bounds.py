@@ -69,7 +69,7 @@ def rows_beyond(
     making = engine.workers * segment * SEGMENT_BYTES
     held = engine.shares_memory and rows * ROW_BYTES + making <= memory * 3 // 4
     with engine.scratch() as use:
-        shards = engine.keep(_dealt, [(dealing, piece, held, use, *known) for piece in pieces], "units")
+        shards = engine.keep(_assign_shard, [(dealing, piece, held, use, *known) for piece in pieces], "units")
         kept = partial(decided, bound=bound)
         found = engine.exchange(partial(taken, bound=bound), shards, kept, -(-count // each), "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
@@ -91,11 +91,13 @@ def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) ->
     return pieces
 
 
-def _dealt(dealing: Dealing, partitions: Sequence[Partition], held: bool, use: Use, *through: Through) -> Shard:
+def _assign_shard(
+    dealing: Dealing, partitions: Sequence[Partition], in_memory: bool, use: Use, *through: Through
+) -> Shard:
     """`held`: in memory; else on a disk. `through`: whose ids are, in pieces, where they are not the unit's own."""
     if through:
         dealing = replace(dealing, through=Through.joined(through))
-    return deal(dealing, partitions, Memory() if held else Sealed.new(use, _own_folder()))
+    return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _own_folder()))
 
 
 def _own_folder() -> str | None:

@@ -230,7 +230,7 @@ def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: floa
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CountRequest:
     """What a task counts: of all shards those from `first` on, by their program. `partial`: others count them too."""
 
     first: int
@@ -243,7 +243,7 @@ class Asked:
         return range(self.first, self.first + len(self.shards))
 
 
-Item = tuple[tuple[Partition, ...], Asked]
+Item = tuple[tuple[Partition, ...], CountRequest]
 
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
@@ -251,7 +251,7 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
     finer = [part for group in groups for part in cut(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    asked = Asked(0, one.shards, Program.of(cover), len(finer) > 1)
+    asked = CountRequest(0, one.shards, Program.of(cover), len(finer) > 1)
     return [(group, asked) for group in finer]
 
 
@@ -269,12 +269,12 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     for first, end in pairwise([*cuts, len(one.shards)]):
         shards = one.shards[first:end]
         program = Program.of(replace(one, shards=shards).cover(rows))
-        items.append((everything, Asked(first, shards, program)))
+        items.append((everything, CountRequest(first, shards, program)))
     return items
 
 
 def count_shards(
-    asked: Asked,
+    asked: CountRequest,
     partitions: Sequence[Partition],
     checked: Sequence[str],
     bounded: Sequence[Partition] = (),

@@ -31,13 +31,13 @@ def check(engine: Engine, table: Table) -> dict[str, Any]:
         whole.join(one)
     places = {name: place for place, name in enumerate(table.domain.names)}
     ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
-    faults = [_told(table, key, tally) for key, tally in ordered]
+    faults = [_fault_record(table, key, tally) for key, tally in ordered]
     affected = len({one["column"] for one in faults})
     return {"private": True, "rows": whole.rows, "columns": len(columns), "columns_affected": affected,
             "faults": faults}  # fmt: skip
 
 
-def _told(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
+def _fault_record(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
     name, fault = key
     said = {"attribute": name, "column": table.domain[name].column, "fault": fault}
     if tally.files:

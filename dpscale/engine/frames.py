@@ -70,7 +70,7 @@ def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engi
         if name not in _names(frame):
             raise DataError(FIELD, f"no column {name!r}", "a column for every attribute used", "rename or add it")
     parts = [FramePartition(f"partition {number:09} of the frame", names=names, held=held)
-             for number, held in enumerate(_held(frame, names, engine))]  # fmt: skip
+             for number, held in enumerate(_in_memory_parts(frame, names, engine))]  # fmt: skip
     seen: list[Seen] = engine.map(FramePartition.look, [(part,) for part in parts], "snapshot")
     known = [replace(part, seen=one, share=one.size) for part, one in zip(parts, seen, strict=True)]
     return Table(domain, tuple(known), "").filtered(where)
@@ -89,9 +89,9 @@ def _names(frame: Any) -> Sequence[str]:
     return list(frame.columns) if hasattr(frame, "columns") else as_arrow(frame, ()).column_names
 
 
-def _held(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
+def _in_memory_parts(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
     if is_dask(frame):
-        kept = _kept(frame)
+        kept = _is_persisted(frame)
         return [Computed(one, kept) for one in frame[list(names)].to_delayed()]
     pieces = list(_pieces(as_arrow(frame, names)))
     if engine.shares_memory:
@@ -108,7 +108,7 @@ def _sent(handle: Any) -> Any:
     return Computed(delayed(_unpacked, pure=False)(handle), True)
 
 
-def _kept(frame: Any) -> bool:
+def _is_persisted(frame: Any) -> bool:
     """Whether a Dask DataFrame has parts in a cluster's memory."""
     if "distributed" not in sys.modules:
         return False

@@ -21,7 +21,7 @@ from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measurement import Measurements, measure_all
 from dpscale.measurement.adaptive import Distances, Shard, packed, packed_bytes
-from dpscale.plans.measurement_plan import Believed
+from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.secret import SecretPlace
 from dpscale.workload.residual.in_axis import Groups
 
@@ -54,14 +54,14 @@ class Shards:
         """Pack what is counted, and count and pack more of the sets while they fit."""
         for one, handles in counted:
             self._hold(one, handles, sets)
-        left = [names for names in sets if not self._holds(names)]
+        left = [names for names in sets if not self._contains(names)]
         for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
             if self._bytes + self._size(one.sets) > self.memory // 2:
                 return
             self._hold(one, self.count(one), sets)
 
     def distances(
-        self, believed: Callable[[list[AttributeSet]], Believed], sets: Sequence[AttributeSet]
+        self, believed: Callable[[list[AttributeSet]], CurrentEstimates], sets: Sequence[AttributeSet]
     ) -> Iterator[Distances]:
         """How far sets are from what is believed of them."""
         for shards in self._with(sets):
@@ -82,7 +82,7 @@ class Shards:
         held = [(handle, [names for names in sets if names in kept]) for handle, kept in self._held if kept & asked]
         if held:
             yield held
-        left = [names for names in sets if not self._holds(names)]
+        left = [names for names in sets if not self._contains(names)]
         for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
             yield self._packed(one, self.count(one), left)
 
@@ -107,7 +107,7 @@ class Shards:
         kept = self.engine.keep(pack, items, "pack")
         return [(handle, mine) for handle, (_, mine, *_) in zip(kept, items, strict=True)]
 
-    def _holds(self, names: AttributeSet) -> bool:
+    def _contains(self, names: AttributeSet) -> bool:
         return names in self._names
 
     def _size(self, sets: Iterable[AttributeSet]) -> int:
@@ -138,8 +138,8 @@ def pack(
     return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows, whole)
 
 
-def shard_distances(shard: Shard, believed: Believed, sets: list[AttributeSet]) -> Distances:
-    return shard.distances(believed, sets)
+def shard_distances(shard: Shard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
+    return shard.distances(estimates, sets)
 
 
 def shard_measures(shard: Shard, wanted: list[Measurements], place: SecretPlace) -> int:

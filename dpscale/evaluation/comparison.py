@@ -175,20 +175,20 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
     return svg(figure)
 
 
-def curve_plot(told: Curves) -> str:
+def curve_plot(curves: Curves) -> str:
     """A panel for each question with its ROC curves; "" where there is none."""
-    told = {title: {name: one for name, one in curves.items() if one[0]} for title, curves in told.items()}
-    told = {title: curves for title, curves in told.items() if curves}
-    if not told:
+    defined = {title: {name: one for name, one in panel.items() if one[0]} for title, panel in curves.items()}
+    panels = {title: panel for title, panel in defined.items() if panel}
+    if not panels:
         return ""
-    figure, _ = new_figure(3.2, len(told))
-    for axes, (title, curves) in zip(figure.axes, told.items(), strict=True):
+    figure, _ = new_figure(3.2, len(panels))
+    for axes, (title, panel) in zip(figure.axes, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
-        for colour, (name, (alarms, hits)) in zip(COLOURS, curves.items(), strict=False):
+        for colour, (name, (alarms, hits)) in zip(COLOURS, panel.items(), strict=False):
             axes.plot(alarms, hits, color=colour, linewidth=1.5, label=name)
         axes.set_title(title, fontsize=9, parse_math=False)
         axes.set(xlabel="false alarms", ylabel="true alarms", aspect="equal")
-        if len(curves) > 1:
+        if len(panel) > 1:
             axes.legend(frameon=False, fontsize=8, loc="lower right")
     return svg(figure)
 

@@ -111,11 +111,11 @@ def scored(attributes: AttributeSet, first: Integers, second: Integers, drawn: I
     """The figures from counts of the data's halves and of the rows, over the same cells."""
     data = first + second
     dependence = (cramers_v(data), cramers_v(drawn)) if data.ndim == 2 else (nan, nan)
-    return Scored(attributes, apart(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
-                  apart(first, second), dependence)  # fmt: skip
+    return Scored(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
+                  total_variation(first, second), dependence)  # fmt: skip
 
 
-def apart(one: Integers, other: Integers) -> float:
+def total_variation(one: Integers, other: Integers) -> float:
     """Σ |p − q| of the shares of cells: 0 for the same, 2 for tables without a cell in common."""
     return float(np.abs(shares(one) - shares(other)).sum())
 

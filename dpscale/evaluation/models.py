@@ -157,14 +157,16 @@ def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers
     model = Model(attributes, *train)
     learnt = model.tested(*test)
     told = {"trained_on": len(train[1]), "tested_on": len(test[1]), **learnt.to_dict()}
-    return Answer("rows or data", told | {"telling": telling(model, *test)}, {"rows or data": learnt.curve})
+    return Answer(
+        "rows or data", told | {"telling": permutation_importance(model, *test)}, {"rows or data": learnt.curve}
+    )
 
 
 def _mixed(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.int64]]:
     return np.concatenate([data, rows]), np.repeat([0, 1], [len(data), len(rows)])
 
 
-def telling(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
+def permutation_importance(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
     """The attributes that the model goes by: how much its AUC falls when their cells are shuffled."""
     order = Chance("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
@@ -176,13 +178,13 @@ def telling(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[
     return sorted(found, key=lambda one: -float(str(one["drop"])))[:TELLING]
 
 
-def target_of(attributes: Sequence[Attribute], asked: str | None) -> Target | None:
+def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target | None:
     """What is asked for, else the last attribute of the fewest values, from two to CLASSES; None where there is none.
 
     It follows from the domain alone. JobError for a name that is none of the rows', or of an attribute of more values.
     """
-    if asked is not None:
-        return Target(_asked(attributes, asked), "as asked")
+    if requested is not None:
+        return Target(_requested_attribute(attributes, requested), "as asked")
     fit = [one for one in attributes if 2 <= one.listed <= CLASSES]
     if not fit or len(attributes) < 2:
         return None
@@ -191,13 +193,13 @@ def target_of(attributes: Sequence[Attribute], asked: str | None) -> Target | No
     return Target(last, f"the last attribute of {least} values; --target names another")
 
 
-def _asked(attributes: Sequence[Attribute], asked: str) -> Attribute:
+def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Attribute:
     names = [one.name for one in attributes]
-    if asked not in names:
-        raise JobError("--target", f"{asked!r}", "an attribute that the rows have", nearest(asked, names))
-    found = attributes[names.index(asked)]
+    if requested not in names:
+        raise JobError("--target", f"{requested!r}", "an attribute that the rows have", nearest(requested, names))
+    found = attributes[names.index(requested)]
     if not 2 <= found.listed <= CLASSES or len(names) < 2:
-        raise JobError("--target", f"{asked!r}, of {found.listed} values", f"one of 2 to {CLASSES}, beside others",
+        raise JobError("--target", f"{requested!r}, of {found.listed} values", f"one of 2 to {CLASSES}, beside others",
                        "name another, or leave it out")  # fmt: skip
     return found
 

@@ -107,7 +107,7 @@ class Filed(Settings):
         return Origin(False, self.dialect, self.matching, self.lake, self.version)
 
     @property
-    def said(self) -> dict[str, Any]:
+    def noise_record(self) -> dict[str, Any]:
         """What is said beside the path, as a job file has it."""
         return self.model_dump(include=set(Filed.model_fields) - {"path"}, exclude_none=True)
 

@@ -97,11 +97,11 @@ class Job(Settings):
                            " or ".join(["auto", *has, *self.method.same]), self._remedy(asked))  # fmt: skip
         return reconstruction(has[0] if asked == "auto" else asked)
 
-    def _remedy(self, asked: str) -> str:
-        setting = self.method.otherwise.get(asked)
+    def _remedy(self, requested: str) -> str:
+        setting = self.method.otherwise.get(requested)
         if setting:
             return f"leave it out, or set {setting}"
-        return "leave it out" if asked in RECONSTRUCTIONS else nearest(asked, ["auto", *RECONSTRUCTIONS])
+        return "leave it out" if requested in RECONSTRUCTIONS else nearest(requested, ["auto", *RECONSTRUCTIONS])
 
     @cached_property
     def estimating(self) -> Settings:

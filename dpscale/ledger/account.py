@@ -166,12 +166,12 @@ def refusal(
     )
 
 
-def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, asked: float) -> str:
+def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, requested: float) -> str:
     if history.public:
         return "take another dataset: a release with a seed showed this one's exact counts"
     if cap.currency == PURE and not cost.is_pure:
         return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
-    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
+    worth = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
     remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
     if cost.is_pure and cap.currency == GDP:
         remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
@@ -257,9 +257,9 @@ class Account:
         tables = self._tables(said)
         return replace(said, table=tables.pop()) if len(tables) == 1 else said
 
-    def _tables(self, said: Protection) -> set[str | None]:
+    def _tables(self, protection: Protection) -> set[str | None]:
         """Return the tables that releases name for the column of this privacy unit."""
-        return {row["unit_table"] for row in self.releases if row["unit"] == said.unit}
+        return {row["unit_table"] for row in self.releases if row["unit"] == protection.unit}
 
     @property
     def currency(self) -> str:
@@ -298,14 +298,15 @@ class Account:
     def counted(self, row: Row) -> Cost:
         """Return the cost of an entry in terms of the dataset's privacy unit.
 
-        An entry without a table is assigned the table named by the cap; whoever set the cap is responsible for that.
+        An entry without a table is assigned the table named by the cap; the person who set the cap is responsible for
+        that.
         """
         protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
             protection = replace(protection, table=cap.table)
         return cost_from_text(row["cost"]).scaled(self.steps(protection))
 
-    def check_told(self) -> None:
+    def check_recorded(self) -> None:
         """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""
         if self.caps and not self.caps[-1]["relation"] and any(not row["relation"] for row in self.releases):
             raise BudgetError("privacy.dataset", f"{self.name!r}, whose older releases do not say whom they protect",

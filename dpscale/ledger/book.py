@@ -251,9 +251,9 @@ class Ledger:
         """Return the hash-chain link of a release. Raises BudgetError if the release is not on the ledger."""
         return self._read(lambda db: chain.digest_of(db, release))
 
-    def check_holds(self, release: str, digest: str) -> None:
+    def check_contains(self, release: str, digest: str) -> None:
         """Raise BudgetError if the hash chain lacks the link that a run received when it was charged."""
-        if not self._read(lambda db: chain.holds(db, digest)):
+        if not self._read(lambda db: chain.contains(db, digest)):
             raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which was on it: its history"
                               " was cut off or replaced", "the whole history, with its -wal file",
                               "restore it from a copy; do not charge anything on this one")  # fmt: skip

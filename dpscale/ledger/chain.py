@@ -94,7 +94,7 @@ def digest_of(db: Database, release: str) -> str:
     return str(row[0])
 
 
-def holds(db: Database, digest: str) -> bool:
+def contains(db: Database, digest: str) -> bool:
     """Return whether a link is on the ledger."""
     return db.execute("SELECT 1 FROM links WHERE digest = ?", (digest,)).fetchone() is not None
 

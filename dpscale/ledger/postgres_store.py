@@ -82,10 +82,10 @@ def connect(address: str) -> Any:
 NO_ENTRY = ("authentication failed", "no password supplied", "pg_hba.conf", "permission denied", 'role "')
 
 
-def _unconnected(said: str) -> tuple[type[DpscaleError], str, str]:
-    if any(words in said for words in NO_ENTRY):
+def _unconnected(reply: str) -> tuple[type[DpscaleError], str, str]:
+    if any(words in reply for words in NO_ENTRY):
         return JobError, "does not let this user in", "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment"
-    if 'database "' in said:
+    if 'database "' in reply:
         return JobError, "names a database that is not there", "check the name, or create it"
     return TransientError, "cannot be reached, or takes no writes now", "check server and address, and try again"
 

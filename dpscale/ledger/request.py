@@ -68,7 +68,7 @@ class Request:
         """Return the account that is charged."""
         ledgerrows.check_known(db, self.dataset)
         account = ledgerrows.account(db, self.dataset)
-        account.check_told()
+        account.check_recorded()
         return account
 
     def fits(self, account: Account) -> bool:

@@ -101,7 +101,7 @@ def _near(one: str, other: str) -> bool:
     Names that contain a slash must be equal after folding. Two absolute paths are also near if one may contain the
     files of the other.
     """
-    if one.startswith("/") and other.startswith("/") and (_holds(one, other) or _holds(other, one)):
+    if one.startswith("/") and other.startswith("/") and (_covers(one, other) or _covers(other, one)):
         return True
     one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
     if _digits(one) != _digits(other):
@@ -110,7 +110,7 @@ def _near(one: str, other: str) -> bool:
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
 
 
-def _holds(one: str, other: str) -> bool:
+def _covers(one: str, other: str) -> bool:
     """Return whether a path, folder or glob contains or matches `other`, or both are globs of one folder."""
     fixed, below = (re.split(r"[*?\[]", path, maxsplit=1)[0] for path in (one, other))
     if fixed == one:
@@ -192,11 +192,11 @@ def history(db: Database) -> History:
     return History(identity(db), {table: rows(db, f"SELECT * FROM {table} ORDER BY seq") for table in ROWS})
 
 
-def insert_history(db: Database, told: History) -> None:
+def insert_history(db: Database, history: History) -> None:
     """Write a history to a new ledger that has its tables but not yet its triggers."""
     db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
-    db.execute("INSERT INTO identity (id) VALUES (?)", (told.name,))
-    for table, entries in told.tables.items():
+    db.execute("INSERT INTO identity (id) VALUES (?)", (history.name,))
+    for table, entries in history.tables.items():
         for row in entries:
             _insert(db, table, row)
 

@@ -17,7 +17,7 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
-from dpscale.plans.measurement_plan import SCALE, Believed, Decision, Planned, Selection
+from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, Planned, Selection
 from dpscale.privacy.selection import Urn, scale_for
 from dpscale.privacy.staircase import Words
 from dpscale.privacy.streams import open_stream
@@ -100,7 +100,7 @@ def rounded(estimate: Floats) -> Integers:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Held:
+class SparseMarginal:
     """The cells of a marginal that hold records: flat places, ascending, and counts."""
 
     shape: tuple[int, ...]
@@ -129,20 +129,22 @@ class Distances:
 class Shard:
     """Exact counts of some candidates over groups, and of 1-ways over cells where they may be measured again."""
 
-    tables: Mapping[AttributeSet, Integers | Held] = field(repr=False)
+    tables: Mapping[AttributeSet, Integers | SparseMarginal] = field(repr=False)
 
-    def distances(self, believed: Believed, sets: Iterable[AttributeSet]) -> Distances:
+    def distances(self, believed: CurrentEstimates, sets: Iterable[AttributeSet]) -> Distances:
         """How far some sets are from what is believed of them."""
         distances = {}
         for names in sets:
             counts, estimate = self.tables[names], believed.marginal(names)
-            distances[names] = counts.distance(estimate) if isinstance(counts, Held) else distance(counts, estimate)
+            distances[names] = (
+                counts.distance(estimate) if isinstance(counts, SparseMarginal) else distance(counts, estimate)
+            )
         return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
         """The exact counts of one set, over groups."""
         counts = self.tables[names]
-        return ExactMarginal(names, counts.dense() if isinstance(counts, Held) else counts)
+        return ExactMarginal(names, counts.dense() if isinstance(counts, SparseMarginal) else counts)
 
 
 def packed(
@@ -156,18 +158,20 @@ def packed(
 
     `rows`: about how many records.
     """
-    wanted, tables = set(sets), dict[AttributeSet, Integers | Held]()
+    wanted, tables = set(sets), dict[AttributeSet, Integers | SparseMarginal]()
     for one in marginals:
         if one.attributes in wanted:
             grouped = [] if one.attributes in whole else [groups[name] for name in one.attributes]
             counts = coarsened(one.counts, grouped)
-            tables[one.attributes] = _held(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
+            tables[one.attributes] = (
+                _sparse_marginal(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
+            )
     return Shard(tables)
 
 
-def _held(counts: Integers) -> Held:
+def _sparse_marginal(counts: Integers) -> SparseMarginal:
     places = np.flatnonzero(counts)
-    return Held(counts.shape, places, counts.reshape(-1)[places])
+    return SparseMarginal(counts.shape, places, counts.reshape(-1)[places])
 
 
 def sparse(cells: int, rows: int) -> bool:

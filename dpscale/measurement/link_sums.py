@@ -35,32 +35,34 @@ class LinkRecords:
     link: str
 
     def measured(self, name: str) -> NDArray[np.float64] | None:
-        """What was measured before, in units of what was asked; None where it was not."""
+        """Return the stored noisy sums in units of the query, or None if they are not measured yet."""
         path = self.folder / f"{name}.npy"
         if not present(path):
             return None
         with reading(path) as file:
             return np.asarray(np.load(file, allow_pickle=False))
 
-    def measure(self, name: str, asked: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
-        """The exact numbers with noise, over the draw's multiplier; drawn once, then as they are on disk.
+    def measure(self, name: str, query: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
+        """Return the sums with noise, divided by the draw's multiplier; noise is sampled once and then read from disk.
 
-        `asked`: what tells these numbers from any other of that name, as the digest of the features that are summed.
+        Parameters
+        ----------
+        query : text that identifies the sums among those of the same name: a digest of the features that are summed.
         """
         before = self.measured(name)
         if before is not None:
             return before
-        values = noisy(exact, draw, secret, self._record(name, asked, draw)) / draw.multiplier
+        values = noisy(exact, draw, secret, self._record(name, query, draw)) / draw.multiplier
         with writing(self.folder / f"{name}.npy") as file:
             np.save(file, values, allow_pickle=False)
         return values
 
-    def _record(self, name: str, asked: str, draw: GaussianDraw) -> Mapping[str, Any]:
-        """What fixes the noise."""
-        query = {"link": self.link, "sum": name, "asked": asked}
+    def _record(self, name: str, query: str, draw: GaussianDraw) -> Mapping[str, Any]:
+        """Return the canonical record that determines the noise."""
+        identity = {"link": self.link, "sum": name, "asked": query}
         noise = {**draw.law, "multiplier": str(draw.multiplier)}
         return {"release": self.release, "snapshot": self.snapshot, "mechanism": f"links/{VERSION}", "round": 0,
-                "query": query, "noise": noise}  # fmt: skip
+                "query": identity, "noise": noise}  # fmt: skip
 
 
 def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -69,7 +69,7 @@ class Released:
     def _first(self) -> Filing:
         return Filing.of(in_columns(self.planned.first().orders))
 
-    def held(self, decision: Decision) -> list[Span]:
+    def stored_spans(self, decision: Decision) -> list[Span]:
         """The places of a decision whose values are there."""
         return spans(decision.round, listed(self.folder))
 
@@ -78,7 +78,7 @@ class Released:
         filing, orders = self.filing(decision), in_columns(decision.orders)
         return [
             Measurements(self.folder, decision.round, (first, end), self.head, orders.taken(filing.sequence[first:end]))
-            for first, end in filing.unfilled(self.held(decision))
+            for first, end in filing.unfilled(self.stored_spans(decision))
         ]
 
     def values(self, decision: Decision) -> Sequence[Floats]:
@@ -153,10 +153,10 @@ class Released:
         except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 
-    def _seal(self, told: dict[str, Any]) -> str | None:
+    def _seal(self, record: dict[str, Any]) -> str | None:
         """The tag of a decision; None where the secret is gone, and nothing can be drawn any more."""
         secret = self.secret()
-        return None if secret is None else round_tag(secret, canonical(told).decode())
+        return None if secret is None else round_tag(secret, canonical(record).decode())
 
     def _foreign(self, number: int) -> JobError:
         got = f"{self._path(number).name} is no round of this run"
@@ -176,7 +176,7 @@ class _Values(Sequence[Floats]):
 
     @cached_property
     def _spans(self) -> list[Span]:
-        return self.released.held(self.decision)
+        return self.released.stored_spans(self.decision)
 
     def __len__(self) -> int:
         return len(self.decision.orders)

@@ -207,9 +207,9 @@ class Filing:
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(orders.sizes[sequence])])
         return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
 
-    def unfilled(self, held: Iterable[Span]) -> Iterator[Span]:
+    def unfilled(self, stored: Iterable[Span]) -> Iterator[Span]:
         """The spans of files, or what is left of them, that no piece holds yet."""
-        pieces = _merged(sorted(held))
+        pieces = _merged(sorted(stored))
         for first, end in pairwise(self.cuts.tolist()):
             yield from _without(first, end, pieces)
 

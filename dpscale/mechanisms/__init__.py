@@ -66,7 +66,7 @@ def plan(
     if not isinstance(workload, Workload):
         raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"
                        ' by dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
-    named = _beforehand(mechanism)
+    named = _preloaded(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
     question, given = Question(workload, Budget(noise, 1.0)), checked(named.Options, options, "mechanism", mechanism)
@@ -93,7 +93,7 @@ def plan_question(named: Mechanism, question: Question, options: Settings, tools
                         "bring them within twelve orders of magnitude") from None  # fmt: skip
 
 
-def _beforehand(name: str) -> Mechanism:
+def _preloaded(name: str) -> Mechanism:
     named = mechanism(name)
     if not named.beforehand:
         raise JobError("mechanism.name", f"{name!r}, which chooses what to measure as it goes",

@@ -16,7 +16,7 @@ from pydantic import model_validator
 from dpscale.base.errors import JobError
 from dpscale.base.settings import setting
 from dpscale.domain.structural_zeros import Excludes
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
 from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
 from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, Question, Tools
@@ -79,7 +79,9 @@ class Options(Shares):
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     rules = question.workload.domain.rules
-    setting_of = asked(question, options.schedule(), options.beliefs(rules), cumulated=not options.published)
+    setting_of = requested_measurements(
+        question, options.schedule(), options.beliefs(rules), cumulated=not options.published
+    )
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = MaximumEntropy(rules=rules)
     entropy = replace(setting_of, schedule=Batched(), beliefs=own) if options.published else setting_of
@@ -87,7 +89,7 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Ch
 
 
 def read(folder: Path, question: Question, options: Options) -> Chosen:
-    return same_as_kept(plan(question, options), folder)
+    return matches_stored(plan(question, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.settings import setting
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Selection
 from dpscale.mechanisms.aim.graphical import Graphical
@@ -125,20 +125,20 @@ class Growing(Chosen):
         found: Selection | None = vars(state)["selection"]
         return found
 
-    def _fitting(self, state: State, asked: Selection) -> Fitting:
+    def _fitting(self, state: State, selection: Selection) -> Fitting:
         """Single attributes can always be chosen, so that many sets a round there are."""
         sizes = {name: one.count for name, one in state.groups.items()}
         kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
-        spent = 1 - (state.left - asked.count * (asked.beta + asked.step)) / state.setting.beta
+        spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
         limit = int(self.most_cells * spent)
-        offered, count = tuple(fitting(asked.candidates, sizes, kept, limit)), min(asked.count, len(sizes))
-        mine = {field.name: getattr(asked, field.name) for field in fields(Selection)}
-        mine |= {"candidates": offered, "count": count, **self._steps(state, asked, count)}
+        offered, count = tuple(fitting(selection.candidates, sizes, kept, limit)), min(selection.count, len(sizes))
+        mine = {field.name: getattr(selection, field.name) for field in fields(Selection)}
+        mine |= {"candidates": offered, "count": count, **self._steps(state, selection, count)}
         return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
 
-    def _steps(self, state: State, asked: Selection, count: int) -> dict[str, Fraction]:
+    def _steps(self, state: State, selection: Selection, count: int) -> dict[str, Fraction]:
         """β of a choice and of a measurement; where fewer sets are left than the round would take, more for each."""
-        step = (asked.beta + asked.step) * asked.count / count
+        step = (selection.beta + selection.step) * selection.count / count
         cost = state.setting.schedule.selecting * step
         return {"beta": cost, "step": step - cost}
 
@@ -146,14 +146,14 @@ class Growing(Chosen):
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Growing:
     """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     schedule = Rounds(options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch)
-    own = asked(question, schedule, Graphical(options.grain))
+    own = requested_measurements(question, schedule, Graphical(options.grain))
     estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
     return Growing(question.workload, NAME, own, estimating, "graphical models", options.exact(),
                    most_cells=options.most_cells)  # fmt: skip
 
 
 def read(folder: Path, question: Question, options: Options) -> Growing:
-    return same_as_kept(plan(question, options), folder)
+    return matches_stored(plan(question, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from dpscale.mechanisms import (
 )
 from dpscale.mechanisms import weighted_fourier as fourier
 from dpscale.mechanisms.contract import Mechanism, NoOptions, Question, Tools
-from dpscale.mechanisms.fixed_plan import Settled, matrix_mechanism
+from dpscale.mechanisms.fixed_plan import FixedPlan, matrix_mechanism
 from dpscale.plans.plan import Plan
 
 NAME = "auto"
@@ -51,7 +51,7 @@ def best_plan(mechanisms: Mapping[str, Mechanism], question: Question, tools: To
         except PlanError as error:
             refused[name] = error
             continue
-        assert isinstance(planned, Settled)
+        assert isinstance(planned, FixedPlan)
         plans[name] = planned.plan
     if not plans:
         raise next(iter(refused.values()))

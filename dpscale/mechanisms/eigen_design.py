@@ -88,7 +88,7 @@ def _explicit(question: Question, options: Options, tools: Tools) -> Plan:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, question.noise)
     else:
         block = product_block(names, [strategy.matrix] * len(names), 1.0, question.noise)
-    return _told(workload, [block], 0.0 if relative else svd_of_gram(gram))
+    return _joint_plan(workload, [block], 0.0 if relative else svd_of_gram(gram))
 
 
 def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
@@ -102,7 +102,7 @@ def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
         product_block(names, [factor_of[name] for name in names], w**2, question.noise) for names, w in weights.items()
     ]
     check_cells(blocks, tools, NAME)
-    return _told(workload, blocks, 0.0 if relative else svd_bound(union).value)
+    return _joint_plan(workload, blocks, 0.0 if relative else svd_bound(union).value)
 
 
 def _mixed(grams: dict[str, Floats]) -> Floats:
@@ -112,7 +112,7 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
     return np.asarray(np.sum(scaled, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))
 
 
-def _told(workload: Workload, blocks: list[Any], bound: float) -> Plan:
+def _joint_plan(workload: Workload, blocks: list[Any], bound: float) -> Plan:
     planned = whole_plan(workload, NAME, blocks, bound)
     if planned.bound == 0:
         return planned

@@ -38,8 +38,8 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
     return Mechanism(
         name,
         options,
-        lambda question, given, tools: Settled(plan(question, given, tools), question),
-        lambda folder, question, given: Settled(read_plan(folder, question.workload), question),
+        lambda question, given, tools: FixedPlan(plan(question, given, tools), question),
+        lambda folder, question, given: FixedPlan(read_plan(folder, question.workload), question),
         lambda given: FORMS,
         same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
     )
@@ -67,7 +67,7 @@ class Everything:
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
+class FixedPlan:
     """A plan under the terms of a question: which noise is drawn for every block, and what that costs."""
 
     plan: Plan
@@ -215,7 +215,7 @@ class Settled:
         """All blocks, each from the smallest counted set that holds its attributes."""
         return self._first
 
-    def decision(self, told: Mapping[str, Any]) -> Everything:
+    def decision(self, record: Mapping[str, Any]) -> Everything:
         raise ValueError("a plan has no later decision")
 
     def begun(self, first: Everything, values: Sequence[Floats], second: object = None) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, asked, same_as_kept
+from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Selection
 from dpscale.mechanisms.aim.graphical import Graphical
@@ -105,7 +105,7 @@ class Tree(Chosen):
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Tree:
     """What the tree will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
     schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
-    own = asked(question, schedule, Graphical(options.grain), weighted=False)
+    own = requested_measurements(question, schedule, Graphical(options.grain), weighted=False)
     heads = joined(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
     estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
@@ -113,7 +113,7 @@ def plan(question: Question, options: Options, tools: Tools | None = None) -> Tr
 
 
 def read(folder: Path, question: Question, options: Options) -> Tree:
-    return same_as_kept(plan(question, options), folder)
+    return matches_stored(plan(question, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -40,9 +40,9 @@ class Solved:
         found = self.sets.find(names)
         return self.solutions[self.which[found[0]]] if found else None
 
-    def joined(self, names: AttributeSet, tells: Iterable[AttributeSet], solution: Solution) -> Solved:
+    def joined(self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution) -> Solved:
         """Without some spaces, which `names` measures together at the end."""
-        gone = [found for one in tells for found in self.sets.find(one)]
+        gone = [found for one in measured for found in self.sets.find(one)]
         kept = self.sets.taken(np.delete(np.arange(len(self.which)), gone))
         last = Sets.of(self.sets.names, [names])
         ends = np.append(kept.ends, len(kept.members) + len(names)).astype(np.int32)
@@ -50,9 +50,9 @@ class Solved:
         return Solved(Sets(kept.names, np.concatenate([kept.members, last.members]), ends), which,
                       [*self.solutions, solution])  # fmt: skip
 
-    def of_all(self, told: Callable[[Solution], float]) -> list[float]:
+    def of_all(self, error: Callable[[Solution], float]) -> list[float]:
         """A number of every space's solution."""
-        own = np.array([told(one) for one in self.solutions], np.float64)
+        own = np.array([error(one) for one in self.solutions], np.float64)
         return cast(list[float], own[self.which].tolist())
 
     def blocks(self, shares: Sequence[float], noise: str) -> Blocks:

@@ -200,7 +200,7 @@ class DatabaseJob(Settings):
             raise JobError("link.name", f"{taken!r}, which a table has", "a name of its own for a table of pairs",
                            "name it")  # fmt: skip
         for name in self.tables:
-            self._check_apart(f"tables.{name}.key", self.key(name), name)
+            self._check_distinct(f"tables.{name}.key", self.key(name), name)
         self._check_columns()
         for at, link in enumerate(self.link):
             self._check_counts(link, names[:at])
@@ -210,11 +210,11 @@ class DatabaseJob(Settings):
                                    nearest(end, list(self.tables)))  # fmt: skip
             self._check_keys(link)
             if link.via is None:
-                self._check_apart(f"link {link.called}", self.ends(link)[0], link.child)
+                self._check_distinct(f"link {link.called}", self.ends(link)[0], link.child)
         if (asked := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
 
-    def _check_apart(self, field: str, columns: tuple[str, ...], table: str) -> None:
+    def _check_distinct(self, field: str, columns: tuple[str, ...], table: str) -> None:
         """No key is an attribute, too."""
         if overlap := [column for column in columns if column in self.domains[table].names]:
             raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",

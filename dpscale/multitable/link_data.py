@@ -103,7 +103,7 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) 
     if link.via is not None:
         there[there] = _once(at[there])
     if link.parent in whom.above:
-        parents = _kept(parents, _kept_parents(engine, job, link.parent, whom))
+        parents = _rows_with_unit(parents, _bounded_parents(engine, job, link.parent, whom))
         at[:, 0] = parents.find(keys)
         there &= at[:, 0] >= 0
     at, keys, other = at[there], keys[there], other[there]
@@ -127,7 +127,7 @@ def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -
     if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
         kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return replace(_alike(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
+        return replace(_group_children(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
     named = [(own, section.nulls)] if counts else []
     if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
         above = whom.above[name]
@@ -135,12 +135,12 @@ def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -
         units, missing = _roots(engine, job, above.parent, whom)(parents)
         stays = ~missing
         stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], whom.rows[name])
-        return replace(_alike(words, codes, keyed_), stays=stays)
+        return replace(_group_children(words, codes, keyed_), stays=stays)
     [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
-    return _alike(words, codes, keyed_)
+    return _group_children(words, codes, keyed_)
 
 
-def _alike(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
+def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
     own = keys[0] if keys else NO_KEYS
     return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
@@ -154,13 +154,13 @@ def _roots(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
     return Through.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
 
 
-def _kept(rows: KeyedRows, some: Through) -> KeyedRows:
+def _rows_with_unit(rows: KeyedRows, some: Through) -> KeyedRows:
     """Those of some keys."""
     stays = ~some(rows.words)[1]
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _kept_parents(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
     """The keys of a table's rows of which each row of the root keeps as many as count."""
     roots = _roots(engine, job, name, whom)
     kept = at_most(roots.units, roots.words, whom.rows[name])

@@ -187,14 +187,14 @@ class Sides:
         counts = any(link.called in (one.counts or ()) for one in self.run.job.link)
         if not (counts or wanted):
             return np.empty((0, 2), np.int64)
-        pairs = self._kept(link) if counts else None
+        pairs = self._stored_links(link) if counts else None
         if pairs is None:
             pairs = drawn_links(self.run, link, self.of(link), found)
         if counts:
             self._keep(link, pairs)
         return pairs
 
-    def _kept(self, link: LinkSection) -> Integers | None:
+    def _stored_links(self, link: LinkSection) -> Integers | None:
         path = self.run.path / "links" / link.called / DRAWN
         if not present(path):
             return None

@@ -105,7 +105,7 @@ class _Measuring:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.whom.protects.relation
         loop = Loop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
-                    self._entries, self._told, self.run.secret)  # fmt: skip
+                    self._entries, self._record_round, self.run.secret)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
 
     def _entries(self) -> Any:
@@ -116,7 +116,7 @@ class _Measuring:
             self.kept["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
         return self.kept["entries"]
 
-    def _told(self, number: int, digest: str) -> None:
+    def _record_round(self, number: int, digest: str) -> None:
         """Rounds of all links come after their other pieces."""
         first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
         manifest, link = self.run.manifest, self.link.called
@@ -188,9 +188,9 @@ class _Measuring:
         charge(self.run)
         late = name in SUMS
         keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
-        return records.measure(name, self._asked(late), made(self.exact), draw, self.run.secret())
+        return records.measure(name, self._status(late), made(self.exact), draw, self.run.secret())
 
-    def _asked(self, late: bool) -> str:
+    def _status(self, late: bool) -> str:
         """What the numbers are: features of both sides, or rows by degree up to a bound."""
         if not late:
             return f"bound {self.link.bound}"
@@ -215,7 +215,7 @@ class _Measuring:
         """Of what is drawn of which data, and with which shares."""
         manifest = self.run.manifest
         content = [manifest["snapshot"], manifest["secret_tag"], self.link.called, self._tag()]
-        plan = self._asked(late)
+        plan = self._status(late)
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 

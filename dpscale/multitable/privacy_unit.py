@@ -176,7 +176,7 @@ def table_job(job: DatabaseJob, protects: Whom, name: str, folder: Path) -> Job:
     degree = min(DEGREE, len(job.domains[name].names))
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
     content = {
-        "data": {"path": one.path, "domain": one.domain, **one.said, **_unit(job, protects, name)},
+        "data": {"path": one.path, "domain": one.domain, **one.noise_record, **_unit(job, protects, name)},
         "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
         "workload": workload or [{"family": "marginal", "degree": degree}],
         "mechanism": {"name": one.mechanism, **one.given},
@@ -206,6 +206,6 @@ def _hops(job: DatabaseJob, whom: Whom, link: LinkSection | None) -> list[dict[s
     while link is not None and (above := whom.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
         table = job.tables[link.parent]
-        hops.append({"path": table.path, "key": key, "unit": unit, **table.said})
+        hops.append({"path": table.path, "key": key, "unit": unit, **table.noise_record})
         link = above
     return hops

@@ -53,19 +53,19 @@ class Loop:
             lambda number, chosen: self._measured(cross, number, chosen),
         )
 
-    def _chosen(self, cross: Cross, number: int, believed: Floats, left: Sequence[int], count: int) -> list[int]:
-        path = self._kept(number)
+    def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
+        path = self._stored_path(number)
         if not present(path):
             self.told(2 * number, self._before(number))
-            drawn = self._drawn(cross, number, believed, left, count)
+            drawn = self._drawn(cross, number, estimates, left, count)
             with writing(path) as file:
                 file.write(json.dumps(drawn).encode())
         return [int(k) for k in json.loads(read_bytes(path))]
 
-    def _drawn(self, cross: Cross, number: int, believed: Floats, left: Sequence[int], count: int) -> list[int]:
+    def _drawn(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
         """`count` of them, one exponential mechanism after the other."""
         exact = self.exact()
-        scores = {k: distance(exact[cross.entries(k)], believed[cross.entries(k)]) for k in left}
+        scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}
         scale = scale_for(self.rounds.costs(self.amount)[0], SCALE * moved_entries(self.relation) * self.moved)
         chosen: list[int] = []
         for rank in range(count):
@@ -86,7 +86,7 @@ class Loop:
         draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
         found = self.records.measured(name)
         if found is None:
-            self.told(2 * number + 1, hashlib.sha256(read_bytes(self._kept(number))).hexdigest())
+            self.told(2 * number + 1, hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest())
             exact = self.exact()
             entries = np.concatenate([exact[cross.entries(k)] for k in chosen])
             found = self.records.measure(name, json.dumps(list(chosen)), entries, draw, self.secret())
@@ -103,5 +103,5 @@ class Loop:
         files = [self.records.folder / name for name in earlier]
         return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
 
-    def _kept(self, number: int) -> Path:
+    def _stored_path(self, number: int) -> Path:
         return self.records.folder / f"round-{number:02d}.json"

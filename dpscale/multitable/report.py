@@ -91,7 +91,7 @@ class Released:
         told = json.loads(read_bytes(path))
         return told["expected"] / told["random"] if told.get("random") else None
 
-    def told(self) -> dict[str, Any]:
+    def context(self) -> dict[str, Any]:
         """As the report and `_links.json` have it."""
         sides = {side: {"rows": len(own), "mean": float(own.sum() / max(len(own), 1)), "most": int(own.max(initial=0))}
                  for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
@@ -152,7 +152,7 @@ def write_report(run: DatabaseRun) -> None:
     """report.html, and synthetic/_links.json with what it says of links; ReportError, after both are written, where a
     section could not be made."""
     found = [Released(run, link) for link in run.job.link]
-    links = [one.told() for one in found]
+    links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
     cost = cache(lambda: _cost(run))

@@ -132,7 +132,7 @@ def metadata(job: DatabaseJob) -> dict[str, Any]:
     if several := next((name for name in job.tables if len(job.key(name)) > 1), None):
         raise JobError(f"tables.{several}.key", "several columns", "a key of one column: SDV has no other",
                        "leave the table out of what SDV sees")  # fmt: skip
-    tables = {name: _told(job, name) for name in job.tables}
+    tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
     for link in job.link:
         for parent, column in zip((link.parent, link.child), _columns(job, link), strict=False):
@@ -148,7 +148,7 @@ def _columns(job: DatabaseJob, link: LinkSection) -> list[str]:
     return [first[0]] if link.via is None else [first[0], second[0]]
 
 
-def _told(job: DatabaseJob, name: str) -> dict[str, Any]:
+def _table_metadata(job: DatabaseJob, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
     columns = {**{one: {"sdtype": "id"} for one in key}, **{one: _sdtype(domain[one]) for one in domain.names}}
     return {**({"primary_key": key[0]} if key else {}), "columns": columns}

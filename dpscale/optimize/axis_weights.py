@@ -53,15 +53,15 @@ class Searched:
         return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
 
 
-def unpacked(kept: Floats, sizes: Sequence[int]) -> Searched | None:
+def unpacked(stored: Floats, sizes: Sequence[int]) -> Searched | None:
     """What was packed; None where it is not for profiles of these sizes."""
-    start = len(kept) - sum(sizes) if kept.ndim == 1 else 0
-    if start < 5 or kept[0] != start:
+    start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
+    if start < 5 or stored[0] != start:
         return None
-    profiles = np.split(kept[start:], np.cumsum(sizes)[:-1])
-    if min(kept[1:3]) <= 0 or any(abs(float(profile.sum()) - 1) > NEAR for profile in profiles):
+    profiles = np.split(stored[start:], np.cumsum(sizes)[:-1])
+    if min(stored[1:3]) <= 0 or any(abs(float(profile.sum()) - 1) > NEAR for profile in profiles):
         return None
-    value, plain, flat, floor, *ends = (float(number) for number in kept[1:start])
+    value, plain, flat, floor, *ends = (float(number) for number in stored[1:start])
     return Searched(list(profiles), value, plain, tuple(ends), flat, floor)
 
 
@@ -176,7 +176,7 @@ def _on_curve(point: Point, kind: int) -> Floats:
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
     found = np.asarray(inverse / inverse.sum())
     averaged = point.weighed.averaged(main, found)
-    averaged.tell((math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2)
+    averaged.report_optimum((math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2)
     return found
 
 

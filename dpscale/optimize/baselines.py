@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.optimize.implicit_workload import Implicit
-from dpscale.optimize.marginal_algebra import asked, residual_traces
+from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
 from dpscale.optimize.opt_marginals import marginal_error
 from dpscale.workload import root_of
@@ -99,7 +99,7 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     For every bound on the cells that are summed for it, a greedy cover; of these the one with the least error by least
     squares, which is what the tables show (the paper's own choice looks at the worst marginal only).
     """
-    wanted = np.argwhere(asked(union)).astype(bool)
+    wanted = np.argwhere(requested_terms(union)).astype(bool)
     sums, candidates = _summed(union, wanted)
     bounds = np.unique(sums[np.isfinite(sums)])
     bounds = bounds[np.unique(np.linspace(0, len(bounds) - 1, BOUNDS).astype(int))]
@@ -196,12 +196,12 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray
     return np.where(tells, cells, np.inf), candidates
 
 
-def _cover(tells: NDArray[np.bool_]) -> list[int]:
+def _cover(spans: NDArray[np.bool_]) -> list[int]:
     """Greedy set cover: rows that together hold every column."""
-    left = np.ones(tells.shape[1], dtype=bool)
+    left = np.ones(spans.shape[1], dtype=bool)
     chosen: list[int] = []
     while left.any():
-        gains = (tells & left).sum(axis=1)
+        gains = (spans & left).sum(axis=1)
         chosen.append(int(gains.argmax()))
-        left &= ~tells[chosen[-1]]
+        left &= ~spans[chosen[-1]]
     return chosen

@@ -155,11 +155,11 @@ def _projection(
     return total, math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
 
 
-def _axis(size: int, weights: Weights | None, kept: bool) -> Integers:
+def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
     """M·(I − u1ᵀ), or M·u1ᵀ."""
     numbers = np.array(weights or [1] * size, dtype=np.int64)
     total = np.repeat(numbers[:, None], size, axis=1)
-    return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if kept else total)
+    return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if whole else total)
 
 
 def _dimensions(shape: tuple[int, ...], spaces: Sequence[tuple[int, ...]]) -> int:

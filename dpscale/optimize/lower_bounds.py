@@ -136,7 +136,9 @@ def svd_bound(union: Implicit) -> SvdBound:
     values = [_common(union, group) for group in groups]
     if len(groups) == 1 and values[0] is not None:
         return SvdBound(values[0], True)
-    split = [value if value is not None else _apart(group) for value, group in zip(values, groups, strict=True)]
+    split = [
+        value if value is not None else _separate_bound(group) for value, group in zip(values, groups, strict=True)
+    ]
     return SvdBound(math.fsum(split), False)
 
 
@@ -183,7 +185,7 @@ class _Commuting:
 def _common(union: Implicit, group: Sequence[Product]) -> float | None:
     """The bound of products that commute on every axis; None where they have too many eigenspaces."""
     if len(group) == 1:
-        return _apart(group)
+        return _separate_bound(group)
     spaces = [eigenspaces({p.keys[i]: p.axes[i].gram for p in group}) for i in range(len(union.sizes))]
     if math.prod(len(sizes) for _, sizes in spaces) > MOST_SPACES:
         return None
@@ -213,7 +215,7 @@ def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
     return spectra, dimensions
 
 
-def _apart(group: Sequence[Product]) -> float:
+def _separate_bound(group: Sequence[Product]) -> float:
     """The sum of the products' own bounds, each the product of its factors' (theorem 5)."""
     known: dict[str, float] = {}
     for product in group:

@@ -121,7 +121,7 @@ def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Fl
     return np.where(total > RANK * total.max(initial=0.0) / total.size, total, 0.0)
 
 
-def asked(union: Implicit) -> NDArray[np.bool_]:
+def requested_terms(union: Implicit) -> NDArray[np.bool_]:
     """The subsets of attributes that the products name."""
     named = np.zeros((2,) * len(union.sizes), dtype=bool)
     for product in union.products:

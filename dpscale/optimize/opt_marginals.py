@@ -24,12 +24,12 @@ from dpscale.base.parallel import Each, plainly
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.marginal_algebra import (
-    asked,
     certified,
     dimensions,
     eigenvalues,
     lens_of,
     polish,
+    requested_terms,
     residual_traces,
     weights_of,
 )
@@ -80,7 +80,7 @@ def optimise_marginals(
     u, least = _gaussian(traces, sizes)
     theta = np.sqrt(u)
     if noise == "laplace":
-        theta, least = _laplace(traces, theta, sizes, asked(union), seed), 0.0
+        theta, least = _laplace(traces, theta, sizes, requested_terms(union), seed), 0.0
     theta = theta / norm(theta, noise)
     error = marginal_error(traces, theta**2, sizes)
     named = None if factors is None else dict(zip(union.names, factors, strict=True))

@@ -38,14 +38,14 @@ def kinds_of(workload: Workload) -> dict[str, Role]:
 
     Where that makes very many kinds, how much is left out.
     """
-    much = _asked_of(workload)
+    much = _weights_by_family(workload)
     finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
     if len(set(finely.values())) <= MOST_KINDS:
         return finely
     return {name: _role(workload, name, counted, False) for name, counted in much.items()}
 
 
-def _asked_of(workload: Workload) -> dict[str, dict[tuple[str, ...], float]]:
+def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], float]]:
     """What families are asked of every attribute in sets of which degree, with their weights; summed in columns, in the
     order of the sets."""
     names = workload.domain.names
@@ -260,9 +260,9 @@ class _Spaces:
             found[_demand({known[term]: weight for term, weight in terms})] += number
         return found
 
-    def _classes(self, asked: Asked, degree: int) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
+    def _classes(self, requested: Asked, degree: int) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
         """When each class came first, its terms, and how many spaces are of it; of those that anything is asked of."""
-        own = asked.classes(degree, len(self.terms))
+        own = requested.classes(degree, len(self.terms))
         told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
         return [(turn, terms, number) for turn, terms, number in told if any(weight for _, weight in terms)]
 

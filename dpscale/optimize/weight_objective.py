@@ -58,7 +58,7 @@ class Averaged:
         own = slope(self.rows, self.gram.shape[:1], self.optimum)
         return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
 
-    def tell(self, optimum: float) -> None:
+    def report_optimum(self, optimum: float) -> None:
         """L from the optimum of its own Gram: with what is within the blocks, where the axis is cut, in two levels."""
         self.value = (math.sqrt(max(optimum, 0.0)) + math.sqrt(self.inside)) ** 2
 
@@ -168,7 +168,7 @@ class Point:
         scale = float(np.trace(averaged.gram))
         averaged.rows = _rows(averaged.gram / scale)
         averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
-        averaged.tell(averaged.optimum.dual * scale)
+        averaged.report_optimum(averaged.optimum.dual * scale)
 
     def _slope(self, token: Token) -> Floats:
         """∂L/∂G of a token whose L is known."""

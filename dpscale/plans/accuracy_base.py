@@ -108,7 +108,7 @@ def estimators(
 
     if blocks.separate:
         return Estimators(blocks, spread, of)
-    return {kept: of(kept, spreads) for kept, spreads in _told(blocks, spread).items()}
+    return {kept: of(kept, spreads) for kept, spreads in _spreads_by_residual(blocks, spread).items()}
 
 
 class Estimators(Mapping[AttributeSet, ResidualEstimator]):
@@ -149,7 +149,7 @@ class Estimators(Mapping[AttributeSet, ResidualEstimator]):
 Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
 
 
-def _told(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
+def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
     """The residuals that are told of, and by which blocks."""
     by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):

@@ -156,7 +156,9 @@ def counted_for(domain: Domain, sets: Sets) -> Counted:
         mine = np.flatnonzero(degrees == degree)
         rows = np.concatenate([handed, sets.members[sets.starts[mine][:, None] + np.arange(degree)]])
         best = np.concatenate([givers, mine])
-        group, first = _alike(rows, np.concatenate([np.zeros(len(givers), np.int64), np.ones(len(mine), np.int64)]))
+        group, first = _group_rows(
+            rows, np.concatenate([np.zeros(len(givers), np.int64), np.ones(len(mine), np.int64)])
+        )
         source[mine] = best[first][group[len(givers) :]]
         handed, givers = _handed_down(rows[first], best[first], rank)
     kept = order[np.isin(order, source)]
@@ -189,11 +191,11 @@ def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[In
         return rows, givers
     smaller = np.concatenate([np.delete(rows, axis, axis=1) for axis in range(degree)])
     best = np.tile(givers, degree)
-    _, first = _alike(smaller, rank[best])
+    _, first = _group_rows(smaller, rank[best])
     return smaller[first], best[first]
 
 
-def _alike(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:
+def _group_rows(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:
     """To which group of equal rows each belongs, and the first of every group by what is preferred."""
     order = np.lexsort((preferred, *rows.T))
     new = np.ones(len(order), np.bool_)

@@ -58,7 +58,7 @@ class Decision(Protocol):
         """Whether a process that came to the other may go on with this one."""
 
 
-class Believed(Protocol):
+class CurrentEstimates(Protocol):
     """What is believed of candidates: released values only, over groups."""
 
     def marginal(self, names: AttributeSet, /) -> Floats: ...
@@ -98,7 +98,7 @@ class State(Protocol):
     def groups(self) -> Mapping[str, Groups]: ...
     @property
     def rows(self) -> int: ...
-    def believed(self, sets: Sequence[AttributeSet], /) -> Believed: ...
+    def believed(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates: ...
 
 
 class Planned(Protocol):

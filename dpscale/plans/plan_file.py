@@ -39,7 +39,7 @@ def in_place(sets: Sets, attributes: int) -> bool:
     return bool(rises.all())
 
 
-def held(sources: Counted, blocks: int, attributes: int) -> bool:
+def is_stored(sources: Counted, blocks: int, attributes: int) -> bool:
     """Whether every block has a set that is counted for it."""
     source = sources.source
     there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
@@ -188,10 +188,10 @@ def _blocks(
     return blocks, Counted(counted, columns["source"])
 
 
-def _check(folder: Path, told: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
+def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
     """JobError unless the blocks are those of plan.json, and such as can be measured."""
-    same = told == {"count": len(blocks), "sha256": blocks.digest}
-    if not same or not in_place(blocks.sets, len(domain)) or not held(sources, len(blocks), len(domain)):
+    same = record == {"count": len(blocks), "sha256": blocks.digest}
+    if not same or not in_place(blocks.sets, len(domain)) or not is_stored(sources, len(blocks), len(domain)):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
                        "the plan as it was made", "start a new run")  # fmt: skip
     if not fit(blocks, domain):

@@ -92,7 +92,7 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     """The exact draws of a plan at a budget (β, or ε for Laplace noise): they come to nearly that, and never more."""
     if len(np.unique(plan.blocks.noise)) != 1:  # no method makes such a plan, and β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
-    first, which = _alike(plan.blocks)
+    first, which = _block_classes(plan.blocks)
     kinds = tuple(draw_of(plan.blocks[index], Fraction(budget), rows_per_unit) for index in first)
     schedule = Schedule(Draws(kinds, which))
     if schedule.cost > Fraction(budget):
@@ -100,7 +100,7 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     return schedule
 
 
-def _alike(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
+def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
     """The first block of every strategy and share, in the blocks' order, and which of them each block is like."""
     keys = np.stack([blocks.which.astype(np.int64), blocks.share.view(np.int64)])
     order = np.lexsort(keys)

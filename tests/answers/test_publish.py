@@ -83,7 +83,7 @@ def test_every_cell_is_its_fitted_value_rounded_down_or_up(seed, total):
     names, estimate, held = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
     rows = rng.multinomial(total, np.full(3, 1 / 3))
     columns = rng.multinomial(total, np.full(4, 1 / 4))
-    found = publishing.settled(estimate, names, {("a",): rows, ("b",): columns}, held)
+    found = publishing.adjust_to_constraints(estimate, names, {("a",): rows, ("b",): columns}, held)
     margins = [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)]
     fitted = publishing.proportional(estimate, margins, held)
     there = max(np.abs(fitted.sum(axis=1) - rows).max(), np.abs(fitted.sum(axis=0) - columns).max()) < 1e-6
@@ -104,7 +104,7 @@ def test_tables_rounded_one_by_one_would_be_seen():
 def test_margins_that_no_table_has_leave_it_out():
     held = np.array([[True, False], [True, True]])
     rows, columns = np.array([5, 0]), np.array([0, 5])  # all would have to be in the cell that may hold nobody
-    assert publishing.settled(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
+    assert publishing.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
 
 
 def test_rules_of_other_attributes_say_nothing():

@@ -52,7 +52,7 @@ def tell_everything(rows: int) -> None:
     """The planted fault: errors as their makers word them, with the size of the table that was in sight of them."""
     from dpscale.base import error_redaction
 
-    error_redaction._told = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
+    error_redaction._redacted = lambda error, what: RuntimeError(f"{what}: {error} ({rows},)")
 
 
 def rows_of(run: str) -> int:

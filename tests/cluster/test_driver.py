@@ -232,7 +232,9 @@ def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhe
         code, _, told = cli("wait", run, "--seconds", 500)
     assert code == 75
     assert "no sign of life" in told or "connection to the Dask scheduler was lost" in told, told
-    assert eventually(lambda: driver_status.told(run)["state"] == "failed" or driver_status.told(run)["silent"])
+    assert eventually(
+        lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
+    )
     submit(cluster, job)
     assert cli("wait", run, "--seconds", 500)[0] == 0
     check(run, expected)
@@ -338,5 +340,7 @@ def test_silence_is_by_the_clock_of_who_listens(driven, monkeypatch):
     driver_status.change(driven, lambda _: True, driver="d", state="running")
     with driver.Heart(driven, "d"):
         monkeypatch.setattr(driver_status, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
-        assert eventually(lambda: not driver_status.told(driven)["silent"]), "heard, if not in the first few beats"
-    assert driver_status.told(driven)["silent"]
+        assert eventually(lambda: not driver_status.read_status(driven)["silent"]), (
+            "heard, if not in the first few beats"
+        )
+    assert driver_status.read_status(driven)["silent"]

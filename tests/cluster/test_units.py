@@ -71,7 +71,7 @@ def test_what_a_worker_holds_is_seen(client, table):
     dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 2, 1, 1000)
     engine = resolve(client)
     with engine.scratch() as use:
-        shards = engine.keep(contribution_bounds._dealt, [(dealing, table.partitions, False, use)])
+        shards = engine.keep(contribution_bounds._assign_shard, [(dealing, table.partitions, False, use)])
         assert any(client.run(held).values())
     assert shards
     assert not any(client.run(held).values())

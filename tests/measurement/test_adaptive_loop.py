@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.adaptive import Held, Scores, distance, draw_chosen, packed, sensitivity
+from dpscale.measurement.adaptive import Scores, SparseMarginal, distance, draw_chosen, packed, sensitivity
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.beliefs import MaximumEntropy
 from dpscale.mechanisms.aim.decision import Decision
@@ -214,7 +214,7 @@ def test_a_sparse_table_has_the_distance_of_the_dense_one():
     marginals = [ExactMarginal(("c", "e"), counts)]
     groups = {"c": every_cell(30), "e": every_cell(40)}
     few, many = (packed(marginals, [("c", "e")], groups, rows) for rows in (300, 10**6))
-    assert isinstance(few.tables["c", "e"], Held)
+    assert isinstance(few.tables["c", "e"], SparseMarginal)
     np.testing.assert_array_equal(few.marginal(("c", "e")).counts, many.marginal(("c", "e")).counts)
     believed = Tables({("c", "e"): rng.normal(0.2, 1, (30, 40))})
     assert few.distances(believed, [("c", "e")]).found == many.distances(believed, [("c", "e")]).found
@@ -229,7 +229,7 @@ def test_no_sum_wraps_around(cells):
     more = counts + (np.arange(cells) == 3)
     assert abs(distance(more, estimate) - distance(counts, estimate)) == SCALE
     assert distance(counts, estimate) > 2**62
-    held = [Held((cells,), np.flatnonzero(own), own[own > 0]).distance(estimate) for own in (counts, more)]
+    held = [SparseMarginal((cells,), np.flatnonzero(own), own[own > 0]).distance(estimate) for own in (counts, more)]
     assert held == [distance(counts, estimate), distance(more, estimate)]
 
 

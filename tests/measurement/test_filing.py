@@ -12,7 +12,7 @@ from dpscale.measurement import Released, value_files
 from dpscale.measurement.measurement import carry_out
 from dpscale.measurement.value_files import Filing, Shelf, file_name, records, runs, spans, write_values
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
 
@@ -29,7 +29,7 @@ class Asked:
 def settled(domain=DOMAIN, degree=2):
     workload = Workload(domain).add("marginal", degree=degree)
     made = plan(workload, mechanism="residual-planner")
-    return Settled(made, Question(workload, Budget("gaussian", 0.5)))
+    return FixedPlan(made, Question(workload, Budget("gaussian", 0.5)))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -104,7 +104,7 @@ def test_noise_is_that_of_its_share(tmp_path: Path, factor: float, fits: bool) -
     for number in range(60):
         one = loop(tmp_path, number, exact, rounds, amount, [])
         (one.records.folder).mkdir()
-        one._kept(0).write_text("[1, 2]")
+        one._stored_path(0).write_text("[1, 2]")
         found = one._measured(cross, 0, [1, 2])
         errors += [(found - exact)[cross.entries(k)] for k in (1, 2)]
         assert not found[cross.entries(0)].any()

@@ -8,7 +8,7 @@ from dpscale import Domain, Workload, plan
 from dpscale.counting.count import Layout
 from dpscale.measurement import Released, carry_out
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
@@ -52,7 +52,7 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
     is wrong by 15 % is rejected; shown by testing it."""
     workload = asked(kind)
     queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
-    settled = Settled(made, Question(workload, Budget("gaussian", 0.5)))
+    settled = FixedPlan(made, Question(workload, Budget("gaussian", 0.5)))
     variances = [draw.lattice_variance for draw in settled.schedule.draws]
     strategy = explicit_strategy(made, variances)
     covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T

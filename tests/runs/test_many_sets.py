@@ -13,7 +13,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.measurement.value_files import Filing
 from dpscale.mechanisms.contract import Question
-from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.runs.stages import reconstruct
 from tests.answered import answers_to, index_of
@@ -95,7 +95,7 @@ def plan_of(attributes):
     domain = dp.Domain({f"a{i:04d}": 4 for i in range(attributes)})
     workload = dp.Workload(domain).add("marginal", degree=2)
     made = dp.plan(workload, mechanism="residual-planner")
-    return Settled(made, Question(workload, Budget("gaussian", 1.0)))
+    return FixedPlan(made, Question(workload, Budget("gaussian", 1.0)))
 
 
 @pytest.mark.parametrize("attributes", [300, pytest.param(1000, marks=pytest.mark.slow)])

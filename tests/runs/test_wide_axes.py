@@ -7,7 +7,7 @@ import tomli_w
 from scipy import stats
 
 import dpscale as dp
-from dpscale.audit.evidence.draws import _said
+from dpscale.audit.evidence.draws import _factor_fields
 from dpscale.audit.evidence.sensitivities import digest, norms
 from dpscale.plans.plan_file import content_of, read_plan, write_plan
 
@@ -78,7 +78,7 @@ def test_a_plan_comes_back_from_its_file(release, tmp_path):
 def test_what_a_bundle_says_of_a_strategy_has_its_norms_and_its_digest(release):
     for block in release.plan.blocks:
         for factor in block.factors:
-            said = _said(factor)
+            said = _factor_fields(factor)
             assert norms(said) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
             assert digest(said) == factor.digest
             if factor.kind == "nested":

@@ -12,7 +12,7 @@ from dpscale.audit.composition import audit_run
 from dpscale.mechanisms import MECHANISMS, aim_grem
 from dpscale.mechanisms.aim.adaptive_plan import Chosen
 from dpscale.mechanisms.contract import Mechanism, NoOptions
-from dpscale.mechanisms.fixed_plan import Settled
+from dpscale.mechanisms.fixed_plan import FixedPlan
 from tests.audit.small import write
 
 RHO = {"rho": 0.5, "dataset": "small"}
@@ -77,12 +77,12 @@ def test_a_choice_costs_what_its_decision_tells(tmp_path, registered):
 
 def test_pure_noise_is_not_charged_as_many_small_parts_that_it_is_not(tmp_path, monkeypatch):
     """Under a cap in gdp a release of many small epsilons costs less; how small they are is counted again."""
-    honest = Settled.cost.fget
+    honest = FixedPlan.cost.fget
 
     def cheaper(self):
         return dp.privacy.Cost(pure=honest(self).pure, pure_squares="1/1000000")
 
-    monkeypatch.setattr(Settled, "cost", property(cheaper))
+    monkeypatch.setattr(FixedPlan, "cost", property(cheaper))
     job = write(tmp_path, privacy={"epsilon": 10.0, "dataset": "small"}, engine={"scheduler": "synchronous"})
     with pytest.raises(dp.BudgetError, match="would measure more than was charged"):
         dp.run(job, tmp_path / "run")

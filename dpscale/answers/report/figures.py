@@ -18,15 +18,15 @@ PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
-def error_plot(told: Mapping[str, tuple[Any, Any]]) -> str:
+def error_plot(errors_by_set: Mapping[str, tuple[Any, Any]]) -> str:
     """Root mean square standard errors of the answered sets against their numbers of queries, by family; "" for none.
 
     Points that would hide each other are drawn once.
     """
-    if not told:
+    if not errors_by_set:
         return ""
     figure, axes = new_figure()
-    for colour, (family, points) in zip(COLOURS * len(told), told.items(), strict=False):
+    for colour, (family, points) in zip(COLOURS * len(errors_by_set), errors_by_set.items(), strict=False):
         queries, errors = 10.0 ** np.unique(np.round(np.log10(np.array(points, float)), PLACES), axis=1)
         axes.scatter(queries, errors, s=14, alpha=0.7, color=colour, label=family, linewidths=0)
     axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")

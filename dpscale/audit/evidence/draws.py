@@ -67,7 +67,7 @@ def _check_names(folder: Path, rounds: Sequence[int]) -> None:
 def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Said]:
     """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
     orders, sequence, place = decision.orders, released.filing(decision).sequence.tolist(), 0
-    for first, end in released.held(decision):
+    for first, end in released.stored_spans(decision):
         name = file_name(decision.round, (first, end))
         if first != place:
             raise _refused(
@@ -77,7 +77,7 @@ def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Sai
             order = orders[sequence[place]] if place < min(end, len(sequence)) else None
             if order is None or canonical(record) != canonical(released.record(order)):
                 raise _refused(f"{name} has another record than was ordered")
-            yield _told(record, order, names) | {"file": name, "place": place, "round": decision.round}
+            yield _factor_record(record, order, names) | {"file": name, "place": place, "round": decision.round}
             place += 1
         if place != end:
             raise _refused(f"{name} has other places than its name")
@@ -85,7 +85,7 @@ def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Sai
         raise _refused(f"place {place} of round {decision.round} is not there")
 
 
-def _told(record: Said, order: Order, names: Names) -> Said:
+def _factor_record(record: Said, order: Order, names: Names) -> Said:
     """A draw by its record."""
     block = order.block
     return {
@@ -121,15 +121,18 @@ def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:
     named: dict[str, tuple[str, Said]] = {}
     for factor in factors:
         if factor.digest not in named:
-            named[factor.digest] = f"f{len(named)}", _said(factor)
+            named[factor.digest] = f"f{len(named)}", _factor_fields(factor)
     return named
 
 
-def _said(factor: Factor) -> Said:
+def _factor_fields(factor: Factor) -> Said:
     """The integers: as numbers where they are few, packed where they are many, by their columns where too many."""
     said: Said = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):
-        return said | {"levels": [_said(part) for part in factor.parts], "counts": [run.count for run in factor.runs]}
+        return said | {
+            "levels": [_factor_fields(part) for part in factor.parts],
+            "counts": [run.count for run in factor.runs],
+        }
     if factor.matrix is None:
         return said
     if factor.matrix.size <= SHOWN:

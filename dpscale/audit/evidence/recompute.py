@@ -258,10 +258,12 @@ def _above(name: str, claim: Said) -> str:
     """What to say where every bound is above the claim; an ε of null claims nothing."""
     if claim["epsilon"] is None:
         return ""
-    return _told(name, claim, bounds(counted(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN))
+    return _explain_mismatch(
+        name, claim, bounds(counted(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN)
+    )
 
 
-def _told(name: str, claim: Said, found: dict[str, float], most: float) -> str:
+def _explain_mismatch(name: str, claim: Said, found: dict[str, float], most: float) -> str:
     lowest = min(found.values(), default=math.inf)
     said = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, and {claim['epsilon']:.9g} is claimed"
     return said if not lowest <= most else ""
@@ -270,7 +272,7 @@ def _told(name: str, claim: Said, found: dict[str, float], most: float) -> str:
 def account(name: str, claim: Said) -> tuple[dict[str, float], str]:
     """The bounds of dp-accounting, and what to say where they are above the claim."""
     found = dp_accounting_bounds(counted(claim["events"]), claim["delta"] or SMALL)
-    return found, _told(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
+    return found, _explain_mismatch(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
 
 
 def main(folder: str | Path) -> int:

@@ -200,8 +200,8 @@ class Chosen:
         """The 1-ways, each over its cells."""
         return self._first
 
-    def decision(self, told: Mapping[str, Any]) -> Decision:
-        return Decision.from_dict(told, self.setting)
+    def decision(self, record: Mapping[str, Any]) -> Decision:
+        return Decision.from_dict(record, self.setting)
 
     def begun(self, first: Decision, values: Sequence[Floats], second: Decision | None = None) -> State:
         """Groups are those that the second decision wrote down, where there is one: they follow from floats, which
@@ -266,7 +266,7 @@ def _share(value: float) -> Fraction:
     return Fraction(str(value)).limit_denominator(FINEST)
 
 
-def asked(
+def requested_measurements(
     question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighted: bool = True, cumulated: bool = False
 ) -> Setting:
     """The question as a setting; `weighted`: by the workload's weights; `cumulated`: 1-ways of which cumulative
@@ -282,7 +282,7 @@ def asked(
                    tuple(weights), strategies(question.workload) if cumulated else {})  # fmt: skip
 
 
-def same_as_kept(planned: AnyChosen, folder: Path) -> AnyChosen:
+def matches_stored(planned: AnyChosen, folder: Path) -> AnyChosen:
     """The plan that follows from a job; JobError unless it is the one in the folder."""
     check_content(folder, planned.to_dict())
     return planned

@@ -17,7 +17,7 @@ import numpy as np
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes
-from dpscale.plans.measurement_plan import Believed, Tables
+from dpscale.plans.measurement_plan import CurrentEstimates, Tables
 from dpscale.reconstruction.constraints import edges, settled, told_alone
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order_sources import model_of
@@ -36,7 +36,7 @@ class Belief(Protocol):
     def table(self, names: AttributeSet, /) -> Floats:
         """Of a candidate, over groups."""
 
-    def of(self, sets: Sequence[AttributeSet], /) -> Believed:
+    def of(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates:
         """The same of several, to be sent to where they are held against exact counts."""
 
     def marginal(self, names: Sequence[str], /) -> Floats:
@@ -133,7 +133,7 @@ class EntropyBelief:
     def table(self, names: AttributeSet) -> Floats:
         return self.model.coarse_marginal(names)
 
-    def of(self, sets: Sequence[AttributeSet]) -> Believed:
+    def of(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
         return Tables(self.model.coarse_marginals(sets))
 
     def marginal(self, names: Sequence[str]) -> Floats:
@@ -184,7 +184,7 @@ class GremBelief:
     def table(self, names: AttributeSet) -> Floats:
         return self.residuals.marginal(names)
 
-    def of(self, sets: Sequence[AttributeSet]) -> Believed:
+    def of(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
         return self.residuals.within(sets)
 
     def marginal(self, names: Sequence[str]) -> Floats:

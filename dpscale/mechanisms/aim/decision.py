@@ -188,17 +188,17 @@ class Decision:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any], setting: Setting) -> Decision:
+    def from_dict(cls, record: Mapping[str, Any], setting: Setting) -> Decision:
         """Read back; ValueError unless it is a decision of such a run and costs what it says."""
-        number = int(told["round"])
-        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in told["groups"].items()}
+        number = int(record["round"])
+        groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in record["groups"].items()}
         if any(not _partition(grouping, setting.sizes.get(name)) for name, grouping in groups.items()):
             raise ValueError("groups do not fit the domain")
-        chosen = tuple(tuple(names) for names in told["chosen"])
-        beta = Fraction(told["beta"])
+        chosen = tuple(tuple(names) for names in record["chosen"])
+        beta = Fraction(record["beta"])
         cells = {name: every_cell(size) for name, size in setting.sizes.items()} if beta == 0 else None
-        orders = tuple(_order(setting, number, groups, chosen, cells, *row) for row in told["orders"])
-        decision = cls(number, chosen, beta, Fraction(told["step"]), groups, orders)
+        orders = tuple(_order(setting, number, groups, chosen, cells, *row) for row in record["orders"])
+        decision = cls(number, chosen, beta, Fraction(record["step"]), groups, orders)
         _check(decision, setting)
         return decision
 

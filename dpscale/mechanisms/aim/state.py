@@ -27,7 +27,7 @@ from dpscale.mechanisms.aim.decision import (
     residual_orders,
 )
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.plans.measurement_plan import Believed
+from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups, every_cell
@@ -79,7 +79,7 @@ class State:
         setting = self.setting
         return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
 
-    def believed(self, sets: Sequence[AttributeSet]) -> Believed:
+    def believed(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
         """What is believed of candidates, to be sent to where they are held against exact counts."""
         return self.belief.of(sets)
 

@@ -147,7 +147,7 @@ def keep_link(run: Any, ledger: Ledger, release: str) -> None:
 def check_link(run: Any, ledger: Ledger) -> None:
     """BudgetError where the ledger has lost the entry of a run that was charged; older runs do not know theirs."""
     if link := run.manifest.get("ledger_link"):
-        ledger.check_holds(link["release"], link["digest"])
+        ledger.check_contains(link["release"], link["digest"])
 
 
 def _drawn(run: Run, released: Released) -> str:
