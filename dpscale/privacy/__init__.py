@@ -1,7 +1,8 @@
-"""What it costs: accounting, budget, exact noise, keyed random streams and the ledger.
+"""Privacy accounting, budgets, exact noise and keyed random streams.
 
-Mathematics and SQLite only: no Dask, no records. `noise` draws, `streams` and `secret` feed it, `accounting` says what
-a draw costs, `ledger` remembers it. The conversions are here by name: `dpscale.privacy.gdp_mu(epsilon, delta)`.
+The package uses neither Dask nor records. `noise` draws, `streams` and `secret` provide its random bits, `accounting`
+composes costs, and `dpscale.ledger` records them. The conversions are available by name, for example
+`dpscale.privacy.gdp_mu(epsilon, delta)`.
 """
 
 from __future__ import annotations

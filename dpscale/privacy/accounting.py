@@ -1,9 +1,9 @@
-"""What a release costs: exact sums of privacy costs, and the (epsilon, delta) that they come to.
+"""Privacy costs of releases: exact composition and conversion to (epsilon, delta).
 
-Costs are kept by what is known of the mechanism, in exact fractions: Gaussian DP adds squared mu (Dong, Roth & Su 2022,
-Corollary 2), pure DP adds epsilon. All else enters Gaussian DP: a pure mechanism and a selection by the corner of their
-trade-off (docs/privacy.md), an old zCDP entry as pi times its rho. So a release has one squared mu, known when it is
-charged, and releases add. Conversions to floats come last and round upwards.
+Costs are stored per type of mechanism, in exact fractions: Gaussian DP adds squared mu (Dong, Roth & Su 2022,
+Corollary 2), pure DP adds epsilon. Every other cost is converted to Gaussian DP: pure mechanisms and selections through
+the corner of their trade-off function (docs/privacy.md), old zCDP entries as pi times their rho. A release therefore
+has one squared mu, known when it is charged, and releases add. Conversions to floats happen last and round upwards.
 """
 
 from __future__ import annotations
@@ -45,22 +45,26 @@ __all__ = [
     "zcdp_rho",
 ]
 
-MOST = 10**15  # of an epsilon whose mu is worth computing
-PI = Fraction(math.nextafter(math.pi, 4))  # a little above
+MOST = 10**15  # largest epsilon for which mu is computed
+PI = Fraction(math.nextafter(math.pi, 4))  # upper bound on pi
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The privacy cost of a release, or of several: what its mechanisms are known to be, summed exactly.
-
-    Parameters
-    ----------
-    gaussian: sum of the squared mu of Gaussian-DP mechanisms (the papers' privacy cost beta), selections among them.
-    zcdp: sum of the rho of old adaptive entries: measurements of Gaussian noise, and selections.
-    pure: sum of the epsilon of pure-DP mechanisms (Laplace).
-    pure_squares: sum of the epsilon² of the same; left out, `pure` is taken as one mechanism.
+    """Privacy cost of one or several releases, summed exactly per type of mechanism.
 
     Numbers may be given as int, Fraction, float (taken at its exact binary value) or "p/q". Costs add with +.
+
+    Attributes
+    ----------
+    gaussian : Fraction
+        Sum of the squared mu of Gaussian-DP mechanisms (the privacy cost beta of the papers), including selections.
+    zcdp : Fraction
+        Sum of the rho of old adaptive entries: Gaussian measurements and selections.
+    pure : Fraction
+        Sum of the epsilon of pure-DP mechanisms (Laplace).
+    pure_squares : Fraction
+        Sum of the epsilon² of the same mechanisms. Default: `pure` is a single mechanism.
     """
 
     gaussian: Fraction = Fraction(0)
@@ -84,26 +88,29 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
-        """The cost of all of them together, where none was chosen in sight of another."""
+        """Return the composition of costs, none of which was chosen adaptively."""
         return sum(costs, cls())
 
     def scaled(self, factor: Fraction | int) -> Cost:
-        """The cost with every noise scale divided by `factor`: mu and epsilon grow by it, rho by its square."""
+        """Return the cost with every noise scale divided by `factor`.
+
+        Mu and epsilon grow linearly, rho quadratically.
+        """
         square = Fraction(factor) ** 2
         return Cost(self.gaussian * square, self.zcdp * square, self.pure * factor, self.pure_squares * square)
 
     def coarsened(self, bits: int = 128) -> Cost:
-        """The cost rounded up to fractions of `bits` binary digits, for sums whose denominators have grown long."""
+        """Return the cost rounded up to fractions of `bits` binary digits, for sums with long denominators."""
         gaussian, zcdp, pure, squares = (_coarse(getattr(self, f.name), bits) for f in fields(self))
         return Cost(gaussian, zcdp, pure, min(squares, pure**2))
 
     def to_dict(self) -> dict[str, str]:
-        """The exact parts as "p/q" strings, JSON-ready."""
+        """Return the exact parts as "p/q" strings, ready for JSON."""
         return {f.name: str(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, str]) -> Cost:
-        """The inverse of `to_dict`; an unknown part is refused, because leaving it out would claim too little."""
+        """Parse the output of `to_dict`; an unknown part is refused, because ignoring it would understate the cost."""
         unknown = sorted(set(parts) - {f.name for f in fields(cls)})
         if unknown:
             raise BudgetError("cost", f"got the unknown part {unknown[0]!r}", "gaussian, zcdp, pure, pure_squares",
@@ -115,20 +122,24 @@ class Cost:
 
     @property
     def is_pure(self) -> bool:
-        """Whether `pure` is all of it."""
+        """Whether all mechanisms are pure DP."""
         return not self.gaussian and not self.zcdp
 
     @property
     def squared_mu(self) -> Fraction:
-        """The squared mu for which the whole is Gaussian DP: what it takes of a budget in that currency.
+        """Squared mu of Gaussian DP of the whole: its share of a budget in that currency.
 
-        A selection of range epsilon has rho = epsilon²/8 and at most pi rho of squared mu, a measurement 2 rho.
+        A selection of range epsilon has rho = epsilon²/8 and at most pi rho of squared mu, a measurement has 2 rho.
         """
         return self.gaussian + PI * self.zcdp + self._pure_as_gaussian
 
     @property
     def _pure_as_gaussian(self) -> Fraction:
-        """As one mechanism of the whole epsilon, or as its parts, each at most epsilon² pi/2."""
+        """Squared mu of the pure part.
+
+        It is the smaller of that of one mechanism with the total epsilon and of a sum of at most epsilon² pi/2 per
+        mechanism.
+        """
         if not self.pure:
             return self.pure
         mu = mu_of_pure(float_above(self.pure)) if self.pure < MOST else math.inf
@@ -136,9 +147,9 @@ class Cost:
         return parts if math.isinf(mu) else min(Fraction(mu) ** 2, parts)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon for which the whole is (epsilon, delta)-DP, as one release whose parts were fixed beforehand.
+        """Return an epsilon for which the whole is (epsilon, delta)-DP, as one release with parts fixed in advance.
 
-        With Gaussian parts alone it is exact. It is inf for delta = 0, unless all parts are pure.
+        It is exact for Gaussian parts alone. It is inf for delta = 0 unless all parts are pure.
         """
         delta = checked_delta(delta)
         pure = float_above(self.pure) if self.is_pure else math.inf
@@ -157,7 +168,7 @@ def _fraction(part: str, value: Any) -> Fraction:
 
 
 def _coarse(value: Fraction, bits: int) -> Fraction:
-    """The least fraction >= value of about `bits` significant binary digits, none of them beyond 2^-1024."""
+    """Return the least fraction >= value with about `bits` significant binary digits, none beyond 2^-1024."""
     if not value:
         return value
     unit = Fraction(2) ** max(-1024, value.numerator.bit_length() - value.denominator.bit_length() - bits)
@@ -165,7 +176,7 @@ def _coarse(value: Fraction, bits: int) -> Fraction:
 
 
 def float_above(value: Fraction) -> float:
-    """The least float >= value."""
+    """Return the least float >= value."""
     try:
         near = float(value)
     except OverflowError:
@@ -174,7 +185,7 @@ def float_above(value: Fraction) -> float:
 
 
 def root_above(value: Fraction) -> float:
-    """A float >= the square root of value, the exact root where that is a float."""
+    """Return a float >= the square root of value, or the exact root if it is a float."""
     root = math.sqrt(float_above(value))
     while not math.isinf(root) and Fraction(root) ** 2 < value:
         root = math.nextafter(root, math.inf)
@@ -182,7 +193,7 @@ def root_above(value: Fraction) -> float:
 
 
 def epsilon_of_squared_mu(squared: Fraction, delta: float) -> float:
-    """The least epsilon for which Gaussian DP of that squared mu implies (epsilon, delta)-DP; inf beyond floats."""
+    """Return the least epsilon for which that squared mu implies (epsilon, delta)-DP; inf beyond floats."""
     mu = root_above(squared)
     return math.inf if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
@@ -193,7 +204,17 @@ CURRENCIES = {GDP: "squared mu of Gaussian DP", PURE: "epsilon of pure DP"}
 
 @dataclass(frozen=True)
 class Spending:
-    """What a history has come to. `approximate`: not all of it is pure; `public`: the noise of some of it is known."""
+    """Composition of a history of releases.
+
+    Attributes
+    ----------
+    squared_mu, pure : Fraction
+        Sums in the two currencies.
+    approximate : bool
+        Whether some release is not pure DP.
+    public : bool
+        Whether the noise of some release is publicly known.
+    """
 
     squared_mu: Fraction = Fraction(0)
     pure: Fraction = Fraction(0)
@@ -201,7 +222,7 @@ class Spending:
     public: bool = False
 
     def plus(self, cost: Cost, public: bool = False) -> Spending:
-        """With one release more, charged as a whole."""
+        """Return the spending after one more release, charged as a whole."""
         return Spending(
             self.squared_mu + cost.squared_mu,
             self.pure + cost.pure,
@@ -210,13 +231,13 @@ class Spending:
         )
 
     def epsilon(self, currency: str, delta: float) -> float:
-        """What the whole history comes to in a currency; inf where that cannot say it."""
+        """Return the epsilon of the whole history in a currency; inf if that currency cannot express it."""
         if self.public or (currency == PURE and self.approximate):
             return math.inf
         return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, delta)
 
     def amount(self, currency: str) -> float:
-        """What is spent in the currency itself."""
+        """Return the amount spent in the currency itself."""
         if self.public or (currency == PURE and self.approximate):
             return math.inf
         return float_above(self.pure if currency == PURE else self.squared_mu)
@@ -227,12 +248,12 @@ GAUSSIAN, LAPLACE = "gaussian", "laplace"
 
 @dataclass(frozen=True)
 class Budget:
-    """`amount`: β for Gaussian noise, ε for Laplace."""
+    """Budget of a plan: `amount` is β for Gaussian noise and ε for Laplace noise."""
 
     noise: str
     amount: float
 
     @property
     def privacy_cost(self) -> float:
-        """What a plan's squared errors at privacy cost 1 are divided by: β, or ε²."""
+        """Divisor of a plan's squared errors at privacy cost 1: β, or ε²."""
         return self.amount**2 if self.noise == LAPLACE else self.amount

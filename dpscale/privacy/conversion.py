@@ -1,4 +1,4 @@
-"""Between the privacy parameters: Gaussian DP, zCDP, pure DP and (epsilon, delta).
+"""Conversions between privacy parameters: Gaussian DP, zCDP, pure DP and (epsilon, delta).
 
 Gaussian DP: the exact curve of Balle & Wang 2018 (Theorem 8), in the form of Dong, Roth & Su 2022 (Corollary 1),
     delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
@@ -7,8 +7,8 @@ zCDP: the Renyi optimisation of Canonne, Kamath & Steinke 2020 (Proposition 12);
     log delta = min over t > 0 of  t((t+1) rho - eps) - t log(1 + 1/t) - log(1 + t).
 Any t gives a valid bound, so an inexact minimiser can cost tightness but never privacy.
 
-Every figure is rounded against the analyst: a delta or an epsilon up, a mu or a rho down. The inverse functions keep
-more slack than the forward ones, so that a budget converted to noise and back is never above itself.
+Every figure is rounded conservatively: a delta or an epsilon up, a mu or a rho down. The inverse functions have more
+slack than the forward ones, so a budget converted to noise and back never exceeds itself.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from dpscale.base.errors import JobError
 if TYPE_CHECKING:
     import numpy as np
 
-SLACK = 1e-12  # relative, on deltas and epsilons: an order of magnitude above what rounding can do here
-MARGIN = 3e-12  # relative, on mu and rho: above SLACK, so that there and back again stays within the budget
-ULPS = 8 * sys.float_info.epsilon  # what the cancelling terms of an exponent may lose, relative to their size
+SLACK = 1e-12  # relative, on deltas and epsilons: an order of magnitude above the rounding errors
+MARGIN = 3e-12  # relative, on mu and rho: above SLACK, so that converting back stays within the budget
+ULPS = 8 * sys.float_info.epsilon  # relative loss of cancelling terms in an exponent
 SMALLEST = sys.float_info.min  # a delta below this is reported as this
-TINY = 1e-290  # below it digits are lost: twice it is enough
+TINY = 1e-290  # below it digits are lost; 2 * epsilon is a sufficient bound
 NEAR = 2.0  # below it, 1/2 + tanh(epsilon/2)/2 is far enough from 1 for its digits
 FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
 
 
 def checked_epsilon(epsilon: float) -> float:
-    """A finite epsilon >= 0, or a refusal."""
+    """Return a finite epsilon >= 0. Raises JobError otherwise."""
     if not (isinstance(epsilon, SupportsFloat) and math.isfinite(epsilon) and epsilon >= 0):
         raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "give a smaller or a positive epsilon")
     return float(epsilon)
 
 
 def checked_delta(delta: float) -> float:
-    """A delta in [0, 1), or a refusal."""
+    """Return a delta in [0, 1). Raises JobError otherwise."""
     if not (isinstance(delta, SupportsFloat) and 0 <= float(delta) < 1):
         raise JobError("delta", f"got {delta!r}", "a number >= 0 and < 1", "take delta well below 1 / number of people")
     return float(delta)
 
 
 def checked_parameter(name: str, value: float) -> float:
-    """A finite mu, rho or epsilon >= 0 of a mechanism, or a refusal."""
+    """Return a finite mu, rho or epsilon >= 0 of a mechanism. Raises JobError otherwise."""
     if not (isinstance(value, SupportsFloat) and math.isfinite(value) and value >= 0):
         raise JobError(name, f"got {value!r}", "a finite number >= 0", "check the noise scale that it comes from")
     return float(value)
 
 
 def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
-    """Neighbouring floats (last below, first above) around the point > 0 where a monotone condition starts to hold."""
+    """Return the neighbouring floats (last below, first above) at which a monotone condition on x > 0 becomes true."""
     low, high = 0.5, 1.0
     while not above(high):
         low, high = high, high * 2
@@ -74,7 +74,7 @@ def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
-    """The least delta for which mu-Gaussian DP implies (epsilon, delta)-DP."""
+    """Return the least delta for which mu-Gaussian DP implies (epsilon, delta)-DP."""
     mu, epsilon = checked_parameter("mu", mu), checked_epsilon(epsilon)
     if mu == 0:
         return 0.0
@@ -89,16 +89,17 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
 
 
 def _body(x: float, upper: float) -> float:
-    """Phi(-x) - e^eps Phi(-upper) for x < 0, where e^eps phi(upper) = phi(x)."""
+    """Return Phi(-x) - e^eps Phi(-upper) for x < 0, where e^eps phi(upper) = phi(x)."""
     from scipy.special import ndtr
 
     return float(ndtr(-x)) - math.exp(-x * x / 2) / 2 * _erfcx(upper / math.sqrt(2))
 
 
 def _mills_difference(x: float, mu: float) -> float:
-    """R(x) - R(x + mu), R the Mills ratio (1 - Phi)/phi, as the integral over t > 0 of e^(-xt - t²/2) (1 - e^(-mu t)).
+    """Return R(x) - R(x + mu) with the Mills ratio R = (1 - Phi)/phi.
 
-    The subtraction loses all digits when mu is small against x; the integrand is positive, so its sum loses none.
+    It equals the integral over t > 0 of e^(-xt - t²/2) (1 - e^(-mu t)). The subtraction loses all digits if mu is small
+    relative to x; the integrand is positive, so its sum loses none.
     """
     if mu >= 1:
         root = math.sqrt(2)
@@ -106,14 +107,14 @@ def _mills_difference(x: float, mu: float) -> float:
     import numpy as np
 
     nodes, weights = _quadrature()
-    end = math.sqrt(x * x + 90) - x  # there the integrand is e^-45 of its size, below rounding
+    end = math.sqrt(x * x + 90) - x  # the integrand has decreased by e^-45 there, below rounding
     t = nodes * end
     return end * float(weights @ (np.exp(-t * (x + t / 2)) * -np.expm1(-mu * t)))
 
 
 @lru_cache(maxsize=1)
 def _quadrature() -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre on [0, 1], enough nodes for e^(-45 u) to the last digit."""
+    """Return Gauss-Legendre nodes and weights on [0, 1], enough to integrate e^(-45 u) to the last digit."""
     import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(80)
@@ -127,7 +128,7 @@ def _erfcx(x: float) -> float:
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """The least epsilon >= 0 for which mu-Gaussian DP implies (epsilon, delta)-DP; inf for delta = 0 and mu > 0."""
+    """Return the least epsilon >= 0 for which mu-Gaussian DP implies (epsilon, delta)-DP; inf for delta = 0, mu > 0."""
     mu, delta = checked_parameter("mu", mu), checked_delta(delta)
     if mu == 0 or delta_of_mu(mu, 0) <= delta:
         return 0.0
@@ -137,7 +138,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """The largest mu for which mu-Gaussian DP implies (epsilon, delta)-DP; 1/mu is sigma at unit sensitivity."""
+    """Return the largest mu for which mu-Gaussian DP implies (epsilon, delta)-DP; 1/mu is sigma at unit sensitivity."""
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if delta < SMALLEST:
         return 0.0
@@ -145,10 +146,10 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
 
 def mu_of_pure(epsilon: float) -> float:
-    """A mu for which every epsilon-DP mechanism is mu-Gaussian DP: 2 Phi^-1(e^eps / (1 + e^eps)).
+    """Return a mu for which every epsilon-DP mechanism is mu-Gaussian DP: 2 Phi^-1(e^eps / (1 + e^eps)).
 
     The trade-off of pure DP is a polygon with one corner, at alpha = beta = 1 / (1 + e^eps); G_mu is convex and passes
-    through that corner (docs/privacy.md). At most epsilon sqrt(pi/2).
+    through that corner (docs/privacy.md). The result is at most epsilon sqrt(pi/2).
     """
     from scipy.special import erfinv, ndtri_exp
 
@@ -161,7 +162,7 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def pure_of_mu(mu: float) -> float:
-    """The largest epsilon for which `mu_of_pure(epsilon) <= mu`: log(Phi(mu/2) / Phi(-mu/2))."""
+    """Return the largest epsilon for which `mu_of_pure(epsilon) <= mu`: log(Phi(mu/2) / Phi(-mu/2))."""
     from scipy.special import log_ndtr
 
     half = checked_parameter("mu", mu) / 2
@@ -171,9 +172,9 @@ def pure_of_mu(mu: float) -> float:
 
 
 def mu_of_exponential(epsilon: float) -> float:
-    """A mu for which the exponential mechanism, whose loss has a range of epsilon, is mu-Gaussian DP.
+    """Return a mu for which an exponential mechanism whose loss has range epsilon is mu-Gaussian DP.
 
-    2 Phi^-1(e^(eps/2) / (1 + e^(eps/2))), what eps/2 of pure DP comes to: the proof is in docs/privacy.md.
+    It is 2 Phi^-1(e^(eps/2) / (1 + e^(eps/2))), as for eps/2 of pure DP (proof in docs/privacy.md).
     """
     return mu_of_pure(checked_epsilon(epsilon) / 2)
 
@@ -182,7 +183,7 @@ def mu_of_exponential(epsilon: float) -> float:
 
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
-    """A delta for which rho-zCDP implies (epsilon, delta)-DP: the best that its Renyi divergences give."""
+    """Return a delta for which rho-zCDP implies (epsilon, delta)-DP: the best one given by its Renyi divergences."""
     rho, epsilon = checked_parameter("rho", rho), checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
@@ -193,9 +194,9 @@ def delta_of_rho(rho: float, epsilon: float) -> float:
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """An epsilon for which rho-zCDP implies (epsilon, delta)-DP: the best that its Renyi divergences give.
+    """Return an epsilon for which rho-zCDP implies (epsilon, delta)-DP: the best one given by its Renyi divergences.
 
-    The best order solves rho t² + log(1 + t) = log(1/delta), the left side of which grows with t.
+    The best order solves rho t² + log(1 + t) = log(1/delta), whose left side increases with t.
     """
     rho, delta = checked_parameter("rho", rho), checked_delta(delta)
     if rho == 0:
@@ -210,9 +211,9 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """The largest rho for which `epsilon_of_rho(rho, delta) <= epsilon`.
+    """Return the largest rho for which `epsilon_of_rho(rho, delta) <= epsilon`.
 
-    The best order solves (log(1/delta) - log(1 + t)) (2t + 1)/t² - log(1 + 1/t) = epsilon, which falls with t.
+    The best order solves (log(1/delta) - log(1 + t)) (2t + 1)/t² - log(1 + 1/t) = epsilon, which decreases with t.
     """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if delta == 0:
@@ -225,10 +226,10 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 
 def rho_of_pure(epsilon: float) -> float:
-    """The zCDP of an epsilon-DP mechanism: epsilon²/2 (Bun & Steinke 2016, Proposition 1.4)."""
+    """Return the rho of an epsilon-DP mechanism: epsilon²/2 (Bun & Steinke 2016, Proposition 1.4)."""
     return checked_epsilon(epsilon) ** 2 / 2 * (1 + SLACK)
 
 
 def rho_of_exponential(epsilon: float) -> float:
-    """The zCDP of the exponential mechanism, whose loss has a range of epsilon: epsilon²/8 (Cesar & Rogers 2021)."""
+    """Return the rho of an exponential mechanism whose loss has range epsilon: epsilon²/8 (Cesar & Rogers 2021)."""
     return checked_epsilon(epsilon) ** 2 / 8 * (1 + SLACK)

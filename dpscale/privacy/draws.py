@@ -1,19 +1,21 @@
-"""From a strategy and a share to noise and its exact cost: the one place that computes a cost.
+"""Noise scales of a strategy at a given budget share, and their exact cost. All costs of noise are computed here.
 
-A block measures m K · marginal + N_Z(0, v) with integers m and v. One record more or less moves it by at most m Δ in L2
-(Δ² the largest squared norm of a column of K), k times that where a unit may hold k records.
+A block measures m K · marginal + N_Z(0, v) with integers m and v. One record more or less changes it by at most m Δ in
+L2, where Δ² is the largest squared norm of a column of K, and by k times that if a unit may have k records.
 
-Why the cost is that of the Gaussian mechanism although the noise is discrete: let Y = x + N(0, v − s) and let Z be the
+The cost equals that of the Gaussian mechanism although the noise is discrete. Let Y = x + N(0, v − s) and let Z be the
 discrete Gaussian N_Z centred at Y with parameter s. Z is post-processing of a Gaussian mechanism of variance v − s, and
     P(Z = z) = ∫ φ_{v−s}(y − x) φ_s(z − y) / θ_s(y) dy,
-where θ_s(y) = Σ_z φ_s(z − y) lies within 1 ± 2.0001 exp(−2π² s) of 1 for every y (Poisson summation). So Z is, up to
-that factor and that of N_Z(x, v) itself (nearer to 1 still, since x is an integer), the discrete Gaussian N_Z(x, v).
-With s = SMOOTHING = 8 the factor is 1 ± 1e-68 for each coordinate, below any rounding of ε. Hence a block is, squared,
-(m Δ k)² / (v − 8) Gaussian DP; m is large enough (σ ≥ 4096 lattice steps) that the 8 costs less than a millionth. The
-bound ρ = β/2 for zCDP holds without it (Canonne et al., 2020). docs/privacy.md has the argument step by step.
+where θ_s(y) = Σ_z φ_s(z − y) lies within 1 ± 2.0001 exp(−2π² s) of 1 for every y (Poisson summation). Up to that factor
+and the corresponding factor of N_Z(x, v), which is even closer to 1 because x is an integer, Z is the discrete Gaussian
+N_Z(x, v). With s = SMOOTHING = 8 the factor is 1 ± 1e-68 per coordinate, below any rounding of ε. A block is therefore
+Gaussian DP with squared mu (m Δ k)² / (v − 8); m is large enough (σ ≥ 4096 lattice steps) that the 8 costs less than a
+millionth. The bound ρ = β/2 for zCDP is valid without it (Canonne et al., 2020). docs/privacy.md contains the argument
+step by step.
 
-Laplace: a block measures m K · marginal plus discrete Laplace noise of integer scale s. A unit of k records moves
-it by at most m Δ₁ k in L1, and P(x)/P(x − d) ≤ exp(|d|/s) for this law: m Δ₁ k / s of pure ε, exactly.
+Laplace: a block measures m K · marginal plus discrete Laplace noise of integer scale s. A unit of k records changes it
+by at most m Δ₁ k in L1, and P(x)/P(x − d) ≤ exp(|d|/s) for this distribution, so the cost is exactly m Δ₁ k / s of pure
+ε.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ Halves = tuple[NDArray[np.int64], NDArray[np.uint64]]
 
 @dataclass(frozen=True)
 class GaussianDraw:
-    """The noise of one block: it measures multiplier · K · marginal with discrete Gaussian noise of `variance`."""
+    """Noise of one block, which measures multiplier · K · marginal with discrete Gaussian noise of `variance`."""
 
     multiplier: int
     variance: int
@@ -58,31 +60,31 @@ class GaussianDraw:
 
     @property
     def lattice_variance(self) -> float:
-        """Variance of the measured numbers in units of K · marginal."""
+        """Variance of the measurement in units of K · marginal."""
         return self.variance / self.multiplier**2
 
     @property
     def law(self) -> dict[str, str]:
-        """What the record of the measurement says of the noise."""
+        """Noise parameters for the measurement record, which enters the noise key."""
         return {"variance": str(self.variance)}
 
     @property
     def fits_words(self) -> bool:
-        """Whether `words` can draw it."""
+        """Whether 64-bit integers suffice for `words`."""
         return self.variance <= MAX_VARIANCE
 
     def words(self, stream: KeyedStream, size: int) -> Integers:
-        """The noise as integers of 64 bits."""
+        """Draw the noise as 64-bit integers."""
         return discrete_gaussian(stream, self.variance, size)
 
     def halves(self, stream: KeyedStream, size: int) -> Halves:
-        """The same noise as integers of 128 bits, in halves."""
+        """Draw the same noise as 128-bit integers in two halves."""
         return wide_gaussian(stream, self.variance, size)
 
 
 @dataclass(frozen=True)
 class LaplaceDraw:
-    """The same with discrete Laplace noise of integer `scale`."""
+    """Noise of one block, which measures multiplier · K · marginal with discrete Laplace noise of integer `scale`."""
 
     multiplier: int
     scale: int
@@ -90,7 +92,7 @@ class LaplaceDraw:
 
     @property
     def variance(self) -> float:
-        """Of the integer noise: 2q/(1 − q)² with q = exp(−1/scale)."""
+        """Variance of the integer noise: 2q/(1 − q)² with q = exp(−1/scale)."""
         return 0.5 / math.sinh(0.5 / self.scale) ** 2
 
     @property
@@ -113,13 +115,21 @@ class LaplaceDraw:
 
 
 Draw = GaussianDraw | LaplaceDraw
-Costs = tuple[Fraction, int]  # what one costs, and how many there are
+Costs = tuple[Fraction, int]  # (cost of one, number of them)
 
 
 def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
-    """The noise with which a strategy of that squared sensitivity costs `cost` (β) or a little less, never more.
+    """Return the noise with which a strategy costs `cost` (β) or slightly less, never more.
 
-    `what` names the measurement in the PlanError of a budget too small.
+    Parameters
+    ----------
+    squared_l2 : int
+        Squared L2 sensitivity of the strategy to one record.
+    cost : Fraction
+    rows_per_unit : int
+        Contribution bound.
+    what : str
+        Name of the measurement in the PlanError for a budget that is too small.
     """
     exact = Fraction(squared_l2 * rows_per_unit**2) / cost
     multiplier = 1
@@ -132,7 +142,7 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
 
 
 def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_unit: int) -> GaussianDraw:
-    """The draw of so much noise, with what it costs; ValueError for noise that cannot be drawn."""
+    """Return the draw of the given noise with its cost. Raises ValueError for noise that cannot be drawn."""
     if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
         raise ValueError("a draw that cannot be")
     moved = multiplier**2 * squared_l2 * rows_per_unit**2
@@ -140,7 +150,7 @@ def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_
 
 
 def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str) -> LaplaceDraw:
-    """The noise with which a strategy of that L1 sensitivity costs `epsilon` or a little less, never more."""
+    """Return the noise with which a strategy of L1 sensitivity `l1` costs `epsilon` or slightly less, never more."""
     exact = Fraction(l1 * rows_per_unit) / epsilon
     multiplier = 1
     while multiplier * exact < FINE:
@@ -152,9 +162,15 @@ def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str) -> L
 
 
 def cost_of(draws: Sequence[Draw], times: Sequence[int] | None = None) -> Cost:
-    """What independent draws cost together, each so many `times`, as the ledger takes it.
+    """Return the composed cost of independent draws for the ledger.
 
-    Exact, and rounded up to a unit of 2^-160 each.
+    Each sum is exact up to rounding every term up to a multiple of 2^-160.
+
+    Parameters
+    ----------
+    draws : sequence of Draw
+    times : sequence of int, optional
+        Number of repetitions of each draw. Default: 1.
     """
     gaussian, laplace = list[Costs](), list[Costs]()
     for draw, number in zip(draws, times or [1] * len(draws), strict=True):
@@ -165,14 +181,17 @@ def cost_of(draws: Sequence[Draw], times: Sequence[int] | None = None) -> Cost:
 
 
 def recounted(draw: Draw, squared_l2: int, l1: int, rows_per_unit: int) -> Fraction:
-    """What a draw costs (β, or ε) by its own numbers and the strategy's, whatever it says of its cost."""
+    """Recompute the cost of a draw (β or ε) from its parameters and the sensitivities, ignoring its stored cost."""
     if isinstance(draw, LaplaceDraw):
         return Fraction(draw.multiplier * l1 * rows_per_unit, draw.scale)
     return Fraction(draw.multiplier**2 * squared_l2 * rows_per_unit**2, draw.variance - SMOOTHING)
 
 
 def total_below(parts: Iterable[Costs]) -> Fraction:
-    """The sum of many, each rounded down to a unit of 2^-160: exact sums of thousands of fractions grow long."""
+    """Return a sum with each term rounded down to a multiple of 2^-160.
+
+    Exact sums of thousands of fractions would have long denominators.
+    """
     return Fraction(sum(int(part * COST_UNIT) * number for part, number in parts), COST_UNIT)
 
 
@@ -191,7 +210,7 @@ BELOW_ONE = 1 - 1e-15
 
 
 def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list[float], float]:
-    """Shares that sum to at most 1, and the total error at privacy cost 1."""
+    """Return shares that sum to at most 1 and minimise the total error, and that error at privacy cost 1."""
     roots = [value ** (1 / 3) if noise == LAPLACE else math.sqrt(value) for value in coefficients]
     total = math.fsum(roots)
     shares = [root / total * BELOW_ONE for root in roots]
@@ -199,16 +218,19 @@ def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list
 
 
 def rooted(noise: str) -> float:
-    """The power of the coefficients by which shares go: the error is that power's sum, taken back."""
+    """Return the power of the coefficients to which optimal shares are proportional.
+
+    The least total error is the sum of these powers, raised to the inverse power.
+    """
     return 1 / 3 if noise == LAPLACE else 1 / 2
 
 
 def total_error(coefficients: Sequence[float], shares: Sequence[float], noise: str = GAUSSIAN) -> float:
-    """The error at privacy cost 1 that shares leave."""
+    """Return the total error at privacy cost 1 for given shares."""
     power = 2 if noise == LAPLACE else 1
     return math.fsum(value / share**power for value, share in zip(coefficients, shares, strict=True))
 
 
 def variance_factor(noise: str) -> int:
-    """Variance of the noise in units of its squared scale: b ↦ 2b² for Laplace."""
+    """Return the noise variance in units of its squared scale: 2 for Laplace (b ↦ 2b²), 1 for Gaussian noise."""
     return 2 if noise == LAPLACE else 1

@@ -1,16 +1,17 @@
-"""Exact integer noise, fast: discrete Gaussian and discrete Laplace from a keyed stream.
+"""Exact and fast integer noise: discrete Gaussian and discrete Laplace samples from a keyed stream.
 
-The laws are those of Canonne, Kamath, Steinke 2020, "The Discrete Gaussian for Differential Privacy": on the integers,
-P(x) proportional to exp(-x^2 / (2 variance)) (definition 1), or to exp(-|x| / scale). The samplers differ from the
-paper's but are as exact: given uniform words, the distance to the law is zero, and no float decides an outcome. A draw
-is a step of a `staircase`, found in a table of 64 bit thresholds. The few words (about 2^-52 of them, and 2^-20 at the
-largest scales of 64 bit values) that fall too close to a threshold go to exact arithmetic on longer numbers.
+The distributions are those of Canonne, Kamath, Steinke 2020, "The Discrete Gaussian for Differential Privacy": on the
+integers, P(x) proportional to exp(-x^2 / (2 variance)) (definition 1), or to exp(-|x| / scale). The samplers differ
+from the paper's but are equally exact: given uniform words, the distance to the distribution is zero, and no float
+decides an outcome. A draw is a step of a `staircase`, located in a table of 64-bit thresholds. The few words (about
+2^-52 of them, and 2^-20 at the largest scales of 64-bit values) that are too close to a threshold are decided by exact
+arithmetic on longer numbers.
 
-`discrete_gaussian` and `discrete_laplace` give 64 bit values. `wide_gaussian` and `wide_laplace` give 128 bit
-ones, high 2^64 + low, for strategies so fine that sigma or the scale is above 2^50.
+`discrete_gaussian` and `discrete_laplace` return 64-bit values. `wide_gaussian` and `wide_laplace` return 128-bit
+values, high 2^64 + low, for strategies so fine that sigma or the scale exceeds 2^50.
 
-Values depend on the stream and the parameter alone: a candidate owns a fixed share of words, so neither the size of the
-blocks nor a split of the draws over several calls changes them. Running time does depend on the values, slightly.
+Values depend only on the stream and the parameter: a candidate owns a fixed number of words, so neither the block size
+nor splitting the draws over several calls changes them. The running time depends slightly on the values.
 """
 
 from __future__ import annotations
@@ -37,11 +38,27 @@ SERIES_ERROR = 8
 
 
 def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) -> NDArray[np.int64]:
-    """`size` draws of N_Z(0, variance), shape (size,): P(x) proportional to exp(-x^2 / (2 variance)).
+    """Draw `size` samples of N_Z(0, variance): P(x) proportional to exp(-x^2 / (2 variance)).
 
-    Raises TypeError for a variance that is no int or Fraction (a float is no exact number) and ValueError for one
-    outside 0 < variance <= 2^100. The stream is left just after the last word used, so draws of a then b values are
-    draws of a + b.
+    The stream is left just after the last word used, so drawing a and then b values equals drawing a + b.
+
+    Parameters
+    ----------
+    stream : KeyedStream
+    variance : int or Fraction
+        0 < variance <= 2^100.
+    size : int
+
+    Returns
+    -------
+    ndarray of int64, shape (size,)
+
+    Raises
+    ------
+    TypeError
+        If the variance is not an int or Fraction (a float is not exact).
+    ValueError
+        If the variance is out of range.
     """
     return _draw(stream, _gaussian(_exact("variance", variance, MAX_VARIANCE)), size)
 
@@ -49,18 +66,23 @@ def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) 
 def wide_gaussian(
     stream: KeyedStream, variance: int | Fraction, size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """`size` draws of N_Z(0, variance) for 0 < variance <= 2^200: (high, low), each (size,), value = high 2^64 + low.
+    """Draw `size` samples of N_Z(0, variance) for 0 < variance <= 2^200, as 128-bit integers in two halves.
 
-    High and low are the halves of a two's complement number of 128 bits, so low is in 0 ... 2^64 - 1 and high has the
-    sign. Up to variance 2^100 the values are those of `discrete_gaussian`. Raises as it does.
+    Up to variance 2^100 the values equal those of `discrete_gaussian`. Errors are the same.
+
+    Returns
+    -------
+    high : ndarray of int64, shape (size,)
+    low : ndarray of uint64, shape (size,)
+        The value is high 2^64 + low, in two's complement.
     """
     return _halves(_draw(stream, _gaussian(_exact("variance", variance, MAX_WIDE_VARIANCE)), size))
 
 
 def wide_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """`size` draws of the discrete Laplace law for 0 < scale <= 2^99, in the form of `wide_gaussian`.
+    """Draw `size` samples of the discrete Laplace distribution for 0 < scale <= 2^99, in the form of `wide_gaussian`.
 
-    Up to scale 2^50 the values are those of `discrete_laplace`. Raises as it does.
+    Up to scale 2^50 the values equal those of `discrete_laplace`. Errors are the same.
     """
     return _halves(_draw(stream, _laplace(_exact("scale", scale, MAX_WIDE_SCALE)), size))
 
@@ -72,25 +94,25 @@ def _halves(drawn: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]
 
 
 def discrete_laplace(stream: KeyedStream, scale: int | Fraction, size: int) -> NDArray[np.int64]:
-    """`size` draws of the discrete Laplace law, shape (size,): P(x) proportional to exp(-|x| / scale).
+    """Draw `size` samples of the discrete Laplace distribution, shape (size,): P(x) proportional to exp(-|x| / scale).
 
-    Raises as `discrete_gaussian` does, for a scale outside 0 < scale <= 2^50.
+    Raises the errors of `discrete_gaussian`, for a scale outside 0 < scale <= 2^50.
     """
     return _draw(stream, _laplace(_exact("scale", scale, MAX_SCALE)), size)
 
 
 def gaussian_staircase(variance: Fraction) -> Staircase:
-    """Width 1 for sigma < 128, else the power of two with 64 <= sigma / width < 128."""
+    """Return a staircase of width 1 for sigma < 128, else of the power of two with 64 <= sigma / width < 128."""
     return Staircase(Fraction(0), 1 / (2 * variance), _half_bits(variance / 2**14))
 
 
 def laplace_staircase(scale: Fraction) -> Staircase:
-    """Width 1 for scale < 32, else the power of two with 16 <= scale / width < 32."""
+    """Return a staircase of width 1 for scale < 32, else of the power of two with 16 <= scale / width < 32."""
     return Staircase(1 / scale, Fraction(0), int(scale / 2**5).bit_length())
 
 
 def _half_bits(square: Fraction) -> int:
-    """The least j >= 0 with square < 4^j."""
+    """Return the least j >= 0 with square < 4^j."""
     return (int(square).bit_length() + 1) // 2
 
 
@@ -104,7 +126,7 @@ def _exact(name: str, value: int | Fraction, most: int) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class StaircaseTable:
-    """A staircase as the compiled loops read it: all in uint64, edges in units of 2^-63 with a sentinel at the end."""
+    """Staircase in the form used by the compiled loops: uint64, edges in units of 2^-63 with a sentinel at the end."""
 
     law: Staircase
     edges: NDArray[np.uint64]
@@ -117,13 +139,13 @@ class StaircaseTable:
 
 
 def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES_ERROR) -> StaircaseTable:
-    """The table of `law`. Fewer `bits` or a larger `series_error` only send more candidates to exact arithmetic."""
+    """Return the table of `law`. Fewer `bits` or a larger `series_error` only decide more candidates exactly."""
     exact, shift = bucket_edges(law, bits), BUCKET_BITS - bits
     edges = np.array([edge << shift for edge in exact.lower] + [1 << BUCKET_BITS], dtype=np.uint64)
     cells = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(BUCKET_BITS - GUIDE_BITS)
     guide = np.searchsorted(edges, cells, side="right").astype(np.uint16)
     curve = law.square * law.width**2
-    # The loops' series needs x <= 1/4; the widths above see to it (x <= 0.17). Its shifts are below a word.
+    # The series of the loops requires x <= 1/4; the widths above ensure x <= 0.17. Its shifts are below a word.
     assert law.log_width < HEAD_BITS + WORD_BITS
     assert law.log_width == 0 or law.linear * law.width + 2 * curve * len(edges) < Fraction(1, 4)
     parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
@@ -142,20 +164,20 @@ def _laplace(scale: Fraction) -> StaircaseTable:
 
 
 def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
-    """The values: int64, (size,); where a candidate owns three words, the halves of 128 bits: uint64, (2, size)."""
+    """Return the values: int64, shape (size,), or uint64 halves, shape (2, size), if a candidate owns three words."""
     if size < 0:
         raise ValueError(f"size: got {size}; it takes a number of draws >= 0")
     wide = table.law.share == 3
     out: NDArray[Any] = np.empty((2, size), dtype=np.uint64) if wide else np.empty(size, dtype=np.int64)
     filled = 0
     while filled < size:
-        # Never more candidates than values that lack: so none is read in vain, and the last one read is used.
+        # Never read more candidates than missing values, so that the last one read is used.
         filled = _fill(stream, table, min(block, size - filled), out, filled)
     return out
 
 
 def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDArray[Any], filled: int) -> int:
-    """Read `candidates` candidates, put what they give into out[..., filled:], and return the new `filled`."""
+    """Read `candidates` candidates, write their values to out[..., filled:] and return the new `filled`."""
     share = table.law.share
     position = stream.position
     words = stream.words(share * candidates)
@@ -173,7 +195,7 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
 def _decide(
     table: StaircaseTable, words: NDArray[np.uint64], done: int, out: NDArray[Any], filled: int
 ) -> tuple[int, int]:
-    """Run the compiled loop from candidate `done` to the end or the first undecided candidate."""
+    """Run the compiled loop from candidate `done` to the end or to the first undecided candidate."""
     from dpscale.privacy import sampling_loops
 
     shift = np.uint64(BUCKET_BITS - GUIDE_BITS)

@@ -1,7 +1,8 @@
-"""Whom a release protects: its unit, its relation of neighbours, and how many rows of a unit are counted.
+"""Privacy unit of a release: the unit, its neighbouring relation and the contribution bound.
 
-Costs of releases that protect different things do not add. Where the neighbours of one relation are a few steps apart
-in another, they do after group privacy, which is exact in both currencies: g steps make g mu, and g epsilon.
+Costs of releases that protect different units do not add. If neighbours under one relation can be connected by a fixed
+number of neighbour steps under another, the costs add after group privacy, which is exact in both currencies: g steps
+give g mu and g epsilon.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ RELATIONS = (ADD_REMOVE, REPLACE)
 
 @dataclass(frozen=True)
 class Protection:
-    """`unit`: the column that names persons, None for rows; `bound`: how many rows of one unit count, by its own rows.
+    """Privacy unit of a release.
 
-    `table`: the table of the job that the column belongs to; None where the job has one table, and in older entries.
-    Columns of one name in two tables are two units. The bound is no part of the relation: whatever it is, all rows of
-    a unit are protected.
+    Attributes
+    ----------
+    unit : str, optional
+        Column that identifies persons; None if the unit is a row.
+    relation : {"add/remove", "replace"}
+        Neighbouring relation.
+    bound : int
+        Contribution bound: number of counted rows per unit. It is not part of the relation, since all rows of a unit
+        are protected regardless of it.
+    table : str, optional
+        Table of the job that contains the column; None if the job has one table, and in older entries. Equal column
+        names in two tables are two units.
     """
 
     unit: str | None = None
@@ -40,11 +50,14 @@ class Protection:
             raise BudgetError("bound", f"got {self.bound!r}", "a whole number >= 1", "give the rows of a unit")
 
     def same(self, other: Protection) -> bool:
-        """Whether both protect the same thing."""
+        """Return whether both have the same unit, table and relation."""
         return (self.unit, self.table, self.relation) == (other.unit, other.table, other.relation)
 
     def same_unit(self, other: Protection) -> bool:
-        """Whether the units are the same column of the same table; a table that is not named is no known table."""
+        """Return whether both units are the same column of the same table.
+
+        An unnamed table differs from every named one.
+        """
         return (self.unit, self.table) == (other.unit, other.table)
 
     def __str__(self) -> str:
@@ -54,10 +67,11 @@ class Protection:
 
 
 def steps(entry: Protection, dataset: Protection) -> int | None:
-    """How many neighbours of the entry's relation lead between two of the dataset's; None where no number is sure.
+    """Return how many neighbour steps of the entry's relation connect two neighbours of the dataset's relation.
 
-    A row of a unit goes or comes by taking the unit away and putting it back otherwise; a replacement is a removal
-    and an addition. A unit may have any number of rows, and sizes that were public cannot become private.
+    None if no number is certain. Adding or removing one row of a unit takes two steps: remove the unit and add it back
+    with other rows. A replacement is a removal and an addition. A unit may have any number of rows, and sizes that were
+    public cannot become private.
     """
     if entry.relation == REPLACE:
         return 1 if entry.same(dataset) else None
@@ -67,7 +81,7 @@ def steps(entry: Protection, dataset: Protection) -> int | None:
 
 
 def checked_steps(entry: Protection, dataset: Protection, name: str) -> int:
-    """`steps`, or the refusal of a release whose cost does not add to those before it."""
+    """Return `steps`. Raises BudgetError for a release whose cost does not add to the earlier ones."""
     number = steps(entry, dataset)
     if number is None:
         raise BudgetError("data.privacy_unit", f"a release that protects {entry} on dataset {name!r}",

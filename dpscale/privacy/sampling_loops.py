@@ -1,8 +1,8 @@
-"""The compiled loops of the noise: one candidate after the other in 64 bit integers, up to one they cannot decide.
+"""Compiled loops of the noise samplers: they decide candidates in 64-bit integers until one is undecided.
 
-No floating point: numbers of the mathematics are uint64 throughout, since some versions of numba make int64 + uint64
-a float64; a test reads the compiled code.
-Apart from `noise` so that numba is loaded by the first draw and not by the import.
+No floating point is used. All mathematical quantities are uint64, because some versions of Numba convert int64 + uint64
+to float64; a test inspects the compiled code. This module is separate from `noise` so that Numba is loaded by the first
+draw and not by the import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 WORD = np.uint64(64)
 OFFSET_ERROR = np.uint64(4)
-# An offset known to 32 of its bits is y short by less than 2^32, and x, whose slope in y is below 1/4, by 2^30 more.
+# With 32 known bits of the offset, y is short by less than 2^32 and x (slope in y below 1/4) by 2^30 more.
 HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
 SERIES_TERMS = 14
 
@@ -28,10 +28,16 @@ SERIES_TERMS = 14
 def compiled(
     signature: str, inline: str = "never", slp: bool = False, checked: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for one signature, without the GIL; keep the machine code on disk where there is a place to write.
+    """Compile for one signature, without the GIL; cache the machine code on disk if it is writable.
 
-    `slp`: make vectors of sums that are written side by side, none of them in another order. `checked`: a division by
-    zero is an error, for which the compiler makes no vectors of a loop that divides.
+    Parameters
+    ----------
+    signature : str
+    inline : str
+    slp : bool
+        Vectorise adjacent sums without reordering them.
+    checked : bool
+        Raise an error for a division by zero, which prevents vectorisation of loops that divide.
     """
 
     def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +53,7 @@ def compiled(
 
 @compiled("uint64(uint64, uint64)", inline="always")
 def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
-    """floor(a b / 2^64)."""
+    """Return floor(a b / 2^64)."""
     a0, a1 = a & LOW_HALF, a >> HALF_WORD
     b0, b1 = b & LOW_HALF, b >> HALF_WORD
     middle = a1 * b0 + (a0 * b0 >> HALF_WORD)
@@ -57,10 +63,11 @@ def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @compiled("uint64(uint64)")
 def rejection_probability(x: np.uint64) -> np.uint64:
-    """1 - exp(-x) in units of 2^-64, within 8 units, for x <= 1/4 in units of 2^-64.
+    """Return 1 - exp(-x) in units of 2^-64, within 8 units, for x <= 1/4 in units of 2^-64.
 
-    g(k) = x/k (1 - g(k+1)), from g(15) = 0 to g(1). A step adds less than 3 units (x/k, the complement and the product
-    are each short by less than 1) and shrinks what came before by 4 or more; the series left off is below x^15/15! < 1.
+    g(k) = x/k (1 - g(k+1)), from g(15) = 0 to g(1). A step adds an error below 3 units (x/k, the complement and the
+    product are each short by less than 1) and shrinks the previous error by a factor of 4 or more; the truncated series
+    is below x^15/15! < 1.
     """
     g = uint64(0)
     for k in range(SERIES_TERMS, 0, -1):
@@ -72,7 +79,10 @@ def rejection_probability(x: np.uint64) -> np.uint64:
 def find_bucket(
     u: np.uint64, edges: NDArray[np.uint64], guide: NDArray[np.uint16], guide_shift: np.uint64
 ) -> np.uint64:
-    """How many edges are <= u. The guide knows how many are <= all u with the same top bits; the rest is counted."""
+    """Return how many edges are <= u.
+
+    The guide stores how many edges are <= all u with the same top bits; the remaining ones are counted.
+    """
     bucket = uint64(guide[u >> guide_shift])
     while edges[bucket] <= u:
         bucket += ONE
@@ -90,7 +100,7 @@ def draw_unit_steps(
     guide_shift: np.uint64,
     slack: np.uint64,
 ) -> int:
-    """Width 1: each word is a draw, none is rejected. Fills out[filled:] from words[done:].
+    """Draw with width 1, where each word is a draw and none is rejected. Fills out[filled:] from words[done:].
 
     Returns the number of words done, which is below len(words) if the word there is undecided.
     """
@@ -127,10 +137,11 @@ def draw_wide_steps(
     curve: np.uint64,
     series_error: np.uint64,
 ) -> tuple[int, int]:
-    """Width 2^log_width >= 2: candidate i is words[2 i] (bucket, sign) and words[2 i + 1] (offset, acceptance).
+    """Draw with width 2^log_width >= 2; candidate i owns words[2 i] and words[2 i + 1].
 
-    With y = offset / width the energy into the bucket is x = y (base + step bucket + curve y), all three in units of
-    2^-64 rounded down. Returns (candidates done, values filled); the candidate at `done` is undecided if there is one.
+    The first word contains bucket and sign, the second offset and acceptance. With y = offset / width, the energy into
+    the bucket is x = y (base + step bucket + curve y), all three in units of 2^-64 rounded down. Returns (candidates
+    done, values filled); the candidate at `done` is undecided if there is one.
     """
     last = uint64(len(edges) - 1)
     acceptance_bits = WORD - log_width
@@ -144,7 +155,7 @@ def draw_wide_steps(
             return done, filled
         offset, v = second >> acceptance_bits, second << log_width
         slope = base + step * bucket
-        # x is largest at y = 1, and 1 - exp(-x) <= x: this accepts about 99 of 100 without looking at the offset.
+        # x is largest at y = 1, and 1 - exp(-x) <= x: this accepts about 99 of 100 without reading the offset.
         if v < slope + curve + bucket + TWO + series_error:
             y = offset << acceptance_bits
             x = high_product(slope + high_product(curve, y), y)
@@ -182,10 +193,10 @@ def draw_widest_steps(
     curve: np.uint64,
     series_error: np.uint64,
 ) -> tuple[int, int]:
-    """`draw_wide_steps` for a width of 2^47 to 2^95: three words a candidate, values of 128 bits.
+    """Draw as `draw_wide_steps` for a width of 2^47 to 2^95: three words per candidate, 128-bit values.
 
-    Only the second word, 32 bits of offset and 32 of acceptance, decides; the third has the offset's other bits, which
-    here change the value and nothing else. A value is out[0] 2^64 + out[1] as a number in two's complement.
+    Only the second word, 32 bits of offset and 32 of acceptance, decides; the third contains the remaining bits of the
+    offset, which here only change the value. A value is out[0] 2^64 + out[1] in two's complement.
     """
     last = uint64(len(edges) - 1)
     low_bits = log_width - HEAD_BITS

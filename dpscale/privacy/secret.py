@@ -1,9 +1,10 @@
-"""The secret of a release, as a file that only its owner reads, from the first draw to the last.
+"""Noise key (secret) of a release: a file readable only by its owner, from the first draw to the last.
 
-It is 256 bits from the operating system, or from a seed in tests. Workers read the file themselves: the secret enters
-no task, argument, log or manifest. When all noise is drawn it is destroyed; a run that has lost it cannot go on,
-since a new secret would draw the same measurements afresh. In an object store who may read the prefix may read it, and
-a store that keeps old versions keeps it: give runs a prefix of their own, without versions.
+The secret is 256 bits from the operating system, or derived from a seed in tests. Workers read the file themselves, so
+the secret is never part of a task, argument, log or manifest. It is destroyed when all noise is drawn. A run that has
+lost its secret cannot continue, because a new secret would draw different noise for the same measurements. In an
+object store, everyone who may read the prefix may read the secret, and a store with versioning retains it: use a
+separate prefix without versioning for runs.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dpscale.storage.files import create, flush, is_local, present, read_bytes, 
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:
-    """Write a new secret, readable by its owner alone; an existing one stays."""
+    """Write a new secret, readable only by its owner; an existing one is unchanged."""
     if present(path):
         return
     content = new_secret() if seed is None else seeded_secret(seed)
     if is_local(path):
         _make_file(path, content)
     else:
-        create(path, content)  # where another process was first, its secret is the release's
+        create(path, content)  # if another process was first, the release uses its secret
 
 
 def _make_file(path: Path, content: bytes) -> None:
@@ -40,11 +41,11 @@ def _make_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    flush(path.parent)  # a draw must never outlive its secret, not in a power cut either
+    flush(path.parent)  # a draw must never outlive its secret, even after a power cut
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret; JobError where it is lost."""
+    """Return the secret. Raises JobError if it is lost."""
     try:
         secret = read_bytes(path)
     except FileNotFoundError:
@@ -56,7 +57,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def destroy_secret(path: Path) -> None:
-    """Overwrite and remove the secret. What a disk, a store or a backup keeps beneath is outside our reach."""
+    """Overwrite and remove the secret; copies on the underlying disk, in a store or in a backup are not removed."""
     with suppress(FileNotFoundError), store_errors(path):
         if is_local(path):
             with open(path, "r+b") as file:
@@ -68,29 +69,29 @@ def destroy_secret(path: Path) -> None:
 
 
 def snapshot_tag(secret: bytes, snapshot: str) -> str:
-    """The snapshot's name under the secret, in hexadecimal: equal for equal data within one release, else unrelated."""
+    """Return the snapshot's keyed hash in hexadecimal: equal for equal data within one release, otherwise unrelated."""
     return _tag(secret, f"dpscale snapshot:{snapshot}")
 
 
 def secret_tag(secret: bytes) -> str:
-    """The secret's public name, in hexadecimal."""
+    """Return the public identifier of the secret in hexadecimal."""
     return _tag(secret, "dpscale secret")
 
 
 def round_tag(secret: bytes, decision: str) -> str:
-    """A round's decision under the secret: whoever edits the one cannot make the other."""
+    """Return the keyed hash of a round's decision; an edited decision would need the secret to match it."""
     return _tag(secret, f"dpscale round:{decision}")
 
 
 @dataclass(frozen=True)
 class SecretPlace:
-    """Where tasks find the secret of a release, and its public name: another that stands there draws nothing."""
+    """Path of the noise key and its public tag, with which tasks detect a different key."""
 
     path: Path
     tag: str
 
     def read(self) -> bytes:
-        """The secret; JobError where it is lost or is not the one that the release began with."""
+        """Return the secret. Raises JobError if it is lost or is not the one with which the release began."""
         secret = read_secret(self.path)
         if secret_tag(secret) != self.tag:
             raise JobError("run directory", "its secret is not the one that the release began with",
@@ -99,5 +100,5 @@ class SecretPlace:
 
 
 def _tag(secret: bytes, text: str) -> str:
-    """Unrelated to every stream's key: those are of texts that begin with a brace (JSON)."""
+    """Return the HMAC of a text; unrelated to every stream key, because those texts begin with a brace (JSON)."""
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()

@@ -1,18 +1,19 @@
-"""The exponential mechanism, exactly: P(i) ∝ exp(scale · score_i) for integer scores and a rational scale.
+"""Exact exponential mechanism: P(i) ∝ exp(scale · score_i) for integer scores and a rational scale.
 
-Scores of floats would have a sensitivity only up to rounding; so callers hand in whole numbers, computed in integers
-from integer counts and rounded released values, and their sensitivity is exact. A draw inverts the cumulative law: the
-uniform number is a prefix of bits, the weights are intervals (`exp_bounds`), and both get longer until they part; so no
-float and no rounding decides. With scale = ε / (2Δ) the loss has a range of ε, which is Gaussian DP
-of μ = 2 Φ⁻¹(e^{ε/2} / (1 + e^{ε/2})) (docs/privacy.md).
+The sensitivity of float scores would be known only up to rounding. Callers therefore pass integers, computed in integer
+arithmetic from integer counts and rounded released values, whose sensitivity is exact. A draw inverts the cumulative
+distribution: the uniform number is a prefix of bits, the weights are intervals (`exp_bounds`), and both are extended
+until they separate, so no float and no rounding decides. With scale = ε / (2Δ) the loss has range ε, which is Gaussian
+DP of μ = 2 Φ⁻¹(e^{ε/2} / (1 + e^{ε/2})) (docs/privacy.md).
 
-Floats only save time: an `Urn` keeps them as a tree of sums, about √n rows of √n weights, so that a draw costs √n steps
-and taking a candidate out √n more. Where the uniform number is farther from both edges of a candidate's interval than
-floats can be wrong, the exact law has it in the same interval, whatever was taken out before. How far that is, with
-u = 2⁻⁵³: a weight e^(−x) has relative error (3.1 x + 8) u (three roundings of x, four units of exp), and any of the
-sums at most 3 √n u more. The mean of x under the law is its entropy less log W, at most log n − log W, for the sum W.
-Weights are taken anew, from the best candidate left, before W falls below 2⁻⁴⁰⁰; so for n ≤ 2⁴⁰ an edge is wrong by
-less than (6 √n + 1912) u, and `margin` is twice that. What underflows is less than n · 2⁻⁶⁰⁰ of W.
+Floats only save time: an `Urn` stores the weights as a tree of sums, about √n rows of √n weights, so that a draw costs
+√n steps and removing a candidate √n more. If the uniform number is farther from both edges of a candidate's interval
+than the float error, the exact distribution has it in the same interval, regardless of earlier removals. The error
+bound, with u = 2⁻⁵³: a weight e^(−x) has relative error (3.1 x + 8) u (three roundings of x, four units of exp), and
+any of the sums at most 3 √n u more. The mean of x under the distribution is its entropy minus log W, at most
+log n − log W, for the sum W. Weights are recomputed, relative to the best remaining candidate, before W falls below
+2⁻⁴⁰⁰; so for n ≤ 2⁴⁰ the error of an edge is less than (6 √n + 1912) u, and `margin` is twice that. Underflow removes
+less than n · 2⁻⁶⁰⁰ of W.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SHORT = 1 << 62
 
 
 class Urn:
-    """Candidates with whole scores, of which some are taken out as it goes. Private; never shown."""
+    """Candidates with integer scores, drawn and removed one at a time. Private, so its repr shows nothing."""
 
     def __init__(self, scores: Sequence[int], scale: Fraction) -> None:
         if not len(scores) or scale < 0:
@@ -49,7 +50,7 @@ class Urn:
         self._sums = np.zeros(self._side)
 
     def draw(self, words: Words) -> int:
-        """A candidate's place, with probability exactly ∝ exp(scale · score) among those left; it is not taken out.
+        """Return the index of a remaining candidate with probability exactly ∝ exp(scale · score); it is not removed.
 
         Uses two words, rarely more.
         """
@@ -58,7 +59,7 @@ class Urn:
         return self._exactly(prefix, bits, words) if place is None else place
 
     def take(self, places: Iterable[int]) -> None:
-        """Takes candidates out; those that are out already may be among them."""
+        """Remove candidates; indices already removed are ignored."""
         out = np.fromiter(places, dtype=np.int64)
         out = out[self._left[out]]
         self._left[out] = False
@@ -67,7 +68,7 @@ class Urn:
         self._sums[rows] = self._weights[rows].sum(axis=1)
 
     def _screened(self, uniform: float) -> int | None:
-        """The place by floats, or None where an edge is too near for them to tell."""
+        """Return the index determined by floats, or None if an edge is within the error margin."""
         if self._scale > MOST_SCALE:
             return None
         rows = self._edges()
@@ -82,7 +83,7 @@ class Urn:
         return row * self._side + column if sure else None
 
     def _edges(self) -> NDArray[np.float64]:
-        """Weights of the first 1, 2, … rows together."""
+        """Return the cumulative weights of the rows."""
         edges = np.cumsum(self._sums)
         if edges[-1] >= LEAST_SUM:
             return edges
@@ -90,7 +91,7 @@ class Urn:
         return np.cumsum(self._sums)
 
     def _weigh(self) -> None:
-        """Weights as floats, the largest of those left 1."""
+        """Recompute the float weights; the largest remaining one is 1."""
         gaps = np.where(self._left, self._most - self._scores, 0).astype(np.float64)
         weights = self._weights.reshape(-1)
         with np.errstate(over="ignore"):
@@ -98,7 +99,7 @@ class Urn:
         self._sums = self._weights.sum(axis=1)
 
     def _exactly(self, prefix: int, bits: int, words: Words) -> int:
-        """The place by intervals alone."""
+        """Return the index by interval arithmetic only."""
         places, most = np.flatnonzero(self._left), self._most
         gaps = [(most - int(score)) * self._scale for score in self._scores[places]]
         while (index := _located(gaps, prefix, bits)) is None:
@@ -116,28 +117,31 @@ class Urn:
 
 
 def draw_index(words: Words, scores: Sequence[int], scale: Fraction) -> int:
-    """One index with probability exactly proportional to exp(scale · score)."""
+    """Return one index with probability exactly proportional to exp(scale · score)."""
     return Urn(scores, scale).draw(words)
 
 
 def margin(side: int) -> float:
-    """Twice what an edge of `side` sums of `side` weights can be wrong by."""
+    """Return twice the error bound of an edge of `side` sums of `side` weights."""
     return (6 * side + 1912) * 2.0**-52
 
 
 def _whole(scores: Sequence[int]) -> NDArray[Any]:
-    """Scores as integers of 64 bits where their differences fit in, else as Python's own: exact in either."""
+    """Return scores as int64 if their differences fit, otherwise as Python integers; exact in both cases."""
     short = max(scores) < SHORT and min(scores) > -SHORT
     return np.array(scores, dtype=np.int64 if short else object)
 
 
 def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
-    """The index that every uniform number beginning with `prefix` falls on, or None if that does not follow."""
+    """Return the index to which every uniform number with this prefix belongs.
+
+    None if the prefix does not determine it.
+    """
     bounds = {gap: exp_bounds(gap, bits) for gap in set(gaps)}
     low = list(accumulate(bounds[gap][0] for gap in gaps))
     high = list(accumulate(bounds[gap][1] for gap in gaps))
     for index in range(len(gaps)):
-        # The true edge e = A/(A + B): A the weights up to here, B those after; each in its interval.
+        # The true edge is A/(A + B): A the weights up to here, B those after, each within its interval.
         after_low, after_high = low[-1] - low[index], high[-1] - high[index]
         edge_low = (low[index] << bits) // (low[index] + after_high)
         edge_high = -((-high[index] << bits) // (high[index] + after_low))
@@ -149,9 +153,10 @@ def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
 
 
 def epsilon_below(beta: Fraction) -> Fraction:
-    """A rational ε with which a selection costs β at most, squared Gaussian-DP μ: 2 log(Φ(μ/2) / Φ(−μ/2)), μ = √β.
+    """Return a rational ε with which a selection costs at most β (squared mu of Gaussian DP).
 
-    Rounded down to so few bits that it hardly ever differs between machines whose floats differ in their last ones.
+    ε = 2 log(Φ(μ/2) / Φ(−μ/2)) with μ = √β, rounded down to so few bits that it almost never differs between machines
+    with different floating-point rounding.
     """
     mu = math.sqrt(beta) * (1 - 4 * sys.float_info.epsilon)
     mantissa, exponent = math.frexp(2 * pure_of_mu(mu))
@@ -159,5 +164,5 @@ def epsilon_below(beta: Fraction) -> Fraction:
 
 
 def scale_for(beta: Fraction, sensitivity: int) -> Fraction:
-    """The scale ε / (2Δ) of a draw that costs at most β."""
+    """Return the scale ε / (2Δ) of a draw that costs at most β."""
     return epsilon_below(beta) / (2 * sensitivity)

@@ -1,22 +1,23 @@
-"""The staircase under the noise: exact cumulative thresholds, and exact decisions where 64 bits do not decide.
+"""Staircase rejection sampler of the noise, with exact thresholds and exact decisions.
 
 A magnitude m >= 0 with P(m) proportional to exp(-energy(m)), energy(m) = linear m + square m^2, is drawn as
 m = b w + l: bucket b with probability proportional to exp(-energy(b w)), l uniform on 0 <= l < w, accepted with
-probability exp(-(energy(b w + l) - energy(b w))), which is at most 1 since the energy grows. Discrete Gaussian:
+probability exp(-(energy(b w + l) - energy(b w))), which is at most 1 because the energy increases. Discrete Gaussian:
 linear = 0, square = 1 / (2 variance); discrete Laplace: linear = 1 / scale, square = 0 (Canonne, Kamath, Steinke 2020,
 "The Discrete Gaussian for Differential Privacy"; the staircase itself is von Neumann's rejection).
 
-All numbers are integers in fixed point with an error that is bounded, never guessed: `x` stands for some real number in
-[x, x + error] units of 2^-bits. A uniform number is a prefix of bits, and stands for all reals that begin so. Where an
-interval of the one meets an interval of the other, both get longer until they part. So no error reaches the outcome.
+All numbers are integers in fixed point with a proven error bound: `x` represents some real number in [x, x + error]
+units of 2^-bits. A uniform number is a prefix of bits and represents all reals with that prefix. If the two intervals
+overlap, both are extended until they separate, so no error affects the outcome.
 
-The words of a candidate. The first: 63 bits of the bucket's uniform number, then the sign. Widths up to 2^46 have their
-offset in the top bits of a second word, and the bits below begin the acceptance's uniform number. Greater widths have
-32 bits of either in the second word, and the rest of either in a third. Every bit has one use, so bucket, sign, offset
-and acceptance are independent and uniform, which is all that the law asks for: each magnitude is proposed with the
-probability of its bucket, over 2 w, and either sign, and is accepted as above; minus zero, one proposal, is rejected
-(which needs the whole offset: that its first 32 bits are zero says nothing). A compiled loop that looks at the second
-word only, and takes an outcome where all third words and all continuations agree on it, therefore changes no law.
+Layout of a candidate's words: the first contains 63 bits of the bucket's uniform number, then the sign. Widths up to
+2^46 have their offset in the top bits of a second word, and the lower bits begin the acceptance's uniform number.
+Greater widths have 32 bits of each in the second word and the remaining bits of each in a third. Every bit has one use,
+so bucket, sign, offset and acceptance are independent and uniform, as the distribution requires: each magnitude is
+proposed with the probability of its bucket, over 2 w, with either sign, and is accepted as above. Minus zero, one
+proposal, is rejected; this needs the whole offset, since zero in its first 32 bits is not sufficient. A compiled loop
+that reads only the second word, and accepts an outcome on which all third words and all continuations agree, therefore
+changes no distribution.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ TWO_WORDS_LOG_WIDTH = 46
 
 
 class Words(Protocol):
-    """Where further uniform bits come from: a `KeyedStream`, or a script in a test."""
+    """Source of further uniform bits: a `KeyedStream`, or a fixed sequence in a test."""
 
     def words(self, n: int) -> NDArray[np.uint64]: ...
 
 
 @dataclass(frozen=True)
 class Staircase:
-    """The law of a magnitude and the width 2^`log_width` of its buckets."""
+    """Distribution of a magnitude, and the width 2^`log_width` of its buckets."""
 
     linear: Fraction
     square: Fraction
@@ -55,16 +56,19 @@ class Staircase:
 
     @property
     def share(self) -> int:
-        """How many words a candidate owns."""
+        """Number of words per candidate."""
         return 1 if self.log_width == 0 else 2 if self.log_width <= TWO_WORDS_LOG_WIDTH else 3
 
     def energy(self, magnitude: int) -> Fraction:
-        """-log of the unnormalised probability of `magnitude`."""
+        """Return -log of the unnormalised probability of `magnitude`."""
         return self.linear * magnitude + self.square * (magnitude * magnitude)
 
 
 def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
-    """Integers (low, high) with low <= exp(-x) 2^bits <= high, for x >= 0; a few units apart, equal only at x = 0."""
+    """Return integers (low, high) with low <= exp(-x) 2^bits <= high, for x >= 0.
+
+    They differ by a few units and are equal only at x = 0.
+    """
     if x == 0:
         return 1 << bits, 1 << bits
     if x >= bits:
@@ -78,9 +82,10 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
 
 
 def _series(y: int, work: int) -> tuple[int, int]:
-    """Bounds of exp(-y') for every y' in [y, y + 1] units, y' <= 1/2, by the alternating series.
+    """Return bounds of exp(-y') for every y' in [y, y + 1] units, y' <= 1/2, by the alternating series.
 
-    Each term is short by less than 2 units, what is left off is less than 2, and the unit of y moves exp by at most 1.
+    Each term is short by less than 2 units, the truncated rest is less than 2, and the unit of y changes exp by at most
+    1.
     """
     total = term = 1 << work
     n = 0
@@ -95,8 +100,8 @@ def _series(y: int, work: int) -> tuple[int, int]:
 class Edges:
     """Cumulative probabilities of the buckets in units of 2^-`bits`.
 
-    The true edge b is in [lower[b], lower[b] + slack). Hence a prefix u with lower[b-1] + slack <= u < lower[b] is in
-    bucket b for certain; any other prefix, and one past the last edge, is undecided.
+    The true edge b is in [lower[b], lower[b] + slack). Hence a prefix u with lower[b-1] + slack <= u < lower[b] is
+    certainly in bucket b; any other prefix, and one past the last edge, is undecided.
     """
 
     bits: int
@@ -104,7 +109,7 @@ class Edges:
     slack: int
 
     def locate(self, prefix: int) -> int | None:
-        """The bucket of the uniform number that begins with `prefix`, or None if that does not follow from it."""
+        """Return the bucket of the uniform number that begins with `prefix`; None if the prefix does not determine it."""
         bucket = bisect_right(self.lower, prefix)
         if bucket == len(self.lower) or (bucket and prefix < self.lower[bucket - 1] + self.slack):
             return None
@@ -113,7 +118,7 @@ class Edges:
 
 @lru_cache(maxsize=32)
 def bucket_edges(law: Staircase, bits: int) -> Edges:
-    """The edges of all buckets but a tail of less than 2^-bits.
+    """Return the edges of all buckets except a tail of less than 2^-bits.
 
     At width 1 the weight of bucket 0 is halved, so that a random sign counts zero once. At larger widths "minus zero"
     is rejected instead.
@@ -125,10 +130,10 @@ def bucket_edges(law: Staircase, bits: int) -> Edges:
 
 
 def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
-    """Partial sums of exp(-energy(b w)), an error that bounds each from above, and a bound on the sum of the rest.
+    """Return partial sums of exp(-energy(b w)), an error bound for each, and a bound on the sum of the rest.
 
     weight(b+1) = weight(b) ratio(b) and ratio(b+1) = ratio(b) step. All factors are at most 1, so a product is short by
-    at most the sum of what its factors are short by, and 1 for rounding down.
+    at most the sum of the errors of its factors, plus 1 for rounding down.
     """
     places = bits + WORD_BITS
     one, cutoff = 1 << places, 1 << (places - bits - 20)
@@ -146,19 +151,19 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
         ratio_error += step_error + 1
         total += weight
         error += weight_error
-    # Ratios only fall, so the rest is at most a geometric series from the first weight that is left out.
+    # Ratios decrease, so the rest is at most a geometric series from the first omitted weight.
     return sums, error, ((weight + weight_error) << places) // (one - ratio - ratio_error) + 1
 
 
 def exact_bucket(law: Staircase, prefix: int, bits: int, more: Words) -> int:
-    """The bucket of the uniform number that begins with the `bits` bits of `prefix` and goes on with `more`."""
+    """Return the bucket of the uniform number with the given prefix of `bits` bits, extended by `more` if needed."""
     while (bucket := bucket_edges(law, bits).locate(prefix)) is None:
         prefix, bits = _extended(prefix, bits, more)
     return bucket
 
 
 def exact_acceptance(law: Staircase, bucket: int, offset: int, prefix: int, bits: int, more: Words) -> bool:
-    """Whether a uniform number is at or above 1 - exp(-x), where x is the energy of `offset` steps into `bucket`."""
+    """Return whether a uniform number is >= 1 - exp(-x), where x is the energy of `offset` steps into `bucket`."""
     start = bucket * law.width
     x = law.energy(start + offset) - law.energy(start)
     while True:
@@ -175,9 +180,15 @@ def _extended(prefix: int, bits: int, more: Words) -> tuple[int, int]:
 
 
 def exact_candidate(law: Staircase, words: list[int], more: Words) -> int | None:
-    """The signed value that a candidate's words stand for, or None if it is rejected.
+    """Return the signed value of a candidate's words, or None if it is rejected.
 
-    words: as many as `law.share`, laid out as the head of this module says.
+    Parameters
+    ----------
+    law : Staircase
+    words : list of int
+        `law.share` words in the layout of the module docstring.
+    more : Words
+        Further uniform bits.
     """
     negative = words[0] & 1
     bucket = exact_bucket(law, words[0] >> 1, WORD_BITS - 1, more)
@@ -192,7 +203,10 @@ def exact_candidate(law: Staircase, words: list[int], more: Words) -> int | None
 
 
 def offset_and_acceptance(law: Staircase, words: list[int]) -> tuple[int, int, int]:
-    """The offset, and the prefix of the acceptance's uniform number with its bits, from the words after the first."""
+    """Return the offset, and the prefix of the acceptance's uniform number with its number of bits.
+
+    `words` are a candidate's words without the first.
+    """
     if len(words) == 1:
         bits = WORD_BITS - law.log_width
         return *divmod(words[0], 1 << bits), bits

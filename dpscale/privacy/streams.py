@@ -1,12 +1,12 @@
-"""Keyed random streams: the same measurement always meets the same noise, and no two measurements share any.
+"""Keyed random streams: a measurement always receives the same noise, and no two measurements share any.
 
-A retried task must not draw afresh, since the mean of two draws has less noise than was paid for. So nothing here holds
-a random state that moves on by itself: a stream is ChaCha20 (RFC 8439) under the key
+A retried task must not draw again, because the mean of two draws has less noise than was charged. There is therefore no
+random state that advances by itself: a stream is ChaCha20 (RFC 8439) under the key
 
     HMAC-SHA256(secret of the release, canonical JSON of {"purpose": ..., "record": ...})
 
-and a record says *what* is measured (release, snapshot, query, noise scale, mechanism version, round), never where or
-how often it is computed. Records are text and integers only; a float has no canonical text and is refused.
+The record identifies the measurement (release, snapshot, query, noise scale, mechanism version, round), never where or
+how often it is computed. Records contain only text and integers; a float has no canonical text and is refused.
 """
 
 from __future__ import annotations
@@ -29,26 +29,30 @@ SECRET_BYTES = 32
 PURPOSES = ("noise", "selection", "sampling")
 
 WORD_BYTES = 8
-# A ChaCha20 block counter has 32 bits: 2^32 blocks of 64 bytes. A segment stops at half of that, then the nonce moves.
+# A ChaCha20 block counter has 32 bits: 2^32 blocks of 64 bytes. A segment ends at half of that; then the nonce
+# changes.
 SEGMENT_WORDS = 2**34
 _ZEROS = bytes(2**20)
 
 
 def new_secret() -> bytes:
-    """256 bits from the operating system: the secret of one release. Keep it out of task graphs, logs and manifests."""
+    """Return 256 bits from the operating system: the secret of one release.
+
+    The secret must not enter task graphs, logs or manifests.
+    """
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def seeded_secret(seed: int) -> bytes:
-    """A secret that anyone can compute from `seed`: for tests only, it protects nothing."""
+    """Return a secret that anyone can compute from `seed`; it protects nothing and is for tests only."""
     return hashlib.sha256(b"dpscale seeded secret, for tests only:" + str(int(seed)).encode()).digest()
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
-    """The one text of a record: JSON with sorted keys, no spaces, ASCII only.
+    """Return the canonical text of a record: JSON with sorted keys, no spaces, ASCII only.
 
-    Takes text keys and values of text, int, bool, None, and lists, tuples (written as lists) or mappings of these.
-    Raises TypeError on anything else, floats above all.
+    Keys are texts; values are texts, int, bool, None, and lists, tuples (written as lists) or mappings of these. Raises
+    TypeError for anything else, in particular floats.
     """
     if not isinstance(record, Mapping):
         raise TypeError(f"record: got {type(record).__name__}; it takes a mapping with text keys")
@@ -72,9 +76,10 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def stream_key(secret: bytes, purpose: str, record: Mapping[str, Any]) -> bytes:
-    """The 32 byte key of the stream that `record` owns for `purpose` ("noise", "selection" or "sampling").
+    """Return the 32-byte key of the stream of `record` for `purpose` ("noise", "selection" or "sampling").
 
-    The purpose is under the HMAC, so the draws that choose a query and the draws that blur its answer are unrelated.
+    The purpose is part of the HMAC input, so the draws that select a query are independent of those that perturb its
+    answer.
     """
     if purpose not in PURPOSES:
         raise ValueError(f"purpose: got {purpose!r}; it takes one of {', '.join(PURPOSES)}")
@@ -85,20 +90,22 @@ def stream_key(secret: bytes, purpose: str, record: Mapping[str, Any]) -> bytes:
 
 
 def open_stream(secret: bytes, purpose: str, record: Mapping[str, Any]) -> KeyedStream:
-    """The stream of `record` for `purpose`, at its beginning."""
+    """Return the stream of `record` for `purpose`, at its beginning."""
     return KeyedStream(stream_key(secret, purpose, record))
 
 
 class KeyedStream:
-    """ChaCha20 as a sequence of uniform 64 bit words: `words(a)` then `words(b)` equals `words(a + b)`.
+    """ChaCha20 as a sequence of uniform 64-bit words: `words(a)` then `words(b)` equals `words(a + b)`.
 
-    It can be neither pickled nor copied: the first would put a key into a task graph, the second would replay noise.
-    One thread reads one stream; threads that draw at once open a stream each.
+    It can be neither pickled nor copied: the first would put a key into a task graph, the second would replay noise. A
+    stream must be read by one thread; concurrent threads open one stream each.
 
     Parameters
     ----------
-    key: 32 bytes, as from `stream_key`.
-    segment_words: words under one nonce, a multiple of 8 (one block); smaller than the default in tests only.
+    key : bytes
+        32 bytes, as from `stream_key`.
+    segment_words : int
+        Words under one nonce, a multiple of 8 (one block); smaller than the default only in tests.
     """
 
     __slots__ = ("_cipher", "_key", "_position", "_segment_words")
@@ -113,11 +120,11 @@ class KeyedStream:
 
     @property
     def position(self) -> int:
-        """Words drawn so far."""
+        """Number of words drawn so far."""
         return self._position
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, shape (n,), little-endian from the key stream on every machine."""
+        """Return the next `n` words, shape (n,), little-endian from the key stream on every machine."""
         if n < 0:
             raise ValueError(f"n: got {n}; it takes a number of words >= 0")
         out = np.empty(n, dtype="<u8")
@@ -133,7 +140,7 @@ class KeyedStream:
         segment, offset = divmod(self._position, self._segment_words)
         if offset == 0:
             # The library's nonce begins with the block counter (4 bytes, or 8 in older OpenSSL). With the segment in
-            # the bytes after the fourth, both readings give each (segment, block) a block of its own.
+            # the bytes after the fourth, both layouts give each (segment, block) a distinct block.
             nonce = bytes(4) + segment.to_bytes(12, "little")
             self._cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
         assert self._cipher is not None
@@ -141,9 +148,9 @@ class KeyedStream:
         self._position += len(out)
 
     def continuation(self, position: int) -> KeyedStream:
-        """A stream of its own for what happens at word `position`, when a draw there needs more words than its share.
+        """Return a separate stream for a draw at word `position` that needs more words than its share.
 
-        It depends on the key and `position` only, not on how far this stream has been read.
+        It depends only on the key and `position`, not on how far this stream has been read.
         """
         text = b"dpscale continuation:" + str(int(position)).encode()
         return KeyedStream(hmac.new(self._key, text, hashlib.sha256).digest())
@@ -156,27 +163,27 @@ class KeyedStream:
 
 
 class Chance:
-    """A stream of one purpose; what is drawn follows from the order of the calls."""
+    """Public random stream for one purpose; the draws depend on the order of the calls."""
 
     def __init__(self, release: str, purpose: str, *numbers: int) -> None:
-        """`release`: its public name."""
+        """Open the stream of a release, identified by its public name."""
         key = hashlib.sha256(b"dpscale rows, public: " + release.encode()).digest()
         self._stream = open_stream(key, "sampling", {"rows": purpose, "numbers": list(numbers)})
 
     def state(self) -> NDArray[np.uint64]:
-        """A seed of the loops' own generator, which must not be 0."""
+        """Return a nonzero seed for the compiled loops' own generator."""
         return self._stream.words(1) | np.uint64(1)
 
     def uniforms(self, count: int) -> Floats:
-        """(count,) numbers in [0, 1)."""
+        """Return numbers in [0, 1), shape (count,)."""
         return np.asarray((self._stream.words(count) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """The numbers below count in random order."""
+        """Return the integers below `count` in random order."""
         return np.argsort(self._stream.words(count), kind="stable").astype(np.int64)
 
     def systematic(self, shares: Floats, count: int) -> NDArray[np.int32]:
-        """`count` labels in random order, each as often as its share of them, rounded down or up."""
+        """Return `count` labels in random order, each as often as its share of `count`, rounded down or up."""
         ends = np.floor(np.cumsum(shares / shares.sum()) * count + self.uniforms(1)[0]).astype(np.int64)
         ends = np.minimum(ends, count)
         ends[-1] = count
