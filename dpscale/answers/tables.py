@@ -1,7 +1,8 @@
-"""Tables: the answers of a family over one attribute set with labels, standard errors and intervals.
+"""Labelled tables of the answers of one query family over one attribute set, with standard errors and intervals.
 
-An interval is estimate ± w · standard error. For one answer w is the normal quantile (for Laplace noise that of one
-Laplace variable, where it is wider); `joint` has all rows hold at once (`reconstruct.intervals`).
+An interval is estimate ± w · standard error. For a single answer, w is the normal quantile; with Laplace noise it is the
+quantile of one Laplace variable if that is larger. With `joint`, all intervals of a table cover their values
+simultaneously (`dpscale.reconstruction.joint_intervals`).
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ ENDS = {"prefix": ("at_most",), "range": ("from", "to"), "circular": ("start", "
 
 
 def are_numbers(attribute: Attribute) -> bool:
-    """Whether every cell is named by a whole number."""
+    """Return whether every label of the attribute is an integer."""
     return all(type(label) is int for label in attribute.labels)
 
 
 def texts(attribute: Attribute) -> list[str]:
-    """A text for every cell, no two alike."""
+    """Return a distinct text label for every cell."""
     found = [MISSING if label is None else str(label) for label in attribute.labels]
     return [f"{text} (cell {cell})" if found.index(text) < cell else text for cell, text in enumerate(found)]
 
 
 def column(attribute: Attribute, cells: Integers) -> Any:
-    """The labels of some cells, an Arrow array: whole numbers, or texts in the order of the domain."""
+    """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
     import pyarrow as pa
 
     if are_numbers(attribute):
@@ -51,10 +52,11 @@ def column(attribute: Attribute, cells: Integers) -> Any:
 
 
 def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Names and contents of the columns that tell the queries of a part over one set apart, row-major in that order.
+    """Yield name and values of the columns that identify the queries of a part over one attribute set.
 
-    `age` where a query asks for a value; `age_at_most`, `age_from` and `age_to`, `age_start` and `age_end` where it
-    asks for several; `query`, a number, where queries are no products.
+    Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for several
+    values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. Queries that are not products
+    are numbered in the column `query`.
     """
     if not isinstance(part, ProductPart):
         yield "query", _arrow(np.arange(part.count(part.domain.ordered(attributes))))
@@ -68,7 +70,7 @@ def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tup
 
 
 def _ends(name: str, family: Family) -> list[str]:
-    """One column's name, or two; none of them that of a figure."""
+    """Return one or two column names that differ from the names in `FIGURES`."""
     own = [f"{name}_{end}" for end in ENDS.get(family.name, ())] or [name]
     return [f"{one}_" if one in FIGURES else one for one in own]
 
@@ -80,7 +82,7 @@ def _arrow(values: Any) -> Any:
 
 
 MOST_ROWS = 10_000_000
-EXTRAPOLATED = "extrapolated"  # a column of tables of models alone
+EXTRAPOLATED = "extrapolated"  # column that only tables of model estimates have
 FRAMES: dict[str, Callable[[Any], Any]] = {
     "pandas": lambda table: table.to_pandas(),
     "arrow": lambda table: table,
@@ -90,13 +92,19 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What is estimated. `release`: its public name, which seeds what is simulated."""
+    """Estimates with the labels of their domain.
+
+    Attributes
+    ----------
+    estimates : estimates of one release.
+    release : public id of the release; it seeds the simulation of joint intervals.
+    """
 
     estimates: Estimates
     release: str
 
     def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> Any:
-        """An Arrow table of one row a query, row-major in the order of `attributes`."""
+        """Return an Arrow table with one row per query, in row-major order of `attributes`."""
         import pyarrow as pa
 
         names = checked_names(attributes)
@@ -110,9 +118,10 @@ class Answered:
         return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * len(answers)})
 
     def part(self, names: AttributeSet, family: str | None) -> Part:
-        """The queries of a family over a set: as asked for, or any of a family of products where all cells are told.
+        """Return the queries of a family over an attribute set.
 
-        No family: the cells, where they are told; else the first family that the workload has over the set.
+        These are the queries of the workload, or any product family if the estimates answer all cells of the set.
+        Without `family`, the cells are used if they are estimated, otherwise the workload's first family over the set.
         """
         mine = [part for part in self.estimates.workload.parts if names in part.sets]
         asked = [part for part in mine if part.name == (family or "marginal")]
@@ -128,9 +137,10 @@ class Answered:
         return asked[0]
 
     def cells(self, names: AttributeSet) -> tuple[Floats, Floats]:
-        """Estimates and standard errors of all cells of a set, an axis per attribute; PlanError where some are unknown.
+        """Return estimates and standard errors of all cells of a set, with one axis per attribute.
 
-        Cells that were asked with a weight each are answered as equal ones: a weight of 0 leaves no answer.
+        Per-cell weights of the workload are ignored, so that a cell with weight 0 is answered too.
+        Raises PlanError if some cells are not estimated.
         """
         part = self.part(names, "marginal")
         if not isinstance(part, ProductPart):
@@ -148,7 +158,7 @@ class Answered:
         return [ProductPart(self.estimates.workload.domain, family or "marginal", (names,), (1.0,), numeric)]
 
     def half(self, part: Part, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
-        """Half widths of intervals."""
+        """Return half widths of the intervals at `level`; see the module for `joint`."""
         check_level(level)
         if not joint:
             return half_width(level, self.estimates.noise) * errors
@@ -161,19 +171,21 @@ class Answered:
         return at_once(self.estimates, part, names, errors, level, self.release)
 
     def linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
-        """Estimates and standard errors of linear queries, shape (m, sizes of `names`); PlanError where not all cells
-        are told."""
+        """Return estimates and standard errors of `queries`, shape (m, sizes of `names`).
+
+        Raises PlanError if not all cells of the set are estimated.
+        """
         self.estimates.marginal(names)
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
-        if getattr(self.estimates, "errors", None) is not None:  # simulated: told one by one
+        if getattr(self.estimates, "errors", None) is not None:  # simulated errors exist per query only
             pairs = np.array([self.estimates.answer(names, query) for query in queries])
             return pairs[:, 0], pairs[:, 1]
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
 
     def _along(self, part: Part, ordered: AttributeSet, names: AttributeSet) -> tuple[Floats, Floats]:
-        """Answers and errors, flat, with the axes of products in the order of `names`."""
+        """Return flat answers and errors; product queries are in row-major order of `names`."""
         answers, errors = self.estimates.part_answers(part, ordered)
         if isinstance(part, ProductPart):
             order = [ordered.index(name) for name in names]
@@ -182,20 +194,20 @@ class Answered:
 
 
 def checked_names(attributes: Sequence[str]) -> AttributeSet:
-    """The names as a tuple; JobError for a text, which would be taken letter by letter."""
+    """Return the names as a tuple; raise JobError for a single string, which would be read letter by letter."""
     if isinstance(attributes, str):
         raise JobError("attributes", shown(attributes), "a list of names", f"write [{attributes!r}]")
     return tuple(attributes)
 
 
 def check_level(level: float) -> None:
-    """JobError unless intervals can hold with such a probability."""
+    """Raise JobError unless `level` is a probability strictly between 0 and 1."""
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise JobError("level", shown(level), "a probability between 0 and 1", "such as 0.95")
 
 
 def framed(table: Any, frame: str) -> Any:
-    """An Arrow table as `pandas`, `polars` or as it is."""
+    """Convert an Arrow table to the requested frame type, one of `FRAMES`."""
     if frame not in FRAMES:
         raise JobError("frame", shown(frame), ", ".join(FRAMES), nearest(str(frame), FRAMES))
     return FRAMES[frame](table)
@@ -209,15 +221,22 @@ def _polars(table: Any) -> Any:
     return polars.from_arrow(table)
 
 
-LONGEST, SIDE = 400, 14  # cells of an attribute that is shown, and of one of a pair
+LONGEST, SIDE = 400, 14  # largest number of cells of an attribute in a one-way table, and in a two-way table
 LOOKED_AT = 80
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A table: its attributes, the labels of each, estimates and half widths of intervals (nan: none told), and how far
-    it is from saying nothing."""
+    """A one-way or two-way table of the report.
+
+    Attributes
+    ----------
+    names : attributes of the table.
+    labels : labels of the cells, per attribute.
+    values, half : estimates and half widths of their intervals (nan without an error), with one axis per attribute.
+    departure : relative distance from the uninformative table, see `departure`.
+    """
 
     names: AttributeSet
     labels: tuple[list[str], ...]
@@ -227,12 +246,12 @@ class Shown:
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:
-    """One-way tables of attributes that were asked, the most telling first."""
+    """Return the `most` one-way tables of the workload's attributes that differ most from uniform."""
     return _best(answered, [(name,) for name in _requested_sets(answered, LONGEST)], most)
 
 
 def pairs(answered: Answered, most: int) -> list[Shown]:
-    """Two-way tables, the most telling first, no attribute in two of them before every other way is used up."""
+    """Return the two-way tables that differ most from independence, those of attributes not yet shown first."""
     found = _best(answered, _pairs(answered), LOOKED_AT)
     fresh, held = list[Shown](), set[str]()
     for one in found:
@@ -243,7 +262,7 @@ def pairs(answered: Answered, most: int) -> list[Shown]:
 
 
 def sentence(shown: Shown) -> str:
-    """The cell that stands out: of one attribute the largest, of two the one that most exceeds independence."""
+    """Describe the largest cell of a one-way table, or the two-way cell that most exceeds independence."""
     total = float(shown.values.sum())
     beyond = shown.values if shown.values.ndim == 1 else shown.values - expected(shown.values)
     cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
@@ -266,7 +285,7 @@ def _requested_sets(answered: Answered, longest: int) -> list[str]:
 
 
 def _pairs(answered: Answered) -> list[AttributeSet]:
-    """Pairs inside sets that were asked."""
+    """Return the attribute pairs within the sets of the workload, up to about `LOOKED_AT`."""
     fits = set(_requested_sets(answered, SIDE))
     found: dict[AttributeSet, None] = {}
     for names in answered.estimates.workload.sets:
@@ -277,7 +296,7 @@ def _pairs(answered: Answered) -> list[AttributeSet]:
 
 
 def _shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
-    """The tables of sets whose cells are told."""
+    """Yield the tables of the sets whose cells are estimated."""
     domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
     for names in sets:
         try:
@@ -289,7 +308,7 @@ def _shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[
 
 
 def departure(values: Floats, errors: Floats) -> float:
-    """How far a table is from saying nothing, beyond its noise, as a share; 0 where nothing is told."""
+    """Return |values − expected|² minus the error variance, relative to |expected|²; 0 without a total."""
     total = float(values.sum())
     if total <= 0:
         return 0.0
@@ -299,7 +318,7 @@ def departure(values: Floats, errors: Floats) -> float:
 
 
 def expected(values: Floats) -> Floats:
-    """What says nothing: all cells alike, or of two attributes independence."""
+    """Return the uninformative table: uniform for one attribute, independent for two."""
     if values.ndim == 1:
         return np.full_like(values, values.mean())
     return np.outer(values.sum(axis=1), values.sum(axis=0)) / values.sum()
