@@ -1,7 +1,7 @@
 """Labelled tables of the answers of one query family over one attribute set, with standard errors and intervals.
 
-An interval is estimate ± w · standard error. For a single answer, w is the normal quantile; with Laplace noise it is the
-quantile of one Laplace variable if that is larger. With `joint`, all intervals of a table cover their values
+An interval is estimate ± w · standard error. For a single answer, w is the normal quantile; with Laplace noise it is
+the quantile of one Laplace variable if that is larger. With `joint`, all intervals of a table cover their values
 simultaneously (`dpscale.reconstruction.joint_intervals`).
 """
 
@@ -54,9 +54,9 @@ def column(attribute: Attribute, cells: Integers) -> Any:
 def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and values of the columns that identify the queries of a part over one attribute set.
 
-    Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for several
-    values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. Queries that are not products
-    are numbered in the column `query`.
+    Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for
+    several values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. Queries that are not
+    products are numbered in the column `query`.
     """
     if not isinstance(part, ProductPart):
         yield "query", _arrow(np.arange(part.count(part.domain.ordered(attributes))))

@@ -1,10 +1,10 @@
-"""A run, opened once: everything that a stage needs and everything that it leaves.
+"""A run directory: the inputs and outputs of all stages of one job.
 
     job.toml  domain.toml  manifest.json  plan/  measurements/  answers/  report.html  log.jsonl
 
-and, from the first draw to the last, secret.key. One process at a time works in it (a file lock); a stage that is
-done is done for good, since the job, the domain and the plan in it never change. So they are read once a process. The
-manifest is kept in memory and written through; where another process wrote it since, it is read again.
+From the first to the last noise draw it also contains secret.key. A file lock admits one process at a time. A finished
+stage stays finished, because the job, the domain and the plan in the directory never change; each process reads them
+once. The manifest is cached in memory, written through, and read again when another process has changed it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,27 @@ from dpscale.workload import Workload
 FINISHED, ABANDONED = "finished", "abandoned"
 Left = Callable[[Path], str]
 Before = Callable[[Job, Domain, Workload], object]
-SPELLED_OUT = {"errors": "auto", "agree": False}  # what digests have always held of jobs that do not say
+SPELLED_OUT = {"errors": "auto", "agree": False}  # defaults that every digest includes, also of jobs that omit them
 
 
 class Run:
-    """A run directory that exists. `create` makes one for a job, or reopens the one that the job began."""
+    """An existing run directory; `create` makes one for a job or reopens that of an earlier run."""
 
-    frame: Any = None  # the data, where a call gave them and no path leads to them
-    made = ""  # by this call: its "folder", or the "files" in one that was there
+    frame: Any = None  # the data, if a call passes them as a frame
+    made = ""  # created by this call: "folder", or "files" in an existing folder
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
-        """`known`: what its job and domain files say, where this process wrote them."""
+        """Open a run directory.
+
+        Parameters
+        ----------
+        path : the run directory.
+        known : job and domain of the directory, if this process has just written them; otherwise its files are read.
+
+        Raises
+        ------
+        JobError : `path` is not a run directory, is one of several tables, or its job or domain file was edited.
+        """
         self.path = led_to(path)
         with disk_errors(self.path), store_errors(self.path):
             if not present(self.path / MANIFEST):
@@ -74,10 +84,16 @@ class Run:
     @classmethod
     def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured,
                before: Before | None = None) -> Run:  # fmt: skip
-        """Make the directory of a job (default: runs/ and the job's digest), or reopen it; `fresh`: a new one beside.
+        """Create the run directory of a job, or reopen it.
 
-        Where none is named, the latest of a job's runs is reopened. `left`: what keeps it from a new one beside it;
-        `before`: looks at what can be refused before one is made.
+        Parameters
+        ----------
+        job : the job.
+        path : the directory. By default it is runs/ plus the first digits of the job's digest, and the latest run of
+            the job is reopened.
+        fresh : create another directory next to the existing one.
+        left : returns the first unfinished stage of a run directory, which prevents a fresh one; "" for none.
+        before : checks of job, domain and workload that run before a directory is created.
         """
         domain = job.read_domain()
         workload = job.build_workload(domain)
@@ -106,7 +122,7 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the run is and how far it has come. A copy: `update` changes it."""
+        """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
         return self._kept.read()
 
     def update(self, **changes: Any) -> None:
@@ -115,7 +131,7 @@ class Run:
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How and when it was ended by `dpscale end`; None where it was not."""
+        """How and when `dpscale end` ended the run; None if it did not."""
         ended: dict[str, Any] | None = self.manifest.get("ended")
         return ended
 
@@ -125,7 +141,7 @@ class Run:
 
     @property
     def secret(self) -> SecretPlace:
-        """Where the secret of the release is, and its public name."""
+        """Path and public tag of the noise key."""
         return SecretPlace(self.secret_path, self.manifest["secret_tag"])
 
     @property
@@ -138,12 +154,12 @@ class Run:
 
     @cached_property
     def question(self) -> Question:
-        """What the job asks, at what budget."""
+        """The planning problem: workload, budget and privacy unit of the job."""
         return self.job.question(self.workload)
 
     @cached_property
     def planned(self) -> Planned:
-        """What was planned, as the plan stage left it."""
+        """The measurement plan that the plan stage wrote."""
         planned = self.job.method.read(self.path / "plan", self.question, self.job.options)
         if planned.noise != self.job.privacy.noise:
             raise JobError("run directory", "its plan has another noise than its job asks for",
@@ -152,31 +168,37 @@ class Run:
 
     @property
     def synthesis(self) -> SynthesizeTable | None:
-        """What rows are asked for: by the job, or since the run was made; they cost nothing, so they may change."""
+        """Settings of the synthetic rows, from the job or from a later request.
+
+        Rows are post-processing, so their settings may change without cost.
+        """
         since = self.manifest.get("synthesize")
         return self.job.synthesize if since is None else asked_since(self.path, since)
 
     def ask_rows(self, asked: SynthesizeTable) -> None:
-        """Ask for other rows; those that are there are of no use then."""
+        """Change the settings of the synthetic rows; rows made with other settings become outdated."""
         if self.synthesis != asked:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
             self.update(synthesize=asked.model_dump(), stages=stages)
 
     def keep_plan(self, planned: Planned) -> None:
-        """Write the plan; it need not be read again here."""
+        """Write the plan and cache it in this object."""
         planned.write(self.path / "plan")
         vars(self)["planned"] = planned
 
     @property
     def released(self) -> Released:
-        """What was measured, under the manifest's release and data; JobError before the data were looked at."""
+        """The measurements of this release.
+
+        Raises JobError if the measure stage has not recorded a snapshot of the data yet.
+        """
         manifest = self.manifest
         if manifest["snapshot"] is None:
             raise self._undone("measure")
         return self.releasing(manifest["release"], manifest["snapshot"])
 
     def releasing(self, release: str, snapshot: str) -> Released:
-        """The release under its name and that of its data, opened once for each."""
+        """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
             rows, folder = self.question.rows_per_unit, self.measurements_path
             opened = Released(folder, release, snapshot, self.planned, rows, self.held_secret)
@@ -188,21 +210,22 @@ class Run:
         return {}
 
     def held_secret(self) -> bytes | None:
-        """The secret, if it is there and is the one that the release began with; another would draw noise afresh."""
+        """Return the noise key if it is present and matches the manifest's tag; another key would draw fresh noise."""
         if not present(self.secret_path):
             return None
         secret = read_secret(self.secret_path)
         return secret if secret_tag(secret) == self.manifest["secret_tag"] else None
 
     def done(self, stage: str) -> bool:
-        """Whether a stage is done and what it left is still there; what was removed can be made again, if at all."""
+        """Return whether a stage is done and its output still exists."""
         entry = self.manifest["stages"].get(stage, {})
         return entry.get("state") == "done" and present(self.path / left_by(stage, entry)[1])
 
     def states(self, driven: bool = False) -> dict[str, str]:
-        """The state of every stage begun: running, done, failed, cancelled, or stopped, also where its process is gone.
+        """Return the state of every started stage: running, done, failed, cancelled or stopped.
 
-        `driven`: a driver elsewhere is known to be at work, which not every disk's locks tell.
+        A stage whose process no longer exists is stopped. Set `driven` if a driver on another machine is known to
+        run, because locks of some file systems are not visible to other machines.
         """
         states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
         if "running" in states.values() and not driven and free(self.path):
@@ -210,13 +233,13 @@ class Run:
         return states
 
     def require(self, stage: str) -> None:
-        """JobError unless an earlier stage is done."""
+        """Raise JobError unless the stage is done."""
         if not self.done(stage):
             self.check_open(stage)
             raise self._undone(stage)
 
     def check_open(self, stage: str) -> None:
-        """JobError where the run was abandoned before this stage was done."""
+        """Raise JobError if the run was abandoned before this stage was done."""
         ended = self.ended
         if ended and ended["how"] == ABANDONED:
             got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
@@ -229,13 +252,15 @@ class Run:
 
     @contextmanager
     def during(self, stage: Stage, each: Each = plainly) -> Iterator[None]:
-        """Mark a stage as running, then done with the hash that `each` makes of its files; on an error as failed, or as
-        stopped."""
+        """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
+
+        `each` is the parallel map that hashes the files.
+        """
         self._mark(stage.name, start=now(), state="running", end=None)
         try:
             yield
         except BaseException as error:
-            with suppress(OSError, DpscaleError):  # as on a full disk, which the error then tells of
+            with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
                 self._mark(stage.name, end=now(), state=_state_after(error))
             raise
         digest = digest_left(self.path, self.path / stage.folder, each)
@@ -243,7 +268,10 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time; TransientError when another is at work here. The manifest is read afresh inside."""
+        """Lock the directory for this process and read the manifest again.
+
+        Raises TransientError if another process works in the directory.
+        """
         with locked(self.path):
             self._kept.forget()
             yield
@@ -259,12 +287,12 @@ class Run:
         if is_local(path):
             with open(path, "a") as log:
                 log.write(line)
-        else:  # what is in a store cannot be added to
+        else:  # objects of a store cannot be appended to
             write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())
 
 
 def job_digest(job: Job, domain: Domain) -> str:
-    """What makes two runs the same job: all but where and in how much memory it runs, and the rows it ends with."""
+    """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows."""
     content = job.to_dict()
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
@@ -275,14 +303,14 @@ def job_digest(job: Job, domain: Domain) -> str:
 
 
 def _place(base: Path, digest: str, left: Left | None, named: bool) -> tuple[Path, int]:
-    """Which of a job's directories, and which number it has among them; `left` where a new one is asked for."""
+    """Return the directory and its number among the directories of a job; `left` is given for a fresh one."""
     if left:
         return following(base, digest, left)
     return (base, 1) if named else latest(base, digest)
 
 
 def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
-    """What a run begins with, the manifest last."""
+    """Return the initial files of a run, the manifest last."""
     return {
         "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
@@ -291,16 +319,16 @@ def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str
 
 
 def _state_after(error: BaseException) -> str:
-    """Of a stage that an error ended: who stops a run, from the keyboard or by `cancel`, has not made it fail."""
+    """Return the state of a stage that ended with an error; an interrupt or `cancel` means stopped, not failed."""
     return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
 
 
 def now() -> str:
-    """The time, as manifests and logs have it."""
+    """Return the current UTC time in the format of manifests and logs."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def origin_of(run: Run) -> Origin:
-    """As its job says; a table that moves on since is read at the version that the run began with."""
+    """Return the origin of the data; a versioned table is read at the version with which the run started."""
     origin, begun = run.job.data.origin, run.manifest.get("table")
     return replace(origin, version=begun["version"]) if begun and origin.format else origin
