@@ -1,8 +1,8 @@
-"""Measuring links: read and held against the job, charged, then three kinds of sums with noise, each once.
+"""Measure links: read and check them, charge the budget, then add noise to three kinds of sums, each exactly once.
 
-What is read stays in the driver's memory as pairs of rows, 16 bytes a link; sums are whole numbers until the noise is
-in. How the budget of the sums goes to its parts is planned from what is public or released by then: the tables' rows as
-they were synthesised, and the noisy number of links.
+The driver stores the links as pairs of rows, 16 bytes per link. Sums are integers until the noise is added. The split
+of the budget between the sums is planned from public or released inputs only: the synthetic rows of the tables and the
+noisy number of links.
 """
 
 from __future__ import annotations
@@ -41,9 +41,17 @@ SUMS = ("u", "v", "both")
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLinks:
-    """What one link's measurements say: `links` its number, `by_degree` of the sides that have one and `sigma` its
-    noise, `shares` and `sums` as `relational.believed` takes them, what siblings have in common; or `chances` of every
-    pair of rows of two profiles, as published."""
+    """Noisy measurements of one link.
+
+    Attributes
+    ----------
+    links : number of links.
+    by_degree : noisy numbers of rows by degree, for each side that has a degree histogram.
+    shares, sums : budget shares and noisy feature sums, the inputs of `relational.link_estimation`.
+    sigma : standard deviation of the noise of `by_degree`.
+    siblings, sibling_sigma : noisy sums over children of the same parent, and the standard deviation of their noise.
+    chances : probability of a link for every pair of profiles; only with the mechanism "published".
+    """
 
     links: float
     by_degree: Mapping[str, np.ndarray]
@@ -58,7 +66,7 @@ class MeasuredLinks:
 def measure_link(
     run: DatabaseRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
 ) -> MeasuredLinks:
-    """Draw what is not on disk yet. `exact`: None where all is."""
+    """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
     return _Measuring(run, link, number, sides, exact).all()
 
 
@@ -90,7 +98,7 @@ class _Measuring:
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
 
     def _siblings(self) -> tuple[np.ndarray | None, float]:
-        """In natural units, with the deviation of their noise."""
+        """Return the sibling sums in natural units and the standard deviation of their noise."""
         if not self.piece.siblings:
             return None, 0.0
         tables = Tables(self.sides[1].sizes)
@@ -109,7 +117,7 @@ class _Measuring:
         return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
 
     def _entries(self) -> Any:
-        """Of all cross marginals, exactly; what is drawn of them is charged before."""
+        """Return the exact entries of all cross marginals, after charging the budget."""
         charge(self.run)
         if "entries" not in self.kept:
             assert self.exact is not None
@@ -117,14 +125,14 @@ class _Measuring:
         return self.kept["entries"]
 
     def _record_round(self, number: int, digest: str) -> None:
-        """Rounds of all links come after their other pieces."""
+        """Record a round in the ledger; the rounds of all links are numbered after their other pieces."""
         first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
         manifest, link = self.run.manifest, self.link.called
         content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
         keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
-        """As planned at first: kept before any sum is drawn, since another machine's solver may end elsewhere."""
+        """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
@@ -149,7 +157,7 @@ class _Measuring:
         return float(max(min(found[0], most), LEAST_LINKS))
 
     def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
-        """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
+        """Return noisy numbers of rows by degree of both sides; sides without a bound use a grid of degrees."""
         asked, draw = self.piece.places, self.piece.degrees_draw()
         found = self._drawn(
             "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
@@ -158,7 +166,7 @@ class _Measuring:
         return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
-        """In natural units; the cost of all three is checked against what there is before any is drawn."""
+        """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
         wanted = in_steps(shares)
         draws = [precise(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
         precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
@@ -188,22 +196,22 @@ class _Measuring:
         charge(self.run)
         late = name in SUMS
         keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
-        return records.measure(name, self._status(late), made(self.exact), draw, self.run.secret())
+        return records.measure(name, self._query_text(late), made(self.exact), draw, self.run.secret())
 
-    def _status(self, late: bool) -> str:
-        """What the numbers are: features of both sides, or rows by degree up to a bound."""
+    def _query_text(self, late: bool) -> str:
+        """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""
         if not late:
             return f"bound {self.link.bound}"
         shares = read_bytes(records_of(self.run, self.link).folder / "shares.json")
         return hashlib.sha256(shares + self._ones().encode()).hexdigest()
 
     def _ones(self) -> str:
-        """Of the shares of both sides' values, from which features and beliefs follow."""
+        """Return a digest of the value shares of both sides, which determine the features."""
         parts = [one.tobytes() for side in self.sides for one in side.ones]
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _tag(self) -> str:
-        """Of the links as they were read, under the secret: files may change between their hash and their reading."""
+        """Return a keyed digest of the links as read; files may change after they were hashed."""
         assert self.exact is not None
         if "tag" not in self.kept:
             parts = (self.exact.rows, self.exact.parents, self.exact.children)
@@ -212,18 +220,18 @@ class _Measuring:
         return str(self.kept["tag"])
 
     def _sign(self, late: bool) -> str:
-        """Of what is drawn of which data, and with which shares."""
+        """Return the digest of data, link and query that the ledger stores."""
         manifest = self.run.manifest
         content = [manifest["snapshot"], manifest["secret_tag"], self.link.called, self._tag()]
-        plan = self._status(late)
+        plan = self._query_text(late)
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 
 def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
-    """Every link of the job, held against it before anything is spent."""
+    """Read and check every link of the job before any budget is spent."""
     for name in run.whom.steps if run.whom.replaces else ():
         if run.job.key(name):
-            keyed(engine, run.job, name)  # keys that two rows have, also of a table that no link reads
+            keyed(engine, run.job, name)  # refuses duplicate keys, also in tables that no link reads
     found: dict[str, ExactLinks] = {}
     for link in run.job.link:
         found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.whom), found)
@@ -231,25 +239,25 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
 
 
 def files_of(run: DatabaseRun) -> list[Table]:
-    """All tables that links are read from."""
+    """Return all tables that the job reads."""
     tables = [opened(one, run.job.domains[name]) for name, one in run.job.tables.items()]
     return tables + [opened(one.via) for one in run.job.link if one.via]
 
 
 def stamped(run: DatabaseRun) -> list[Stamps]:
-    """Which files there are now."""
+    """Return sizes and times of the current files."""
     return [stamps(one) for one in files_of(run)]
 
 
 def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
-    """DataError where a file is not the one that it was before the snapshot was taken."""
+    """Raise DataError if a file changed since `seen` was recorded."""
     if stamped(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
 
 
 def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
-    """The data's name under the secret; DataError where they are not those that the release began with."""
+    """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     tables = files_of(run)
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
     tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
@@ -261,9 +269,9 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
 
 
 def check_repeat(run: DatabaseRun) -> None:
-    """DataError where what was measured is of files that are others by now: of a run that goes on, or is asked again.
+    """Raise DataError if the files differ from those that a resumed or repeated run has measured.
 
-    Of files that are gone nothing can be said, nor of a run that did not write down what they were.
+    Missing files, and runs that did not record their files, are not checked.
     """
     known, now = run.manifest.get("data"), _layouts(run)
     for name, before in (known or {}).items() if run.done("measure") else ():
@@ -276,11 +284,11 @@ def check_repeat(run: DatabaseRun) -> None:
 
 
 def _layouts(run: DatabaseRun) -> dict[str, Layout | None]:
-    """Of every table and table of pairs size, time and number of its files, or its version."""
+    """Return size, time and number of files, or the version, of every table and table of pairs."""
     found = {f"tables.{name}": _layout(one) for name, one in run.job.tables.items()}
     return found | {f"link {one.called}": layout(one.via) for one in run.job.link if one.via}
 
 
 def _layout(table: TableSection) -> Layout | None:
-    """Of a table with a log the version."""
+    """Return the version of a versioned table, otherwise the layout of its files."""
     return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)

@@ -1,4 +1,4 @@
-"""The report stage: gathers what a run tells of itself and writes report.html. Reads no record and no count."""
+"""The report stage: collect the public results of a run and write report.html. It reads no record and no count."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 
 
 def said(run: Run) -> dict[str, Any]:
-    """The estimated total and the most telling tables."""
+    """Return the estimated total and the most informative one-way and two-way tables."""
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     singles, pairs = tables.singles(answered, SINGLES), tables.pairs(answered, PAIRS)
     return {
@@ -60,13 +60,13 @@ def said(run: Run) -> dict[str, Any]:
 def _total(answered: Answered) -> dict[str, Any] | None:
     try:
         estimate, _, high = statistics.total(answered, tables.LEVEL)
-    except PlanError:  # what was asked does not add up to it
+    except PlanError:  # the workload does not determine the total
         return None
     return {"estimate": estimate, "half": high - estimate if np.isfinite(high) else None}
 
 
 def told_in_all(sure: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Over all families: the typical error by sets, and the share of answers below their error; None: none is told."""
+    """Return typical error and share of answers below their error over all families; None without any error."""
     lines = [line for line in sure if line["typical"] is not None]
     if not lines:
         return None
@@ -82,7 +82,7 @@ def _mean(weighted: list[tuple[float, int]]) -> float:
 
 
 def remaining(run: Run) -> dict[str, Any]:
-    """What is left under the dataset's cap, by the ledger as it stands; nothing where it is not at hand."""
+    """Return the budget that remains under the dataset's cap; None values if the ledger is not readable here."""
     ledger, none = str(run.job.privacy.ledger), {"remaining": None, "capless": False}
     if not Path(ledger).is_file():
         return none
@@ -91,13 +91,13 @@ def remaining(run: Run) -> dict[str, Any]:
         if told["remaining"] is None:
             return {"remaining": None, "capless": told["cap"] is None}
         cap, left = told["cap"], told["remaining_epsilon"]
-        left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # what rounding left
+        left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # a rounding error
         return {"remaining": {"epsilon": left, "delta": cap["delta"]}, "capless": False}
     return none
 
 
 def strategies(plan: Any) -> list[dict[str, Any]]:
-    """Pictures of a plan's strategies on some sets, no two of one kind; none of a plan that chooses as it goes."""
+    """Draw strategies of a plan, one per kind; adaptive plans have none."""
     if not isinstance(plan, Plan):
         return []
     found = list[dict[str, Any]]()
@@ -112,7 +112,7 @@ def strategies(plan: Any) -> list[dict[str, Any]]:
 
 
 def snippets(run: Run, index: Any) -> list[tuple[str, str]]:
-    """How to read one set's answers from the published files, by language; a set that has a file."""
+    """Return code per language that reads the answers of the first set with an answer file."""
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
         return [("Python", 'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\nrelease.total()')]
@@ -129,17 +129,17 @@ def snippets(run: Run, index: Any) -> list[tuple[str, str]]:
 
 
 def _quoted(name: str, language: tuple[str, Mapping[str, str]]) -> str:
-    """A name as a text of a language."""
+    """Quote a name as a string literal of a language."""
     mark, escaped = language
     return mark + "".join(escaped.get(letter, letter) for letter in name) + mark
 
 
 def job_text(job: Job) -> str:
-    """The job file, without what tells where things are."""
+    """Return the job file without paths and addresses."""
     return tomli_w.dumps(redacted(job.to_dict()))
 
 
-SHOWN = 25  # of the worst sets, and of the best
+SHOWN = 25  # number of worst and of best sets in the report
 
 
 SECTIONS = (
