@@ -1,9 +1,9 @@
-"""Where a run directory is: a folder, or a prefix in an object store (`s3://bucket/run`, any file system of fsspec).
+"""File access for a run directory: a local folder or a prefix in an object store (`s3://bucket/run`, via fsspec).
 
-All files of a run are written here, whole or not at all. In a folder that is a write under another name, a flush and a
-rename. In a store one upload is whole by itself, and what must be made once (the lock, the secret, the manifest) is
-made by a conditional write. S3 and its kin have it (If-None-Match), Google's and Azure's stores too; one whose fsspec
-driver has none, or takes no notice, is refused (a run directory begins with a probe).
+All files of a run are written here, atomically. In a folder this is a write to a temporary name, a flush and a rename.
+In a store a single upload is atomic, and files that must be created only once (the lock, the secret, the manifest) use
+a conditional write. S3 and compatible stores provide it (If-None-Match), and so do Google's and Azure's. A store whose
+fsspec driver lacks or ignores it is refused; creating a run directory begins with a probe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
 
 
 def place(path: str | Path, field: str = FIELD) -> Path:
-    """A path in a folder, absolute; or, for a URL, one of the same manners in a store. JobError for what is no path."""
+    """Return an absolute local path, or a path object with the same interface for a URL of a store.
+
+    Raises JobError for anything that is not a path.
+    """
     path = checked_path(path, field)
     path = path.removeprefix("file://") if isinstance(path, str) else path
     if "://" not in str(path):
@@ -46,12 +49,15 @@ def place(path: str | Path, field: str = FIELD) -> Path:
 
 
 def is_path(value: Any) -> bool:
-    """Whether `place` takes it: a text, a path, or one of fsspec's kind, and nothing that has records in it."""
+    """Return whether `place` accepts the value: a text, a path or an fsspec path.
+
+    Objects that contain records are never accepted.
+    """
     return isinstance(value, str | os.PathLike) or hasattr(value, "read_bytes")
 
 
 def checked_path(path: Any, field: str) -> Any:
-    """A path as it is; JobError for another thing, and for what no file system can have as a name."""
+    """Return the path unchanged. Raises JobError for other objects and for names that no file system accepts."""
     if not is_path(path):
         raise JobError(field, shown(path), "a path", "give one")
     try:
@@ -64,15 +70,19 @@ def checked_path(path: Any, field: str) -> Any:
 
 
 def is_local(path: Path) -> bool:
-    """Whether a place is in a folder."""
+    """Return whether a path is in a local folder."""
     return isinstance(path, Path) and "://" not in str(path)
 
 
 @contextmanager
 def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """A file to be written whole: a reader sees the old one or the new one, never a part; the old one on an error.
+    """Write a file atomically: readers see the old or the new file, never a part; after an error, the old one.
 
-    `durable`: flushed to the disk before it has its name.
+    Parameters
+    ----------
+    path : Path
+    durable : bool
+        Flush the content to disk before the rename.
     """
     if not is_local(path):
         buffer = io.BytesIO()
@@ -90,7 +100,7 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A file in a folder under another name, and that name; gone after an error."""
+    """Open a temporary file in the folder of `path`; yield the file and its name. It is removed after an error."""
     partial = _partial_name(path)
     try:
         with _opened(partial) as file:
@@ -101,7 +111,7 @@ def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A new file, in a folder that is made where it lacks: most are there, and asking costs each file a call."""
+    """Create a file, and its folder if missing; trying first saves one system call per file."""
     try:
         return open(path, "wb")
     except FileNotFoundError:
@@ -110,30 +120,30 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _partial_name(path: Path) -> Path:
-    """Another name for a file that is not whole yet; containers may share process ids."""
+    """Return a random temporary name for an incomplete file; process ids would not be unique across containers."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
 
 
 def is_partial(path: Path) -> bool:
-    """Whether a file was left half written."""
+    """Return whether the file is an incomplete one."""
     return path.name.startswith(".") and path.name.endswith(PARTIAL)
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left half written in a folder where nobody writes any more."""
+    """Remove incomplete files of killed processes from a folder to which no process is writing."""
     if is_local(folder):
         for partial in folder.glob(f".*{PARTIAL}"):
             partial.unlink(missing_ok=True)
 
 
 def flush_names(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk; what `writing` flushed are the contents."""
+    """Wait until the directory entries of a folder are on disk; `writing` has flushed the contents."""
     if is_local(folder) and folder.exists():
         flush(folder)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the directory entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -142,7 +152,10 @@ def flush(path: Path) -> None:
 
 
 def present(path: Path) -> bool:
-    """Whether a file is there. An error where nobody can tell now: `exists` of many drivers takes that for a no."""
+    """Return whether a file exists.
+
+    Raises an error if this is unknown, where `exists` of many drivers returns False.
+    """
     if is_local(path):
         return path.exists()
     store: Any = path
@@ -155,7 +168,7 @@ def present(path: Path) -> bool:
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder; none where it is not there."""
+    """Return the names in a folder; empty if it does not exist."""
     if is_local(folder):
         return os.listdir(folder) if folder.exists() else []
     store: Any = folder
@@ -165,16 +178,19 @@ def listed(folder: Path) -> list[str]:
             entries = [str(name).rstrip("/") for name in store.fs.ls(root, detail=False)]
         except FileNotFoundError:
             return []
-    return [name.rpartition("/")[2] for name in entries if name != root]  # some stores keep the folder as an object
+    return [name.rpartition("/")[2] for name in entries if name != root]  # some stores list the folder as an object
 
 
 def reading(path: Path) -> BinaryIO:
-    """A file to be read at any place of it; to be closed."""
+    """Open a file for random access; the caller closes it."""
     return path.open("rb") if is_local(path) else io.BytesIO(read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file of a run. FileNotFoundError where there is none, TransientError where nobody can tell now."""
+    """Return the content of a file of a run.
+
+    Raises FileNotFoundError if it does not exist, and TransientError if it cannot be read now.
+    """
     with store_errors(path):
         try:
             return path.read_bytes()
@@ -187,24 +203,27 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file that a user wrote: OSError as the operating system has it, TransientError where a store cannot tell."""
+    """Return the text of a user's file. Raises OSError for a local file, TransientError if a store cannot be read."""
     return (path.read_bytes() if is_local(path) else read_bytes(path)).decode("utf-8-sig")
 
 
 def toml_fault(error: ValueError) -> str:
-    """Where a text is no TOML. Not what stands there: the file may be one of records, named by mistake."""
+    """Return the position of a TOML syntax error without quoting the text, which may contain records."""
     found = re.search(r"\(at (.*)\)$", str(error))
     return f" ({found[1]})" if found else ""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write, flush, rename."""
+    """Write a file atomically."""
     with writing(path) as file:
         file.write(content)
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Make a file that is not there; False where it is. Of several processes one makes it."""
+    """Create a file and return True, or return False if it exists.
+
+    Only one of several concurrent processes creates it.
+    """
     if is_local(path):
         return _create_file(path, content)
     try:
@@ -217,15 +236,15 @@ def create(path: Path, content: bytes) -> bool:
 
 def _new_object(path: Any) -> BinaryIO:
     try:
-        return cast(BinaryIO, path.fs.open(path.path, "xb"))  # a driver that does not know this mode says so here
+        return cast(BinaryIO, path.fs.open(path.path, "xb"))  # a driver without this mode raises here
     except (ValueError, NotImplementedError):
         raise _unconditional(path) from None
 
 
 def check_conditional(folder: Path) -> None:
-    """JobError where a store makes an object although it is there: drivers may pass over that they are asked not to.
+    """Raise JobError if the store overwrites an existing object in a conditional write, as some drivers silently do.
 
-    The plain write before tells whether the store can be written at all, so that what `create` meets is the condition.
+    The preceding plain write verifies that the store is writable, so that a failure of `create` concerns the condition.
     """
     probe = folder / f"{PROBE}{secrets.token_hex(8)}"
     with store_errors(probe):
@@ -249,7 +268,7 @@ def _unconditional(path: Path) -> JobError:
 
 
 def _create_file(path: Path, content: bytes) -> bool:
-    """Written and flushed under another name, then linked to its own, which fails where that is taken."""
+    """Write and flush a temporary file, then link it to its name, which fails if the name exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial_name(path)
     try:
@@ -267,9 +286,9 @@ def _create_file(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """What a store's driver raises, as one sentence that can be tried again; its own text may be long and tell keys.
+    """Convert an error of a store's driver to one TransientError without its text, which may be long or contain keys.
 
-    Drivers raise what they like, so what counts is where it came from.
+    Drivers raise arbitrary exceptions, so errors are recognised by the module that raised them.
     """
     try:
         yield

@@ -1,10 +1,10 @@
-"""One process at a time in a run directory.
+"""Lock that allows one process at a time in a run directory.
 
-In a folder it is a lock of the operating system, which a dead process lets go; on a file system that has no locks there
-is none. In a store it is an object that one process can make; it is made new every few seconds, and one that has not
-been for a minute is of a dead process. Where there are no locks, clocks or networks fail, or two processes take a dead
-one's lock over in the same moment, two may work in one directory all the same: they draw the same noise, an adaptive
-round has one decision, the first that was written, and the ledger takes one charge.
+In a folder it is an operating system lock, which is released when the process ends; on a file system without locks
+there is none. In a store it is an object that only one process can create. The owner renews it every few seconds, and
+an object not renewed for a minute belongs to a dead process. If locks are missing, clocks or networks fail, or two
+processes take over a dead one's lock at the same moment, two processes may work in one directory. Even then they draw
+the same noise, an adaptive round has one decision (the first one written), and the ledger accepts one charge.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from dpscale.storage.files import create, is_local, read_bytes, store_errors, wr
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
-GLANCE_SECONDS = 0.2  # more than `free` holds a lock for
+GLANCE_SECONDS = 0.2  # longer than `free` locks the file
 TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """TransientError when another process is at work there."""
+    """Lock the directory. Raises TransientError if another process is working in it."""
     with _file_lock(folder) if is_local(folder) else _object_lock(folder):
         yield
 
 
 def free(folder: Path) -> bool:
-    """Whether no process is at work there, as far as locks reach: on a disk that hands none on, on this machine.
+    """Return whether no process is known to work in the directory.
 
-    A disk without locks tells nothing, so nobody there is said to be gone.
+    Local locks are visible on this machine only, unless the file system shares them. Without locks the answer is False.
     """
     if not is_local(folder):
         with suppress(FileNotFoundError):
@@ -57,7 +57,7 @@ def free(folder: Path) -> bool:
 
 @contextmanager
 def where_locks_are() -> Iterator[None]:
-    """Pass over that a file system has no locks, as some that are mounted without them (Lustre, FUSE)."""
+    """Ignore that a file system has no locks, such as Lustre or FUSE mounted without them."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ def _wait_for(file: IO[str], folder: Path) -> None:
 
 
 def _locks(file: IO[str], kind: int) -> bool:
-    """Whether this process has the lock now; it has it until the file is closed. OSError where there are no locks."""
+    """Try to lock the file until it is closed; return whether it succeeded. Raises OSError if there are no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -117,7 +117,7 @@ def _object_lock(folder: Path) -> Iterator[None]:
 
 
 def _beat(path: Path, owner: str, ended: threading.Event) -> None:
-    """Until the end, or until another took the lock, who found it too old."""
+    """Renew the lock until the end, or until another process has taken it over as stale."""
     while not ended.wait(BEAT_SECONDS):
         with suppress(TransientError, FileNotFoundError):
             if not _owned(path, owner):
@@ -126,7 +126,10 @@ def _beat(path: Path, owner: str, ended: threading.Event) -> None:
 
 
 def _made(path: Path, owner: str) -> bool:
-    """Whether the lock is this process's now, also where a driver asked twice since the first answer was lost."""
+    """Return whether this process created the lock.
+
+    This includes a lock created by a first request whose answer was lost and which the driver repeated.
+    """
     with suppress(FileNotFoundError):
         return create(path, _sign(owner)) or _owned(path, owner)
     return False

@@ -1,8 +1,9 @@
-"""Data in an object store: what a prefix, an object or a glob stands for, and one object's bytes.
+"""Data in an object store: listing of prefixes, objects and globs, and reading of objects.
 
-Any file system of fsspec (s3, gs, abfs, …). Keys come from the environment, as the store's own driver reads it: an
-address that holds one is refused, since addresses stand in manifests, logs and errors. What a driver raises is one
-sentence of its kind alone, for its text may tell keys.
+Every file system of fsspec is supported (s3, gs, abfs, …). Credentials come from the environment, as read by the
+store's own driver. An address that contains credentials is refused, because addresses appear in manifests, logs and
+errors. Errors of a driver are replaced by one sentence with their type only, because their text may contain
+credentials.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any, BinaryIO, cast
 from dpscale.base.errors import DataError, DpscaleError, TransientError, Unreadable
 
 FIELD = "data.path"
-TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # as the drivers of stores call it
-TAGS = ("ETag", "etag", "generation", "content_settings")  # what changes whenever an object is written
-AHEAD = 1 << 24  # bytes that are asked for at once where a file is read from its beginning to its end
+TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # keys used by the stores' drivers
+TAGS = ("ETag", "etag", "generation", "content_settings")  # keys of values that change whenever an object is written
+AHEAD = 1 << 24  # read-ahead in bytes for sequential reading
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 EXTRAS = {"s3fs": "store", "gcsfs": "gcs", "adlfs": "azure"}
 SEVERAL = "a file system that lists files, as s3, gs or abfs"
@@ -29,7 +30,18 @@ SEVERAL = "a file system that lists files, as s3, gs or abfs"
 
 @dataclass(frozen=True)
 class Found:
-    """An object: its address, bytes, time of its last change in nanoseconds, and what the store calls its content."""
+    """Object in a store.
+
+    Attributes
+    ----------
+    url : str
+    size : int
+        Bytes.
+    time : int
+        Time of the last change in nanoseconds.
+    tag : str
+        The store's tag of the content.
+    """
 
     url: str
     size: int
@@ -42,12 +54,12 @@ def is_url(path: str) -> bool:
 
 
 def real(path: str) -> str:
-    """What a path is called without links, or an address as it is."""
+    """Return a path with links resolved; an address is unchanged."""
     return path if is_url(path) else os.path.realpath(path)
 
 
 def located(folder: Path, path: str) -> str:
-    """A path that starts at a folder, which may be in a store; absolute in a run directory, so also there."""
+    """Return a path relative to a folder, which may be in a store; an absolute path stays absolute."""
     path = path.removeprefix("file://")
     if is_url(path):
         return path
@@ -58,7 +70,7 @@ def located(folder: Path, path: str) -> str:
 
 
 def check_url(path: str) -> None:
-    """DataError for an address that holds keys, which is not repeated, and for one of no store that lists files."""
+    """Raise DataError for an address with credentials, which is not repeated, or of a store that cannot list files."""
     if not is_url(path):
         return
     scheme, _, rest = path.partition("://")
@@ -72,7 +84,7 @@ def check_url(path: str) -> None:
 
 
 def listed(url: str) -> list[Found]:
-    """Objects below a prefix, the object itself, or those that a glob names; none where nothing is there."""
+    """Return the objects below a prefix, the object itself, or the matches of a glob; empty if there are none."""
     check_url(url)
     with telling(url, "listed"):
         try:
@@ -83,7 +95,7 @@ def listed(url: str) -> list[Found]:
 
 
 def looked_at(url: str) -> Found:
-    """One object as it is now; Unreadable where it is gone."""
+    """Return the current state of one object. Raises Unreadable if it is missing."""
     with telling(url, "read"):
         store, root = _store(url)
         return _found(url, root, store.info(root))
@@ -91,7 +103,14 @@ def looked_at(url: str) -> Found:
 
 @contextmanager
 def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
-    """A file, or an object, to be read at any place of it. `ahead`: bytes that are fetched at once; 0: as asked."""
+    """Open a file or object for random access.
+
+    Parameters
+    ----------
+    path : str
+    ahead : int
+        Bytes fetched in advance from a store; 0 fetches only the requested ranges.
+    """
     if not is_url(path):
         with open(path, "rb") as file:
             yield file
@@ -105,7 +124,7 @@ def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
 
 @contextmanager
 def telling(url: str, done: str) -> Iterator[None]:
-    """What a driver raises, in a sentence without its text."""
+    """Convert a driver's exceptions to errors without their text."""
     try:
         yield
     except DpscaleError:
@@ -126,7 +145,7 @@ def telling(url: str, done: str) -> Iterator[None]:
 
 
 def _entries(store: Any, root: str) -> list[dict[str, Any]]:
-    """What a driver says of the objects; those below a folder that a glob names too."""
+    """Return a driver's entries of the objects, including those below folders that match a glob."""
     found = store.glob(root, detail=True) if set("*?[") & set(root) else store.find(root, detail=True)
     folders = [name for name, entry in found.items() if entry.get("type") == "directory"]
     for folder in folders:
@@ -135,7 +154,7 @@ def _entries(store: Any, root: str) -> list[dict[str, Any]]:
 
 
 def of_store(error: BaseException) -> bool:
-    """Whether a store's driver raised it, or the system a refusal; else it is of whoever read the bytes."""
+    """Return whether a store's driver raised the error, rather than the code that read the bytes."""
     modules = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__))
     return not isinstance(error, DpscaleError) and any(name.partition(".")[0] == "fsspec" for name in modules)
 
@@ -153,9 +172,9 @@ def _found(url: str, root: str, entry: dict[str, Any]) -> Found:
 
 
 def _address(url: str, root: str, name: str) -> str:
-    """The address of what a driver calls `name`, where it calls the address asked for `root`.
+    """Return the address of the object `name`, where the driver calls the requested address `root`.
 
-    Of a bucket or a container the address may say more than its name, such as Azure's account.
+    The authority of an address may contain more than the bucket or container, such as Azure's account.
     """
     scheme, _, rest = url.partition("://")
     authority, bucket = rest.partition("/")[0], root.lstrip("/").partition("/")[0]

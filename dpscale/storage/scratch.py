@@ -1,10 +1,10 @@
-"""Scratch: bytes on a local disk that nobody else can read, and that are gone with who wrote them.
+"""Encrypted temporary files on a local disk, removed with the process that wrote them.
 
-A file has mode 600 and is written under a key that is drawn for it and only ever in memory (AES in counter mode, so
-any part can be read alone). It has no name: when nobody has it open any more, or the process that has is killed, the
-system takes it back. Processes that share one need a name; theirs are in a folder of their parent's, mode 700, that
-goes at the end, and that of a parent who was killed with the next one that is made. Files are of a *use*, whose end
-closes them in each process, whoever still holds them: a logged error may hold all that was in sight of it.
+A file has mode 600 and is encrypted with a random key that exists only in memory (AES in counter mode, so any part can
+be read separately). It has no name: the system frees it when it is closed or the process is killed. Files shared by
+processes need a name; they are in a folder of the parent process, mode 700, which is removed at the end, or, if the
+parent was killed, when the next such folder is created. Every file belongs to a *use*, whose end closes the file in
+each process regardless of remaining references: a logged error may reference all local variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _open: dict[str, WeakSet[Sealed]] = {}
 
 @dataclass(frozen=True)
 class Use:
-    """What some scratch is for, by a name of its own, and the folder of its named files, where it has any."""
+    """Purpose of scratch files: a random name, and the folder of its named files, if any."""
 
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     folder: str | None = None
@@ -41,15 +41,15 @@ NAME, LOCK = "dpscale-scratch-", ".lock"
 
 
 class Store(Protocol):
-    """Arrays that are appended, and read back in parts."""
+    """Append-only arrays that can be read back in parts."""
 
     @property
     def size(self) -> int: ...
     def append(self, array: NDArray[Any]) -> int:
-        """What the array is called here."""
+        """Append an array and return its identifier."""
 
     def read(self, called: int, first: int, count: int, kind: Any) -> NDArray[Any]:
-        """`count` numbers of a kind from an array, from its number `first` on."""
+        """Return `count` numbers of dtype `kind` from an array, starting at number `first`."""
 
 
 class Memory:
@@ -72,10 +72,10 @@ class Memory:
 
 
 class Sealed:
-    """A file to which arrays are appended, and of which any part is read back, from any thread.
+    """Encrypted file to which arrays are appended and whose parts can be read from any thread.
 
-    It can be pickled: one with a name by that, any other with all that it holds, still sealed, which becomes a file
-    where it is unpickled.
+    It can be pickled: a named file by its name, any other with its encrypted content, which is written to a new file
+    when unpickled.
     """
 
     def __init__(self, use: Use, file: IO[bytes], key: bytes, size: int = 0, path: str | None = None) -> None:
@@ -84,7 +84,14 @@ class Sealed:
 
     @classmethod
     def new(cls, use: Use, base: str | None = None) -> Sealed:
-        """An empty one, without a name unless its use has a folder. `base`: where, if not in the system's own place."""
+        """Create an empty file, unnamed unless its use has a folder.
+
+        Parameters
+        ----------
+        use : Use
+        base : str, optional
+            Folder of an unnamed file. Default: the system's temporary folder.
+        """
         key = secrets.token_bytes(BLOCK)
         if use.folder is None:
             return cls(use, tempfile.TemporaryFile(dir=base), key)
@@ -92,11 +99,11 @@ class Sealed:
         return cls(use, os.fdopen(place, "w+b"), key, path=path)
 
     def close(self) -> None:
-        """Nothing can be read from it any more."""
+        """Close the file; it can no longer be read."""
         self._file.close()
 
     def append(self, array: NDArray[Any]) -> int:
-        """Where the array begins: at a multiple of BLOCK bytes."""
+        """Append an array and return its start in bytes, a multiple of BLOCK."""
         start, plain = self.size, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._file.write(_turned(self._key, start // BLOCK, plain.data))
         self._file.write(bytes(-len(plain) % BLOCK))
@@ -105,7 +112,7 @@ class Sealed:
         return start
 
     def read(self, called: int, first: int, count: int, kind: Any) -> NDArray[Any]:
-        """`count` numbers of a kind, from the array that begins there."""
+        """Return `count` numbers of dtype `kind`, from number `first` of the array that starts there."""
         start, size = called + first * np.dtype(kind).itemsize, count * np.dtype(kind).itemsize
         skipped = start % BLOCK
         sealed = os.pread(self._file.fileno(), skipped + size, start - skipped)
@@ -121,7 +128,7 @@ class Sealed:
 
 
 def _turned(key: bytes, block: int, content: bytes | memoryview) -> memoryview:
-    """Content sealed or opened, which is the same, from a block on; into memory that nobody fills with zeros before."""
+    """Encrypt or decrypt content (the same operation) from a block on, into uninitialised memory."""
     turned = np.empty(len(content) + BLOCK - 1, np.uint8)
     cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK, "big"))).encryptor()
     return turned.data[: cipher.update_into(content, turned.data)]
@@ -146,7 +153,7 @@ def end(use: Use) -> None:
 
 @contextmanager
 def used(folder: str | None = None) -> Iterator[Use]:
-    """A use of this process and its threads."""
+    """Create a use for this process and its threads, and end it afterwards."""
     use = Use(folder=folder)
     try:
         yield use
@@ -156,9 +163,10 @@ def used(folder: str | None = None) -> Iterator[Use]:
 
 @contextmanager
 def shared_folder(base: str | None = None) -> Iterator[str]:
-    """A folder for the named files of this process and its children, until the end; those of the dead go now.
+    """Create a folder for named files of this process and its children; remove it at the end.
 
-    A process holds a lock on its folder's file for as long as it lives; the system lets go of that of a dead one.
+    Folders of dead processes are removed now. A process locks a file in its folder while it lives; the system releases
+    the lock of a dead process.
     """
     base = base or tempfile.gettempdir()
     sweep(base)
@@ -172,9 +180,9 @@ def shared_folder(base: str | None = None) -> Iterator[str]:
 
 
 def sweep(base: str) -> None:
-    """Remove the folders whose process is dead: they have a lock that nobody holds."""
+    """Remove the folders of dead processes, whose lock is free."""
     for lock in Path(base).glob(f"{NAME}*/{LOCK}"):
-        with suppress(OSError), open(lock) as file:  # another's, or held
+        with suppress(OSError), open(lock) as file:  # owned by another user, or still locked
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_uid == os.getuid():
                 shutil.rmtree(lock.parent, ignore_errors=True)
