@@ -1,6 +1,7 @@
-"""Names: those of a set of attributes, the nearest known one to a name that was not recognised, what a value is called.
+"""Text for messages and tables: nearest known names, safe representations of values, formatted numbers.
 
-What a user hands over may be records: a table where its path belongs, or its text. Messages show none (`shown`).
+An object passed by a user may contain records, such as a table or its text in place of a path; messages never show it
+(`shown`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-AttributeSet = tuple[str, ...]  # what is shared spells it in the domain's order
+AttributeSet = tuple[str, ...]  # shared objects use the domain's order
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A remedy: the nearest known name, or the names there are."""
+    """Return a remedy: the nearest known name, or the list of known names."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
@@ -29,8 +30,8 @@ MOST_BITS = 500
 
 
 def shown(value: Any) -> str:
-    """A value as a message may tell it: a number or a short text as it is, of anything else its type."""
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python prints none of thousands of digits
+    """Return a repr of `value` that is safe to print; long or non-scalar values show only their type."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to print longer integers
         return "a number of hundreds of digits"
     if value is None or isinstance(value, int | float) or (isinstance(value, str) and _is_short(value)):
         return repr(value)
@@ -38,7 +39,7 @@ def shown(value: Any) -> str:
 
 
 def sized(count: int) -> str:
-    """A number of bytes in the unit that leaves it digits."""
+    """Format a number of bytes in a readable unit."""
     for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= least:
             return f"{count / least:.3g} {unit}" if count < 1000 * least else f"{count / least:,.0f} {unit}"
@@ -46,12 +47,12 @@ def sized(count: int) -> str:
 
 
 def called(path: Any) -> str:
-    """A path, unless it is no path but a text of records."""
+    """Return a path as text, unless it may be a text of records."""
     return str(path) if _is_short(str(path)) else shown(str(path))
 
 
 def _is_short(text: str) -> bool:
-    """Whether a text is no longer than a name or a path is, and of one line."""
+    """Return whether a text is one line that is short enough for a name or path."""
     return len(text) <= MOST_SHOWN and text.isprintable()
 
 
@@ -59,7 +60,7 @@ MOST = 20
 
 
 def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
-    """A heading and a table of names and what is said of them, the first ones."""
+    """Return an HTML heading and a table of the first facts."""
     pairs = list(facts.items() if isinstance(facts, Mapping) else facts)
     rows = [f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs[:MOST]]
     more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
@@ -71,7 +72,10 @@ SMALLEST_PLAIN = 1e-4
 
 
 def figure(value: float | None) -> str:
-    """Four significant digits, thousands apart, tiny ones with a power of ten; a dash where there is none."""
+    """Format a number with four significant digits and thousands separators; a dash if there is none.
+
+    Tiny numbers are written with a power of ten.
+    """
     if value is None or not math.isfinite(value):
         return "—"
     if 0 < abs(value) < SMALLEST_PLAIN:
@@ -80,7 +84,7 @@ def figure(value: float | None) -> str:
 
 
 def power(value: float) -> str:
-    """As 8.77 × 10⁻⁶."""
+    """Format in scientific notation, as 8.77 × 10⁻⁶."""
     digits, exponent = f"{value:.2e}".split("e")
     digits = digits.rstrip("0").rstrip(".")
     raised = f"10{str(int(exponent)).translate(RAISED)}"
@@ -88,12 +92,12 @@ def power(value: float) -> str:
 
 
 def whole(value: float | None) -> str:
-    """A count for a table: whole, thousands apart."""
+    """Format a count as an integer with thousands separators."""
     return "—" if value is None or not math.isfinite(value) else f"{round(value):,}".replace("-", "−")
 
 
 def percent(value: float | None) -> str:
-    """A share in words that a reader can use: 12 %, 0.4 %, below 0.01 %."""
+    """Format a share as a percentage: 12 %, 0.4 %, below 0.01 %."""
     if value is None or not math.isfinite(value):
         return "—"
     if 0 < value < 1e-4:

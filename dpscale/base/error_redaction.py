@@ -1,14 +1,15 @@
-"""Errors that tell nothing of the data, of tasks and of whatever else works on records or exact counts.
+"""Redaction of errors from tasks and other code that handles records or exact counts.
 
-An error text is an output: it stands on the terminal, in a worker's log and on Dask's dashboard. Our own errors are
-written for that. Others' are not: NumPy says how many rows it found no memory for, Arrow names the value that it could
-not convert. So of those only the kind is passed on, and the place in the code. Want of memory is told in the same words
-wherever it is met, because where depends on the data.
+The text of an error is an output: it appears on the terminal, in a worker's log and on Dask's dashboard. The texts of
+dpscale's own errors contain no data. Others do: NumPy states for how many rows memory was missing, Arrow names the
+value that it could not convert. Therefore only their type and their place in the code are passed on. Running out of
+memory is reported in the same words everywhere, because its place depends on the data.
 
-A refusal of data is no failure of a task: it is what the task found. It leaves as a value (`Refused`), goes through the
-sums and is raised on the driver, so that no worker logs which task, and with it whose files, held what was refused.
+Refused data are not a failure of the task but its result. The refusal is returned as a value (`Refused`), passes
+through the sums and is raised on the driver, so that no worker logs which task, and thus whose files, contained the
+refused data.
 
-With DPSCALE_DEBUG=1 an unexpected error is the cause of ours, with its text and traceback: see `errors`.
+With DPSCALE_DEBUG=1 an unexpected error is attached as the cause, with its text and traceback; see `errors`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from dpscale.base.errors import DEBUG, DEBUG_WARNING, DataError, DpscaleError, T
 FIELD = "engine"
 HOUSE = Path(__file__).parents[1]
 AGAIN = "run again: it goes on where it stopped"
-NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # Python's and Arrow's
+NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # of Python and Arrow
 
 
 class Refused:
-    """Data that a task refused, in the place of its result. Shows nothing."""
+    """Data error of a task, returned in place of its result. Its repr shows nothing."""
 
     def __init__(self, error: DataError) -> None:
         self.error = error
@@ -39,7 +40,7 @@ class Refused:
 
 
 def accepted(results: Iterable[Any]) -> None:
-    """Raise what tasks refused: of several refusals the first by its words, whichever tasks they are of."""
+    """Raise the error that tasks returned; of several, the first by text, regardless of the tasks."""
     found = [result for result in results if isinstance(result, Refused)]
     if found:
         raise _first(found).error
@@ -50,7 +51,10 @@ def _first(found: list[Refused]) -> Refused:
 
 
 class Discreet:
-    """A task's function; picklable where the function is. A refused argument is its result."""
+    """Wrapper of a task's function that redacts its errors; picklable if the function is.
+
+    If an argument is `Refused`, it is returned as the result.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -77,9 +81,9 @@ class Discreet:
 
 
 def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments), here on the driver, with the same care. `what` names it.
+    """Call function(*arguments) on the driver and redact its errors; the first argument names the action.
 
-    No context manager: what is raised in one drags the error that it met along.
+    This is not a context manager, because an exception raised in one references the original exception.
     """
     try:
         return function(*arguments)
@@ -92,30 +96,30 @@ def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def with_cause(made: DpscaleError, error: BaseException) -> DpscaleError:
-    """An error of ours that stands for another one, which is its cause only where the user asks for it."""
+    """Return dpscale's error for another error, which becomes its cause only in debug mode."""
     if debugging():
         made.__cause__ = error
         made.add_note(DEBUG_WARNING)
     else:
-        error.__traceback__ = None  # its frames hold arrays
+        error.__traceback__ = None  # its frames reference arrays
     return made
 
 
 def without_cause(error: DpscaleError) -> None:
-    """Part an error of ours from what it stands for, which is a library's, with a text and arrays."""
+    """Detach dpscale's error from its cause, a library's exception with a text and arrays."""
     if not debugging():
         error.__cause__ = error.__context__ = None
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether what is missing is memory, which libraries call by many names."""
+    """Return whether an error means that memory ran out; libraries use various types for it."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
     return any(words in str(error) for words in NO_ROOM)
 
 
 def no_memory() -> TransientError:
-    """What is said wherever memory ran out."""
+    """Return the error for memory that ran out."""
     return TransientError(f"{FIELD}.memory", "out of memory", "", f"set less, or use fewer workers, and {AGAIN}")
 
 
@@ -130,24 +134,27 @@ def _redacted(error: Exception, what: str) -> DpscaleError:
 
 
 def unexpected(error: BaseException, what: str, but: str = "") -> TransientError:
-    """What is said of an error that nobody foresaw: its kind and place. `but`: what it does not mean."""
+    """Return the error for an unforeseen exception, with its type and place.
+
+    `but` is prepended to the remedy and states which conclusion would be wrong.
+    """
     got = f"{what} failed with {kind_and_place(error)}"
     return TransientError(FIELD, got, "", f"{but}its text may tell of records and is left out; {AGAIN}{hint()}")
 
 
 def hint() -> str:
-    """How to see the cause of an error, for the end of its sentence; empty where it is shown."""
+    """Return how to see the cause of an error; empty if it is shown already."""
     return "" if debugging() else f"; set {DEBUG}=1 to see the cause (its output is private)"
 
 
 def kind_and_place(error: BaseException) -> str:
-    """The kind of an error and where in our code it was, without its text."""
+    """Return the type of an error and its place in dpscale's code, without its text."""
     frame = own_frame(error)
     place = f" at {Path(frame.filename).relative_to(HOUSE.parent)}:{frame.lineno}" if frame else ""
     return type(error).__name__ + place
 
 
 def own_frame(error: BaseException) -> FrameSummary | None:
-    """The innermost frame of our code that an error went through."""
+    """Return the innermost frame of dpscale's code in the error's traceback."""
     ours = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(HOUSE)]
     return next((frame for frame in reversed(ours) if frame.filename != __file__), None)

@@ -1,10 +1,10 @@
-"""The exceptions that users meet: one sentence each, in one shape.
+"""Exceptions raised to users: one sentence each, in a uniform format.
 
-A message names the field, what it got, what it takes and the remedy. No message holds a value of a record: an error
-text is an output, and outputs are private only by noise.
+A message names the field, the value found, the accepted values and the remedy. It never contains a value of a record:
+an error text is an output, and outputs are private only through noise.
 
-The environment variable DPSCALE_DEBUG=1 is the one exception: an unexpected error is then the cause of ours, with its
-text, which may tell of records. Who sets it keeps what is shown private.
+The environment variable DPSCALE_DEBUG=1 is the only exception: an unexpected error is then attached as the cause, with
+its text, which may contain records. The user who sets it is responsible for the privacy of that output.
 """
 
 from __future__ import annotations
@@ -18,21 +18,30 @@ DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may 
 
 
 def debugging() -> bool:
-    """Whether the user asks for the causes of errors, whatever they tell of records."""
+    """Return whether the user requested the causes of errors, which may show records."""
     return os.environ.get(DEBUG) == "1"
 
 
 class DpscaleError(Exception):
-    """Base of all errors of dpscale that a user can mend.
+    """Base class of all errors of dpscale that a user can resolve.
 
     Parameters
     ----------
-    field: the setting, column or file at fault, as the user wrote it.
-    got: what was found there (never a value of a record).
-    takes: what would be accepted.
-    remedy: what to do about it.
+    field : str
+        Setting, column or file at fault, as the user wrote it.
+    got : str
+        The value found there (never a value of a record).
+    takes : str
+        Accepted values.
+    remedy : str
+        Recommended action.
 
-    `exit_code`: of a command that it ends; `state`: of a stage, or of a run, that it ends.
+    Attributes
+    ----------
+    exit_code : int
+        Exit code of a command that ends with this error.
+    state : str
+        State of a stage or run that ends with this error.
     """
 
     exit_code = 2
@@ -44,7 +53,7 @@ class DpscaleError(Exception):
         super().__init__("; ".join(part for part in parts if part))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What travels between processes: no cause, but as text where the user asks for it."""
+        """Pickle without the cause; in debug mode with its text."""
         said = type(self), (self.field, self.got, self.takes, self.remedy)
         if self.__cause__ is None or not debugging():
             return said
@@ -53,60 +62,60 @@ class DpscaleError(Exception):
 
 
 class Cause(Exception):
-    """The traceback of an error in another process, as text."""
+    """Traceback of an error in another process, as text."""
 
 
 class JobError(DpscaleError):
-    """The job file or the run directory is wrong."""
+    """The job file or the run directory is invalid."""
 
 
 class DomainError(DpscaleError):
-    """The domain file is wrong, or does not fit the workload."""
+    """The domain file is invalid, or does not fit the workload."""
 
 
 class DataError(DpscaleError):
-    """The data cannot be read, or does not fit the domain."""
+    """The data cannot be read, or do not fit the domain."""
 
 
 class RefusedValue(DataError):
-    """A policy refuses a value. `worst`: why, as `tables.encode` numbers it; 0 where no attribute is concerned."""
+    """A policy refuses a value. `worst` is the code of the reason in `records.encode`; 0 without an attribute."""
 
     worst = 0
 
 
 class Unreadable(DataError):
-    """A file that the system does not give, whatever is in it: a cluster tries again."""
+    """The system cannot provide a file, regardless of its content; a cluster tries again."""
 
 
 class PlanError(DpscaleError):
-    """The mechanism cannot take this workload, or not within the memory setting."""
+    """The mechanism cannot handle this workload, or not within the memory setting."""
 
 
 class BudgetError(DpscaleError):
-    """The ledger refuses: the budget is spent, or the ledger cannot be trusted."""
+    """The ledger refuses the charge, because the budget is spent or the ledger cannot be trusted."""
 
     exit_code = 3
 
 
 class TransientError(DpscaleError):
-    """Something outside failed in a way that may pass: the same command can be tried again."""
+    """An external failure that may be temporary: the same command can be repeated."""
 
     exit_code = 75
 
 
 class Stopped(TransientError):
-    """Somebody asked it to stop, nothing failed: the run can go on where it stopped."""
+    """The run was stopped on request and can be resumed."""
 
     state = "stopped"
 
 
 class Cancelled(Stopped):
-    """The same by `dpscale cancel`."""
+    """The run was stopped by `dpscale cancel`."""
 
     state = "cancelled"
 
 
 class ReportError(DpscaleError):
-    """A section of a report could not be made; answers are written, and the rest of the report too."""
+    """A section of a report failed; the answers and the rest of the report are written."""
 
-    exit_code = 70  # EX_SOFTWARE of sysexits.h, whose EX_TEMPFAIL is 75: a fault of dpscale, not of the job
+    exit_code = 70  # EX_SOFTWARE of sysexits.h (75 is EX_TEMPFAIL): a fault of dpscale, not of the job

@@ -1,9 +1,9 @@
-"""Compiled loops, with their machine code in the cache folder of the user.
+"""Numba compilation with the machine code cached in the user's cache folder.
 
-numba's own default is `__pycache__` beside the source. There pip does not know the files, leaves them behind when the
-package is removed, and the folder that stays hides a later editable install. So the machine code goes to
-`$NUMBA_CACHE_DIR`, else `$XDG_CACHE_HOME/dpscale/compiled`, else `~/.cache/dpscale/compiled`; where none of these can
-be written, every process compiles anew.
+By default, Numba writes to `__pycache__` next to the source. pip does not know these files and leaves them behind when
+the package is removed, and the remaining folder hides a later editable install. The machine code is therefore written
+to `$NUMBA_CACHE_DIR`, else `$XDG_CACHE_HOME/dpscale/compiled`, else `~/.cache/dpscale/compiled`. If none is writable,
+every process compiles again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ SETTINGS: Any = config
 
 
 def njit(*signature: Any, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with a cache in the folder of the user.
+    """Apply `numba.njit` with a cache in the user's cache folder.
 
     Parameters
     ----------
-    signature: types to compile for at once; none compiles at the first call.
-    cache: whether to keep the machine code on disk, where there is a place for it.
-    options: those of numba.
+    *signature
+        Types for immediate compilation; without them, functions are compiled at the first call.
+    cache : bool
+        Cache the machine code on disk if a folder is writable.
+    **options
+        Options of `numba.njit`.
     """
 
     def compile_function(function: Callable[..., Any]) -> Any:
@@ -44,9 +47,9 @@ def njit(*signature: Any, cache: bool = False, **options: Any) -> Callable[[Call
 
 
 def cache_folder() -> Path | None:
-    """A folder that this process can write to, or None."""
+    """Return a writable cache folder, or None."""
     named, caches = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
-    with suppress(OSError, RuntimeError):  # no right to write, no home
+    with suppress(OSError, RuntimeError):  # no write permission or no home folder
         folder = Path(named) if named else Path(caches or Path.home() / ".cache") / "dpscale" / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):

@@ -1,7 +1,7 @@
-"""The one thing that mathematics may be handed to share its work: a parallel map.
+"""Parallel-map protocol, and a context in which BLAS uses one thread.
 
-In a plain loop it is `plainly`; `engine` hands in one whose calls are Dask tasks. What is mapped does not depend on who
-maps it.
+Numerical code receives a parallel map instead of importing Dask. The default is the serial `plainly`; `engine` passes
+one whose calls are Dask tasks. The results do not depend on the map.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 
 class Each(Protocol):
-    """function(item) for every item, in order."""
+    """Parallel map: function(item) for every item, in order."""
 
     def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]: ...
 
 
 def plainly(function: Callable[[Any], Any], items: Iterable[Any], /) -> list[Any]:
-    """One call after the other, here."""
+    """Call the function for one item after the other in this process."""
     return [function(item) for item in items]
 
 
@@ -30,7 +30,7 @@ _limit: Any = None
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold BLAS at one thread."""
+    """Limit BLAS to one thread."""
     _enter()
     try:
         yield

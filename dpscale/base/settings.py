@@ -1,7 +1,7 @@
-"""What is wrong with a setting, as one sentence: pydantic's findings in the shape that all errors of dpscale have.
+"""Settings models, and conversion of pydantic's validation errors to dpscale's error format.
 
-A setting says what it takes by `setting(default, takes, meaning)`; the same words make the refusal, the JSON schema and
-the tables of the documents.
+A setting is declared by `setting(default, takes, meaning)`; these texts are used in error messages, the JSON schema and
+the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -23,18 +23,39 @@ WORDS = {
 
 
 class Settings(BaseModel):
-    """A table of settings: nothing unknown, nothing converted, nothing changed later."""
+    """Table of settings: unknown keys are refused, values are not converted, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
-    """A field of `Settings`. `takes`: what is accepted, in words; `meaning`: what it is for; `limits`: pydantic's."""
+    """Declare a field of `Settings`.
+
+    Parameters
+    ----------
+    default : object
+    takes : str
+        Accepted values, in words.
+    meaning : str
+        Description of the setting.
+    **limits
+        Constraints of pydantic.
+    """
     return Field(default, description=meaning, json_schema_extra={"takes": takes}, **limits)
 
 
 def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: str) -> Any:
-    """The settings of a table; JobError for the first that is wrong. `whose`: what they are settings of."""
+    """Return the validated settings of a table. Raises JobError for the first invalid one.
+
+    Parameters
+    ----------
+    model : type of Settings
+    given : mapping
+    table : str
+        Name of the table, for the message.
+    whose : str
+        Name of the object that has these settings, for the message.
+    """
     known = list(model.model_fields)
     for name in given:
         if name not in known:
@@ -51,7 +72,7 @@ def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: 
 
 
 def takes_of(model: type[BaseModel], name: str) -> str:
-    """What a setting accepts, in its own words; empty where it says none."""
+    """Return the description of the values that a setting accepts; empty if there is none."""
     field = model.model_fields.get(name)
     extra = field.json_schema_extra if field else None
     return str(extra["takes"]) if isinstance(extra, dict) and "takes" in extra else ""
@@ -59,7 +80,7 @@ def takes_of(model: type[BaseModel], name: str) -> str:
 
 def _refused(where: str, fault: Any, takes: str) -> JobError:
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
-    if isinstance(refused, JobError):  # a validator's own sentence
+    if isinstance(refused, JobError):  # raised by a validator
         return refused
     named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
     remedy = nearest(fault["input"], takes.split(", ")) if named else MEND
@@ -67,7 +88,7 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
 
 
 def check_texts(content: Any, where: str) -> None:
-    """JobError for a text that no file holds: with a NUL, or with half a letter (a lone surrogate)."""
+    """Raise JobError for a text that cannot be stored in a file: with a NUL or a lone surrogate."""
     if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
         raise JobError(where or "job", "a text with a letter that no file can hold", "a text", "mend it")
     if isinstance(content, Mapping):
@@ -80,7 +101,7 @@ def check_texts(content: Any, where: str) -> None:
 
 
 def message_of(fault: Any) -> str:
-    """Pydantic's own words, beginning small."""
+    """Return pydantic's message, starting in lower case."""
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "it should be a table"
     if fault["type"] in WORDS:
@@ -91,6 +112,6 @@ def message_of(fault: Any) -> str:
 
 
 def rows_of(model: type[Settings]) -> Sequence[tuple[str, str, str, Any]]:
-    """Of every setting: name, what it takes, what it means, and its default."""
+    """Return name, accepted values, meaning and default of every setting."""
     fields = model.model_fields.items()
     return [(name, takes_of(model, name), str(field.description or ""), field.default) for name, field in fields]
