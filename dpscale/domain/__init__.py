@@ -1,4 +1,4 @@
-"""Attributes, their cells, hierarchies and structural zeros: everything public about a table."""
+"""Public description of a table: attributes, their cells, hierarchies and structural zeros."""
 
 from dpscale.domain.domain import Attribute, Domain
 

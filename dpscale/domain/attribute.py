@@ -1,4 +1,4 @@
-"""A discrete attribute: its cells, their labels, and how the domain file writes it."""
+"""Discrete attributes: their cells, their labels and their form in the domain file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = {
 
 
 def numbered(by: str, days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The periods that days are in. `days`: since 1 January 1970."""
+    """Return the calendar periods that contain the given days since 1 January 1970."""
     if by == "day":
         return days
     if by == "week":
@@ -37,12 +37,12 @@ def numbered(by: str, days: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def number_of(by: str, day: date) -> int:
-    """The period that a day is in."""
+    """Return the number of the period that contains a day."""
     return int(numbered(by, np.array([(day - EPOCH).days]))[0])
 
 
 def first_day(by: str, number: int) -> date:
-    """The day that a period begins with; a week of the year 1 may begin before it, and has its first day."""
+    """Return the first day of a period; a week that begins before year 1 starts on the first day of that year."""
     if by in MONTHS:
         year, month = divmod(number * MONTHS[by], 12)
         return date(1970 + year, month + 1, 1)
@@ -51,7 +51,7 @@ def first_day(by: str, number: int) -> date:
 
 
 def name_of(by: str, number: int) -> str | int:
-    """What a period is called: a year by its number, the others by a text."""
+    """Return the name of a period: an integer for a year, otherwise a text."""
     day = first_day(by, number)
     if by == "day":
         return day.isoformat()
@@ -64,7 +64,7 @@ def name_of(by: str, number: int) -> str | int:
 
 
 def read_period(by: str, value: Any) -> int:
-    """The number of a period that is told by its name or a day of it; ValueError for what is neither."""
+    """Return the number of a period given by its name or one of its days. Raises ValueError otherwise."""
     if isinstance(value, date):
         return number_of(by, date(value.year, value.month, value.day))
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
@@ -86,23 +86,45 @@ def _begins(by: str, parts: list[int]) -> date:
 
 KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix")
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
-EXACT = 1 << 53  # whole numbers below it are told apart as floats, which texts and decimals are read as
+EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and decimals are parsed
 LARGEST = sys.float_info.max
 MOST_CELLS = 1 << 32  # codes are at most 32 bits
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One discrete attribute.
+    """Discrete attribute.
 
-    `kind` is integer (low … high, every `step`), categories (values), bins (edges; the last bin takes its right edge
-    too), coded (already 0 … count−1), boolean, date (periods low … high of the calendar, by their numbers) or
-    text-prefix (the first `length` letters are among values). `outside`, `nulls` and `unparsable` (texts where numbers
-    or dates are asked) say what becomes of values that the kind does not list; None for `unparsable`: as outside
-    values, and refused where those are clipped.
-
-    `groups`: what of the column each of the values stands for, where it is not itself. `source`: the column that is
-    read; empty: that of the attribute's name. `zone`: of times that have one, the time zone whose days are meant.
+    Attributes
+    ----------
+    name : str
+    kind : str
+        integer (low … high in steps of `step`), categories (values), bins (edges; the last bin includes its right
+        edge), coded (integers 0 … count−1), boolean, date (calendar periods low … high, by their numbers) or
+        text-prefix (the first `length` letters are among the values).
+    low, high : int
+        Range of integers, codes or periods.
+    values : tuple
+        Labels of the categories.
+    edges : tuple of float
+        Edges of the bins.
+    outside : {"reject", "clip", "category", "drop"}
+        Policy for values that the kind does not list.
+    nulls : {"reject", "category", "drop"}
+        Policy for nulls.
+    unparsable : {"reject", "category", "drop"}, optional
+        Policy for texts where numbers or dates are required. Default: that of `outside`, but "reject" instead of
+        "clip".
+    step : int
+    length : int
+    by : str
+        Calendar period of a date.
+    zone : str
+        Time zone in which times with a zone are converted to days.
+    groups : tuple of tuple
+        Column values of each entry of `values`, if they differ from it.
+    source : str
+        Column that is read; empty if it has the attribute's name.
     """
 
     name: str
@@ -122,7 +144,7 @@ class Attribute:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """DomainError for a kind that is none: a domain file's is checked with the rest of its table."""
+        """Raise DomainError for an unknown kind; the reader of a domain file checks everything else."""
         if self.kind not in KINDS:
             told = self.kind if isinstance(self.kind, str) else ""
             field = f"attributes.{self.name}.kind"
@@ -130,61 +152,61 @@ class Attribute:
 
     @property
     def column(self) -> str:
-        """The column that it is read from."""
+        """Column from which the attribute is read."""
         return self.source or self.name
 
     @cached_property
     def of_texts(self) -> bool:
-        """Whether its column is of texts, compared as they are."""
+        """Whether the column contains texts that are compared literally."""
         read = self.groups[0] if self.groups else self.values
         return bool(read) and isinstance(read[0], str)
 
     @property
     def is_whole(self) -> bool:
-        """Whether a cell is a whole number less the lowest."""
+        """Whether a cell is an integer minus `low`."""
         return self.kind in ("integer", "coded") and self.step == 1
 
     @cached_property
     def foreign(self) -> str:
-        """The policy for texts that are no number."""
+        """Policy for texts that cannot be parsed."""
         return self.unparsable or ("reject" if self.outside == "clip" else self.outside)
 
     @property
     def drops(self) -> bool:
-        """Whether some rows are left out for their value here."""
+        """Whether rows may be dropped because of their value."""
         return "drop" in (self.outside, self.nulls, self.foreign)
 
     @cached_property
     def listed(self) -> int:
-        """Number of cells that the kind itself lists."""
+        """Number of cells listed by the kind itself."""
         if self.values:
             return len(self.values)
         return len(self.edges) - 1 if self.kind == "bins" else (self.high - self.low) // self.step + 1
 
     @cached_property
     def size(self) -> int:
-        """Number of cells, those for outside values and nulls included."""
+        """Number of cells, including those for outside values and nulls."""
         return self.listed + (self.outside_cell >= 0) + (self.nulls == "category")
 
     @property
     def outside_cell(self) -> int:
-        """Cell of values outside the domain and of texts that are no number; −1 where neither has one."""
+        """Cell of outside values and unparsable texts; −1 if neither has one."""
         return self.listed if "category" in (self.outside, self.foreign) else -1
 
     @property
     def null_cell(self) -> int:
-        """Cell of nulls; −1 where nulls are rejected."""
+        """Cell of nulls; −1 if nulls have none."""
         return self.size - 1 if self.nulls == "category" else -1
 
     @cached_property
     def labels(self) -> list[Any]:
-        """What a reader calls each cell: integers, category values, intervals, periods; None for nulls."""
+        """Label of each cell: integers, category values, intervals, periods; None for nulls."""
         extra: list[Any] = [OUTSIDE_LABEL] if self.outside_cell >= 0 else []
         return self._listed_labels + extra + ([None] if self.nulls == "category" else [])
 
     @cached_property
     def cell_of(self) -> dict[Any, int]:
-        """The cell of each label, and of what it is written as."""
+        """Cell of each label and of its text form."""
         written = {str(label): cell for cell, label in reversed(list(enumerate(self.labels))) if label is not None}
         return written | {label: cell for cell, label in reversed(list(enumerate(self.labels)))}
 
@@ -201,14 +223,14 @@ class Attribute:
         return list(range(self.low, self.high + 1, self.step))
 
     def describe(self) -> dict[str, Any]:
-        """The attribute as a table of the domain file."""
+        """Return the attribute as a table of the domain file."""
         told = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}
         return {"kind": self.kind, **self._own_keys, "outside": self.outside, "nulls": self.nulls, **told, **read}
 
     @property
     def _own_keys(self) -> dict[str, Any]:
-        """The keys of its kind."""
+        """Keys specific to the attribute's kind."""
         if self.values and self.kind != "boolean":
             size = {"length": self.length} if self.length else {}
             groups = zip(self.values, map(list, self.groups), strict=False)
@@ -222,12 +244,12 @@ class Attribute:
 
 
 def _short(edge: float) -> str:
-    """A bin's edge in as few digits as still name it."""
+    """Return a bin edge with the fewest digits that identify it."""
     return f"{edge:g}" if float(f"{edge:g}") == edge else repr(edge)
 
 
 def check_size(attribute: Attribute) -> None:
-    """DomainError for fewer than two cells, or more than codes can tell apart."""
+    """Raise DomainError for fewer than two cells or more than fit in a code."""
     if attribute.size < 2:
         raise DomainError(
             f"attributes.{attribute.name}",

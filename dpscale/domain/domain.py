@@ -1,7 +1,7 @@
-"""The public schema: which attributes a record has and which values each can take.
+"""Public schema of a table: the attributes of a record and the values that each can take.
 
-A domain is *public*: it comes from a file, never from the records. Every attribute is discrete; its cells are numbered
-0 … size−1 in the order of the file, then one cell for values outside and one for nulls where the file asks for them.
+A domain is *public*: it comes from a file, never from the records. Every attribute is discrete. Its cells are numbered
+0 … size−1 in the order of the file, followed by one cell for outside values and one for nulls if the file defines them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,20 @@ REVIEWED = "reviewed"
 
 
 class Domain:
-    """An ordered set of attributes. `Domain({"a": 10, "b": 20})` makes coded ones of these sizes."""
+    """Ordered set of attributes. `Domain({"a": 10, "b": 20})` creates coded attributes of these sizes."""
 
     def __init__(
         self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """`rules`: of a domain file the lists `impossible` and `determined`, and whether a draft was `reviewed`."""
+        """Create a domain.
+
+        Parameters
+        ----------
+        attributes : mapping of str to int, or iterable of Attribute
+            Sizes of coded attributes, or attributes.
+        rules : mapping
+            Entries `impossible` and `determined` of a domain file, and `reviewed` for a draft.
+        """
         if isinstance(attributes, str) or not isinstance(attributes, Iterable):
             raise DomainError("attributes", shown(attributes), "sizes by name, or attributes",
                               'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
@@ -60,7 +68,22 @@ class Domain:
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
-        """Read a domain file (TOML)."""
+        """Read a domain file.
+
+        Parameters
+        ----------
+        path : str or Path
+            TOML file.
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If the file cannot be read or is not a valid domain.
+        """
         if not is_path(path):
             raise DomainError("domain", shown(path), "a domain file's path", "give it")
         try:
@@ -76,7 +99,21 @@ class Domain:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Domain:
-        """Build from the parsed content of a domain file."""
+        """Create a domain from the parsed content of a domain file.
+
+        Parameters
+        ----------
+        content : mapping
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If the content is not a valid domain, or is a draft that has not been reviewed.
+        """
         check_keys(content, {"attributes", REVIEWED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
             raise DomainError(REVIEWED, shown(content[REVIEWED]), "true, once public bounds stand for those"
@@ -89,21 +126,31 @@ class Domain:
         return cls(from_tables(tables), content)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the domain file that would give this domain."""
+        """Return the content of a domain file that defines this domain."""
         return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
 
     @property
     def reviewed(self) -> bool:
-        """Whether it was drafted from data, and a person has answered for it since."""
+        """Whether the domain is a draft from data that a person has reviewed."""
         return REVIEWED in self._told
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """The columns that attributes are read from, each once."""
+        """Return the columns from which attributes are read, each once.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Attributes.
+
+        Returns
+        -------
+        list of str
+        """
         return list(dict.fromkeys(self[name].column for name in names))
 
     @cached_property
     def alone(self) -> frozenset[str]:
-        """Attributes that are read from the column of their name, which no other is read from."""
+        """Attributes read from the column of the same name, which no other attribute uses."""
         read = [one.column for one in self.attributes]
         return frozenset(one.name for one in self.attributes if one.column == one.name and read.count(one.name) == 1)
 
@@ -142,23 +189,66 @@ class Domain:
                       for a in self.attributes})  # fmt: skip
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Sizes of the named attributes, in the order asked."""
+        """Return the numbers of cells of the named attributes.
+
+        Parameters
+        ----------
+        names : sequence of str
+
+        Returns
+        -------
+        tuple of int
+            Sizes in the order of `names`.
+        """
         _check_list(names)
         try:
             return tuple([self._sizes[name] for name in names])
-        except KeyError:  # whose sentence is that of a single attribute
+        except KeyError:  # look up each attribute for its error message
             return tuple(self[name].size for name in names)
 
     def cells(self, names: Sequence[str]) -> int:
-        """Number of cells of the marginal on the named attributes."""
+        """Return the number of cells of the marginal on the named attributes.
+
+        Parameters
+        ----------
+        names : sequence of str
+
+        Returns
+        -------
+        int
+        """
         return math.prod(self.shape(names))
 
     def cells_each(self, sets: Iterable[Sequence[str]]) -> list[int]:
-        """Those of every marginal of many."""
+        """Return the numbers of cells of several marginals.
+
+        Parameters
+        ----------
+        sets : iterable of sequence of str
+            Attribute sets.
+
+        Returns
+        -------
+        list of int
+        """
         return [math.prod(map(self._sizes.__getitem__, names)) for names in sets]
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names in the domain's order; a repeated or unknown name is an error."""
+        """Return attribute names in the domain's order.
+
+        Parameters
+        ----------
+        names : iterable of str
+
+        Returns
+        -------
+        tuple of str
+
+        Raises
+        ------
+        DomainError
+            If a name is repeated or unknown.
+        """
         _check_list(names)
         names = tuple(names)
         for name in names:
@@ -169,7 +259,7 @@ class Domain:
 
 
 def _check_list(names: Any) -> None:
-    """DomainError for a text, whose letters would be taken for names, and for what holds no names."""
+    """Raise DomainError for a text, whose letters would be taken for names, and for anything that is not iterable."""
     if isinstance(names, str):
         raise DomainError("attributes", shown(names), "a list of names", f"write ({names!r},)")
     if not isinstance(names, Iterable):
@@ -180,7 +270,7 @@ def _check_names(names: Sequence[Any]) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
             raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
-        if any("\ud800" <= letter <= "\udfff" for letter in name):  # no file could hold it
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
             raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "mend its encoding")
     if len(set(names)) != len(names):
         raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

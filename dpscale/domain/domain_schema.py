@@ -1,7 +1,7 @@
-"""What a table [attributes.NAME] of the domain file declares: an attribute, and those that its values have for parents.
+"""Parser of the tables [attributes.NAME] of a domain file: attributes and the parents defined by their values.
 
-An attribute may be made of another column (`from`), a sum of its values (`map`), the logarithm's bins (`log`) or every
-so many whole numbers (`round`). All of it is public, and looks at one value of one row.
+An attribute may be derived from another column (`from`), by grouping its values (`map`), by bins of its logarithm
+(`log`) or by rounding to multiples (`round`). All of this is public and depends on one value of one row.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ POLICIES = {
 
 
 def coded(name: str, size: Any) -> Attribute:
-    """The attribute whose values are 0 … size − 1 already."""
+    """Return an attribute whose values are already 0 … size − 1."""
     if not isinstance(size, bool):
         with suppress(TypeError):
-            size = index(size)  # numpy's integers too
+            size = index(size)  # accept NumPy integers
     return Attribute(name, "coded", **_read_coded(name, {"size": size}))
 
 
 def from_tables(tables: Mapping[str, Any]) -> list[Attribute]:
-    """The attributes of a domain file in their order, each with its parents behind it."""
+    """Return the attributes of a domain file in order, each followed by its parents."""
     return [one for name, table in tables.items() for one in _family(name, table)]
 
 
@@ -59,7 +59,7 @@ def _family(name: str, table: Any) -> list[Attribute]:
 
 
 def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
-    """The attribute whose values are groups of a child's; each of those in exactly one."""
+    """Return the attribute whose values are groups of a child's values; each child value is in exactly one group."""
     field = f"attributes.{child.name}.parent.{name}"
     if child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
         kind = "a map" if child.groups else f"kind {child.kind}"
@@ -82,7 +82,7 @@ def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
 
 
 def from_table(name: str, table: Any) -> Attribute:
-    """The attribute of a table of the domain file; DomainError names the field that is wrong."""
+    """Return the attribute of a table of the domain file. Raises DomainError that names the invalid field."""
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
     kind = _kind(name, table)
@@ -98,7 +98,7 @@ def from_table(name: str, table: Any) -> Attribute:
 
 
 def _kind(name: str, table: Mapping[str, Any]) -> str:
-    """Its kind; DomainError where it is none, or lacks or has a key that it should not."""
+    """Return the table's kind. Raises DomainError if it is invalid, or if a key is missing or unknown."""
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         told = kind if isinstance(kind, str) else ""
@@ -169,7 +169,7 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_values(field: str, values: Any) -> None:
-    """DomainError for what is no list of distinct texts, of numbers, or of true and false."""
+    """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
         raise DomainError(field, "not a list of texts or numbers", "such a list", "mend it")
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
@@ -181,7 +181,7 @@ def _check_values(field: str, values: Any) -> None:
 
 
 def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
-    """Values by name, and what of the column each stands for."""
+    """Return the values of a map and the column values that each represents."""
     if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
         raise DomainError(field, "not a table of lists", 'for each value what it stands for, as north = ["a", "b"]',
                           "mend it")  # fmt: skip
@@ -222,7 +222,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _raised(name: str, base: Any, edge: float) -> float:
-    """The number whose logarithm an edge is: bins of logarithms are bins of numbers."""
+    """Return the number whose logarithm is `edge`: bins of logarithms are bins of numbers."""
     if not _is_finite(base) or base <= 1:
         raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "mend it")
     with suppress(OverflowError):
@@ -272,6 +272,6 @@ _READ = {"integer": _read_integer, "coded": _read_coded, "categories": _read_cat
 
 
 def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
-    """DomainError where a table has a key that is not known."""
+    """Raise DomainError if the table has an unknown key."""
     for key in sorted(map(str, set(table) - known)):
         raise DomainError(where, f"unknown key {key!r}", ", ".join(sorted(known)), nearest(key, known))

@@ -1,15 +1,15 @@
-"""Combinations that cannot be, as the domain file declares them: synthetic rows never have one.
+"""Structural zeros and functional dependencies declared in the domain file; synthetic rows always satisfy them.
 
     [[impossible]]                          [[determined]]
     age = { low = 0, high = 14 }            attribute = "region"
     marital = ["married", "widowed"]        by = "code"
                                             map = { A1 = "north", A2 = "north", B1 = "south" }
 
-An [[impossible]] table names some values of two attributes or more (of one: values that never occur); a row that has
-one of each is impossible. [[determined]] says that one attribute follows from another; codes that the map leaves out
-may have any value. So do attributes that are groups of another's values. Public, as the domain is, so it costs nothing.
-Synthetic rows, published tables and estimates of maximum entropy (`reconstruct.held`) keep to it; measurements and
-least squares do not look at it.
+An [[impossible]] table lists values of two or more attributes, and a row that has one of each is impossible; with one
+attribute, these values never occur. [[determined]] declares that one attribute is a function of another; values absent
+from the map may occur with any value. Attributes that group the values of another one depend on it in the same way.
+The rules are public, like the domain, so they cost no budget. Synthetic rows, published tables and maximum-entropy
+estimates (`dpscale.reconstruction.constraints`) satisfy them; measurements and least squares ignore them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,28 @@ Cells = NDArray[np.integer]
 
 
 class Excludes(Protocol):
-    """A rule over the attributes `names`; the last one gives way in a row that breaks it."""
+    """Constraint on the attributes `names`; the last one is changed in a row that violates it."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     def broken(self, column: Column, /) -> Flags:
-        """(n,): which rows break it; `column(name)`: their cells of an attribute, (n,)."""
+        """Return the rows that violate the constraint, shape (n,).
+
+        `column(name)` returns the rows' cells of an attribute, shape (n,).
+        """
 
     def forbidden(self, name: str, column: Column, size: int, /) -> Flags:
-        """(n, size): the cells of one attribute that break it beside what the rows have of the others."""
+        """Return the cells of one attribute that violate the constraint given the rows' other cells.
+
+        The result has shape (n, size).
+        """
 
     def possible(self, names: Sequence[str], shape: Sequence[int], /) -> Flags:
-        """Which cells of a table over `names`, its own among them, may hold somebody: as broadcasts to `shape`."""
+        """Return the possible cells of a table over `names`, which include its own; broadcasts to `shape`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the constraint as JSON-ready data."""
 
 
 Column = Callable[[str], Cells]
@@ -56,7 +62,7 @@ Column = Callable[[str], Cells]
 
 @dataclass(frozen=True)
 class Rule:
-    """Of each attribute the cells that, all together, are impossible."""
+    """Structural zero: for each attribute, the cells whose combination is impossible."""
 
     cells: tuple[tuple[str, frozenset[int]], ...]
 
@@ -89,7 +95,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Follows:
-    """Attribute `what` follows from `by`: with cell i of it comes `of[i]`; −1: any."""
+    """Functional dependency between two attributes.
+
+    Cell i of the determinant `by` implies cell `of[i]` of the dependent attribute; −1 permits every cell.
+    """
 
     by: str
     what: str
@@ -101,7 +110,7 @@ class Follows:
 
     @cached_property
     def whole(self) -> bool:
-        """Whether it says so of every cell."""
+        """Whether every determinant cell implies a dependent cell."""
         return min(self.of) >= 0
 
     @cached_property
@@ -130,20 +139,20 @@ class Follows:
 
 
 def restored(record: Mapping[str, Any]) -> Rule | Follows:
-    """The inverse of `to_dict`."""
+    """Return the constraint described by the output of `to_dict`."""
     if "cells" in record:
         return Rule(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
     return Follows(record["by"], record["what"], tuple(record["of"]))
 
 
 def speaking(rules: Iterable[Excludes], names: Iterable[str]) -> tuple[Excludes, ...]:
-    """The rules of these attributes alone."""
+    """Return the constraints whose attributes are all among `names`."""
     inside = set(names)
     return tuple(rule for rule in rules if inside.issuperset(rule.names))
 
 
 def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[int]) -> Flags:
-    """Which cells of a table may hold anybody, by the rules that speak of its attributes alone."""
+    """Return the cells of a table that the constraints on its attributes permit."""
     held = np.ones(shape, np.bool_)
     for rule in speaking(rules, names):
         held &= rule.possible(names, shape)
@@ -151,7 +160,7 @@ def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[in
 
 
 def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[Excludes, ...]:
-    """The rules of a domain file; DomainError names what is wrong."""
+    """Parse the constraints of a domain file. Raises DomainError that names the fault."""
     return (*(_impossible(table, attribute) for table in _tables(content, "impossible")),
             *(_determined(table, attribute) for table in _tables(content, "determined")))  # fmt: skip
 
@@ -170,8 +179,10 @@ def _impossible(table: Mapping[str, Any], attribute: Find) -> Rule:
 
 
 def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
-    """An [[impossible]] table that comes back from TOML in its order: a range that a list follows, which TOML would
-    write the other way round, as a list."""
+    """Return an [[impossible]] table whose order survives a round trip through TOML.
+
+    TOML writes lists before tables, so a range that is followed by a list is replaced by a list of its values.
+    """
     last = max((place for place, values in enumerate(table.values()) if not isinstance(values, Mapping)), default=-1)
     return {name: _normalised(attribute(name), values) if place < last else values
             for place, (name, values) in enumerate(table.items())}  # fmt: skip
@@ -199,14 +210,17 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
 
 
 def follows(attributes: Sequence[Attribute]) -> tuple[Follows, ...]:
-    """Attributes that are groups of another's values follow from it."""
+    """Return the functional dependencies of attributes that group the values of another attribute."""
     children = {one.column: one for one in reversed(attributes) if not one.groups}
     found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
     return tuple(_grouped(parent, child) for parent, child in found)
 
 
 def _grouped(parent: Attribute, child: Attribute) -> Follows:
-    """Values that neither lists, and nulls, go together where both have a cell for them."""
+    """Return the dependency of a parent on its child.
+
+    Outside values, and nulls, correspond to each other if both attributes have a cell for them.
+    """
     place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
     of = [-1] * child.size
     for cell, group in enumerate(parent.groups):
@@ -220,7 +234,10 @@ def _grouped(parent: Attribute, child: Attribute) -> Follows:
 
 
 def closed(rules: Sequence[Excludes]) -> tuple[Excludes, ...]:
-    """With what follows by way of another: a country from a town, where it follows from the region."""
+    """Return the constraints with the transitive closure of the total functional dependencies.
+
+    For example, a country follows from a town if it follows from the region and the region from the town.
+    """
     follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
     for _ in range(len(follows)):
         for one, other in product(list(follows.values()), repeat=2):
@@ -231,7 +248,7 @@ def closed(rules: Sequence[Excludes]) -> tuple[Excludes, ...]:
 
 
 def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
-    """DomainError where an attribute is left no value."""
+    """Raise DomainError if the constraints exclude all values of an attribute."""
     for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
         if not possible(rules, (name,), (sizes[name],)).any():
             raise DomainError("impossible", f"all values of {name}", "rules that leave every attribute one",
@@ -239,7 +256,7 @@ def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
 
 
 def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
-    """The cells of listed values, or of a range of numbers {low, high}, both included."""
+    """Return the cells of listed values or of an inclusive range {low, high} of numbers."""
     if isinstance(values, Mapping):
         return _between(attribute, values, field)
     if not isinstance(values, list) or not values:
