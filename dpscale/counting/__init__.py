@@ -1,6 +1,6 @@
-"""Exact marginal counts of encoded records, one pass for many attribute sets.
+"""Exact marginal counts of encoded records, for many attribute sets in one pass.
 
-The counts are private. `ExactMarginal` hides its numbers from every repr.
+The counts are private. The repr of `ExactMarginal` hides them.
 """
 
 from dpscale.counting.count import ExactMarginal, count_marginals

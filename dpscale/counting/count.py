@@ -1,4 +1,4 @@
-"""Exact marginal counts of a table: many attribute sets in one pass over some partitions."""
+"""Exact marginal counts of many attribute sets in one pass over partitions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dpscale.records.table import Partition, Table
 FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
 GATHER_CODES = 1 << 25
-ROWS = 64  # of a word of a bit plane
+ROWS = 64  # per word of a bit plane
 
 
 class Counter:
-    """Exact counts of a program's sets; private, and never shown by repr."""
+    """Exact counts of a program's attribute sets; private, so its repr shows no counts."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -44,14 +44,20 @@ class Counter:
         return f"Counter of {self._program.cells} cells"
 
     def add(self, codes: Codes) -> None:
-        """Count some rows: codes (attributes × rows) of the program's names, in their order, and maybe of others."""
+        """Count rows.
+
+        Parameters
+        ----------
+        codes : ndarray of unsigned integers, shape (attributes, rows)
+            The first attributes are those of the program, in its order; further ones are ignored.
+        """
         self._waiting.append(codes)
         self._waiting_rows += codes.shape[1]
         if self._waiting_rows >= min(GATHER_ROWS, max(GATHER_CODES // len(codes), 1)):
             self._count_waiting()
 
     def finish(self) -> NDArray[np.int64]:
-        """The asked marginals one after another; the counter is used up."""
+        """Return the concatenated requested marginals; the counter cannot be used afterwards."""
         from dpscale.counting.kernels import assemble
 
         self._count_waiting()
@@ -90,7 +96,7 @@ class Counter:
                          planes.offsets, planes.most_inner, self._planes)  # fmt: skip
 
     def _fold(self) -> None:
-        """Sum the joints into the asked marginals and start them anew."""
+        """Sum the joint marginals into the requested marginals and reset them."""
         from dpscale.counting.kernels import fold
 
         f = self._program.folds
@@ -105,7 +111,7 @@ def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
     from dpscale.counting.kernels import count_codes
 
     levels, rows = steps.levels(codes.shape[1]), codes.shape[1]
-    length = -(-rows // -(-rows // steps.block))  # blocks alike, since a short one serves large sets badly
+    length = -(-rows // -(-rows // steps.block))  # equal blocks, because a short one is inefficient for large sets
     for first in range(0, rows, length):
         count_codes(codes[:, first : first + length], steps.columns, steps.sizes, steps.starts, steps.shared,
                     steps.offsets, steps.cells, counters, levels)  # fmt: skip
@@ -116,7 +122,7 @@ Dropped = Mapping[Partition, Marked]
 
 @dataclass(frozen=True)
 class ExactMarginal:
-    """Exact counts over an attribute set: private, and never shown by repr."""
+    """Exact counts over an attribute set; private, so its repr hides them."""
 
     attributes: AttributeSet
     counts: Integers = field(repr=False)
@@ -124,24 +130,24 @@ class ExactMarginal:
 
 @dataclass(frozen=True)
 class Layout:
-    """Several marginals laid out one after another in a flat array of counters."""
+    """Layout of several marginals in a flat array of counters."""
 
     domain: Domain
     sets: tuple[AttributeSet, ...]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The attributes that any set uses, in the domain's order; the first one where none is (to count rows)."""
+        """Attributes used by any set, in domain order; the first attribute if none is used (to count rows)."""
         used = {name for attributes in self.sets for name in attributes} or {self.domain.names[0]}
         return tuple(name for name in self.domain.names if name in used)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each marginal starts; one more entry for the end."""
+        """Start of each marginal, and the end of the last one."""
         return np.cumsum([0, *self.domain.cells_each(self.sets)], dtype=np.int64)
 
     def marginal(self, flat: Integers, attributes: AttributeSet) -> ExactMarginal:
-        """That of one set, as a view of a flat array."""
+        """Return the marginal of one set as a view of a flat array."""
         start, end = self.offsets[(place := self._places[attributes])], self.offsets[place + 1]
         return ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
 
@@ -150,7 +156,7 @@ class Layout:
         return {attributes: place for place, attributes in enumerate(self.sets)}
 
     def marginals(self, flat: Integers) -> Iterator[ExactMarginal]:
-        """The marginals in a flat array, as views."""
+        """Yield the marginals in a flat array as views."""
         for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):
             yield ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
 
@@ -158,7 +164,10 @@ class Layout:
 def count(
     layout: Layout, partitions: Sequence[Partition], checked: Sequence[str] = (), dropped: Dropped | None = None
 ) -> Integers:
-    """Count every set of the layout over the partitions, by a cover chosen by their sizes: a flat int64 array."""
+    """Count every set of the layout over the partitions with a cover chosen by their size.
+
+    Returns a flat int64 array.
+    """
     rows = guess_rows(layout.domain, sum(part.size() for part in partitions))
     program = Program.of(plan_cover(layout.domain, layout.sets, rows))
     return count_by(program, layout.domain, partitions, checked, dropped)
@@ -171,10 +180,17 @@ def count_by(
     checked: Sequence[str] = (),
     dropped: Dropped | None = None,
 ) -> Integers:
-    """Count the sets of a program over the partitions: a flat int64 array.
+    """Count the sets of a program over the partitions and return a flat int64 array.
 
-    `checked`: further columns whose values are held against the domain. `dropped`: rows of a partition left out, beside
-    those that the domain file drops.
+    Parameters
+    ----------
+    program : Program
+    domain : Domain
+    partitions : sequence of Partition
+    checked : sequence of str
+        Further attributes whose values are checked against the domain.
+    dropped : mapping of Partition to row mask, optional
+        Rows to exclude, in addition to those that the domain file drops.
     """
     counter = Counter(program)
     names = list(dict.fromkeys([*program.names, *checked]))
@@ -184,7 +200,7 @@ def count_by(
 
 
 def _without(codes: Codes, removed: Flags | None, rows: Marked | None, first: int) -> Codes:
-    """The batch that begins at row `first`, without those gone and some rows of its partition."""
+    """Return the batch that begins at row `first` without the dropped rows."""
     if removed is None and rows is None:
         return codes
     out = np.zeros(codes.shape[1], dtype=bool) if removed is None else removed
@@ -196,7 +212,7 @@ def _without(codes: Codes, removed: Flags | None, rows: Marked | None, first: in
 def encoded(
     domain: Domain, partitions: Iterable[Partition], names: Sequence[str]
 ) -> Iterator[tuple[Codes, Flags | None, Partition, int]]:
-    """Batch by batch: codes (attributes × rows), which rows are dropped, the partition, and the batch's first row."""
+    """Yield for each batch the codes (attributes × rows), the dropped rows, the partition and the batch's first row."""
     for partition in partitions:
         first = 0
         for batch in partition.batches(domain.columns(names), domain=domain):
@@ -206,9 +222,10 @@ def encoded(
 
 
 def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str]) -> tuple[Codes, Flags | None]:
-    """Codes (attributes × rows) of the named attributes of a batch, in the width that the largest one needs.
+    """Return the codes of the named attributes of a batch, and the rows dropped for a value in any of them.
 
-    And which rows are dropped for a value in any of them; None where the domain file drops nothing.
+    The codes have shape (attributes, rows) and the width required by the largest attribute. The second result is None
+    if the domain file drops nothing.
     """
     attributes = [domain[name] for name in names]
     width, rows = code_type(max(one.size for one in attributes)), len(batch[attributes[0].column])
@@ -220,7 +237,24 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
 
 
 def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[AttributeSet, Integers]:
-    """Exact counts of each attribute set, an axis per attribute in the order asked. Exact, hence private."""
+    """Return exact counts of attribute sets. They are private.
+
+    Parameters
+    ----------
+    table : Table
+    sets : sequence of sequence of str
+        Attribute sets.
+
+    Returns
+    -------
+    dict of tuple of str to ndarray of int64
+        One array per set, with one axis per attribute in the given order.
+
+    Raises
+    ------
+    DataError
+        If `table` is not a Table, or its data do not fit the domain.
+    """
     if not isinstance(table, Table):
         raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
     for names in sets:

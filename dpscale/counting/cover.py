@@ -1,6 +1,6 @@
-"""Covers: how some sets are counted, each as a sum of axes of a joint marginal, by bit planes, or alone.
+"""Covers: plans that count attribute sets as sums over axes of a joint marginal, by bit planes, or separately.
 
-What `choice` gives and `program` compiles.
+`program` compiles a cover to flat arrays.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from dpscale.base.display import AttributeSet
 from dpscale.domain import Domain
 
 PLANES, DIRECT = -1, -2
-ROWS = 1 << 20  # of a task, where nothing is known of the table
+ROWS = 1 << 20  # assumed rows of a task if the table is unknown
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Sets asked, joints counted, sets counted by bit planes; estimated nanoseconds set by set and by the cover."""
+    """Work saved by a cover: numbers of sets, and estimated nanoseconds without and with it.
+
+    Attributes
+    ----------
+    joints : int
+        Number of joint marginals that are counted.
+    planes : int
+        Number of sets counted by bit planes.
+    alone, covered : float
+        Nanoseconds of counting each set separately and with the cover.
+    """
 
     asked: int
     joints: int
@@ -32,13 +42,26 @@ class Saving:
 
     @property
     def factor(self) -> float:
-        """How many times less work the cover is than counting set by set."""
+        """Factor by which the cover reduces the work of counting each set separately."""
         return self.alone / self.covered if self.covered else 1.0
 
 
 @dataclass(frozen=True)
 class Cover:
-    """How to count some sets: `owners[s]` is the joint that set s is summed from; -1: by bit planes, -2: directly."""
+    """Plan for counting attribute sets.
+
+    Attributes
+    ----------
+    domain : Domain
+    sets : tuple of AttributeSet
+    joints : tuple of AttributeSet
+        Joint marginals that are counted.
+    owners : ndarray of int64
+        For each set the joint from which it is summed, or PLANES (−1) or DIRECT (−2).
+    rows : int
+        Estimated number of rows.
+    saving : Saving
+    """
 
     domain: Domain
     sets: tuple[AttributeSet, ...]
@@ -49,24 +72,34 @@ class Cover:
 
 
 def total(savings: Iterable[Saving]) -> Saving:
-    """Several passes' savings as one."""
+    """Return the sum of the savings of several passes."""
     rows = [(one.asked, one.joints, one.planes, one.alone, one.covered) for one in savings]
     return Saving(*(sum(column) for column in zip(*rows, strict=True)))
 
 
-MOST_CELLS = 1 << 16  # of a joint
-SPARE_CELLS = 1 << 24  # of all joints of a task, where nothing is said
+MOST_CELLS = 1 << 16  # largest joint
+SPARE_CELLS = 1 << 24  # default for all joints of a task
 BYTE = 1 << 8
-BITS_CELLS = 1 << 10  # up to here a set may be counted by bit planes
-# nanoseconds on one core of an EPYC (Zen 4): a row into a joint of 2^i cells, code and increment
+BITS_CELLS = 1 << 10  # largest set counted by bit planes
+# nanoseconds on one core of an EPYC (Zen 4) per row of a joint with 2^i cells: code and increment
 SCATTER = np.array([0.5] * 15 + [0.6, 0.65, 1.2, 1.7, 1.9, 2.6, 3.0] + [5.0] * 50)
-PLANE = 0.0017  # a row and a cell by bit planes
-FOLD = 0.8  # a cell of a joint, summed to one set
-ASSEMBLE = 3.0  # a cell of a set, put together from bit planes
+PLANE = 0.0017  # per row and cell, by bit planes
+FOLD = 0.8  # per cell of a joint, summed to one set
+ASSEMBLE = 3.0  # per cell of a set assembled from bit planes
 
 
 def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, spare_cells: int | None = None) -> Cover:
-    """A cover of the sets for a task of about so many rows, with joints of at most `spare_cells` cells in all."""
+    """Return a cover of the sets for a task.
+
+    Parameters
+    ----------
+    domain : Domain
+    sets : sequence of AttributeSet
+    rows : int
+        Approximate number of rows of the task.
+    spare_cells : int, optional
+        Maximum total number of cells of all joints. Default: the total cells of the sets, at least SPARE_CELLS.
+    """
     rows, asked = max(rows, 1), _RequestedSets.of(domain, sets)
     spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
     bits, alone = asked.by_planes(rows), _alone(asked.cells, rows)
@@ -81,7 +114,7 @@ def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, s
 
 @dataclass(frozen=True)
 class _RequestedSets:
-    """The asked sets as arrays: set s has attributes attrs[starts[s]:starts[s+1]], by number in the domain."""
+    """Requested sets as arrays: set s has attributes attrs[starts[s]:starts[s+1]], numbered as in the domain."""
 
     sizes: Integers
     attrs: Integers
@@ -96,18 +129,18 @@ class _RequestedSets:
 
     @cached_property
     def cells(self) -> Floats:
-        """Cells of each set."""
+        """Number of cells of each set."""
         return self._product(self.sizes[self.attrs].astype(float))
 
     def by_planes(self, rows: int) -> Floats:
-        """Nanoseconds of each set by bit planes; infinite where they do not serve."""
+        """Return the nanoseconds of each set by bit planes; infinite where they are not applicable."""
         sizes = self.sizes[self.attrs].astype(float)
         narrow = self._product((sizes <= BYTE).astype(float)) > 0
         serves = narrow & (self.cells <= BITS_CELLS) & (np.diff(self.starts) > 0)
         return np.where(serves, rows * PLANE * self._product(sizes - 1) + ASSEMBLE * self.cells, np.inf)
 
     def _product(self, values: Floats) -> Floats:
-        """The product of the values of each set's attributes; 1 for the empty set."""
+        """Return the product of the values of each set's attributes; 1 for the empty set."""
         products, full = np.ones(len(self.starts) - 1), np.diff(self.starts) > 0
         if full.any():
             products[full] = np.multiply.reduceat(values, self.starts[:-1][full])
@@ -115,7 +148,7 @@ class _RequestedSets:
 
 
 def guess_rows(domain: Domain, size: int) -> int:
-    """About how many rows so many bytes of Parquet are, by what a record of the domain takes at the most."""
+    """Estimate the number of rows in a number of bytes of Parquet, from the maximum bits per record of the domain."""
     bits = sum(math.log2(attribute.size) for attribute in domain.attributes)
     return int(8 * size / max(bits, 1.0)) + 1
 
@@ -135,7 +168,7 @@ def _joints(
 
 
 def _joint_cost(cells: Floats, owners: Integers, rows: int) -> float:
-    """Nanoseconds for joints of so many cells and the sets that are summed from them."""
+    """Return the nanoseconds for joints with so many cells and for the sets summed from them."""
     covered = np.bincount(owners[owners >= 0], minlength=len(cells))
     return float((rows * _scatter(cells) + FOLD * cells * (covered + 1)).sum())
 
@@ -145,5 +178,5 @@ def _scatter(cells: Floats) -> Floats:
 
 
 def _alone(cells: Floats, rows: int) -> Floats:
-    """Nanoseconds for sets of so many cells, each with increments of its own."""
+    """Return the nanoseconds for sets with so many cells, each counted separately."""
     return rows * _scatter(cells) + FOLD * cells

@@ -1,7 +1,8 @@
-"""The greedy search for joint marginals, compiled: thousands of sets are covered in about a second.
+"""Compiled greedy search for joint marginals; it covers thousands of sets in about a second.
 
-A joint grows from a set that is still open by the attribute that brings the most per nanosecond. What a joint brings is
-what its open subsets would cost alone. Ties go to the lower number, so that the same question gets the same cover.
+A joint starts from a set that is not yet covered and grows by the attribute with the highest value per nanosecond. The
+value of a joint is the cost of counting its uncovered subsets separately. Ties are resolved towards the lower number,
+so that the same input always gives the same cover.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import numpy as np
 from dpscale.base.arrays import Flags, Floats, Integers
 from dpscale.base.jit import njit
 
-MOST = 16  # attributes of a joint
-PATIENCE = 2  # steps past the best one
-REFUSALS = 32  # joints in a row that do not pay, after which the rest are counted alone
-LOOKAHEAD = 0.2  # worth of a set that lacks two attributes, against one that lacks one
+MOST = 16  # maximum number of attributes of a joint
+PATIENCE = 2  # further steps after the best one
+REFUSALS = 32  # consecutive unprofitable joints after which the remaining sets are counted separately
+LOOKAHEAD = 0.2  # weight of a set that lacks two attributes, relative to one that lacks one
 
 
 @njit(cache=True, nogil=True)
 def joint_cost(cells: int, covered: int, rows: float, scatter: Floats, fold: float) -> float:
-    """Nanoseconds to count a joint over the rows and to sum it to the sets that it covers."""
+    """Return the nanoseconds to count a joint over the rows and to sum it to the sets that it covers."""
     width = 0
     while width < 62 and (1 << width) < cells:
         width += 1
@@ -32,7 +33,11 @@ def _touch(
     touched: Integers, count: int, attrs: Integers, set_starts: Integers, held: Flags, near: Floats, far: Floats,
     worth: Floats,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """Add attribute x to the joint: sets that lack one more attribute are `near` it, those that lack two `far`."""
+    """Add attribute x to the joint and update the scores of the remaining attributes.
+
+    The cost of a set that lacks one more attribute is added to `near`, that of a set that lacks two to `far`. Returns
+    the value and number of newly covered sets and the number of touched sets.
+    """
     kept = starts[x]
     value, covered = 0.0, 0
     for position in range(starts[x], starts[x] + lengths[x]):
@@ -64,7 +69,7 @@ def _best_next(
     sizes: Integers, held: Flags, near: Floats, far: Floats, value: float, covered: int, cells: int, most_cells: int,
     rows: float, scatter: Floats, fold: float,
 ) -> int:  # fmt: skip
-    """The attribute that brings the most per nanosecond, or -1."""
+    """Return the attribute with the highest value per nanosecond, or -1."""
     best, best_score = -1, 0.0
     for x in range(len(sizes)):
         if held[x] or near[x] + far[x] == 0 or cells > most_cells // sizes[x]:
@@ -82,7 +87,7 @@ def _search(
     lengths: Integers, worth: Floats, rows: float, scatter: Floats, fold: float, most_cells: int, is_open: Flags,
     missing: Integers, touched: Integers, members: Integers,
 ) -> tuple[float, int, int, int]:  # fmt: skip
-    """Grow a joint from a set: the best ratio of worth to cost on the way, its length and cells, and sets touched."""
+    """Grow a joint from a set; return the best ratio of value to cost, its length and cells, and the touched sets."""
     held, near, far = np.zeros(len(sizes), dtype=np.bool_), np.zeros(len(sizes)), np.zeros(len(sizes))
     width = set_starts[seed + 1] - set_starts[seed]
     touches = covered = best_length = 0
@@ -111,14 +116,24 @@ def grow(
     sizes: Integers, attrs: Integers, set_starts: Integers, inverse: Integers, inverse_starts: Integers,
     worth: Floats, order: Integers, rows: float, scatter: Floats, fold: float, most_cells: int, spare_cells: int,
 ) -> tuple[Integers, Integers]:  # fmt: skip
-    """For each set the number of the joint that covers it (-1: alone), and the joints' attributes, MOST to a joint.
+    """Return the joint that covers each set (-1: none) and the attributes of the joints, MOST per joint.
 
-    Set s has the attributes attrs[set_starts[s]:set_starts[s+1]]; attribute x is in the sets
-    inverse[inverse_starts[x]:inverse_starts[x+1]]; worth[s] is what set s costs alone, and `order` the order of seeds.
+    Parameters
+    ----------
+    sizes : ndarray of int64
+        Cells of each attribute.
+    attrs, set_starts : ndarray of int64
+        Set s has the attributes attrs[set_starts[s]:set_starts[s+1]].
+    inverse, inverse_starts : ndarray of int64
+        Attribute x is in the sets inverse[inverse_starts[x]:inverse_starts[x+1]].
+    worth : ndarray of float64
+        Cost of counting each set separately.
+    order : ndarray of int64
+        Order of the seeds.
     """
     count = len(set_starts) - 1
     owner = np.full(count, -1, dtype=np.int64)
-    joints = np.full((count // 2 + 1, MOST), -1, dtype=np.int64)  # one that pays covers two sets or more
+    joints = np.full((count // 2 + 1, MOST), -1, dtype=np.int64)  # a profitable joint covers at least two sets
     is_open, held = np.ones(count, dtype=np.bool_), np.zeros(len(sizes), dtype=np.bool_)
     widths, missing, touched = np.diff(set_starts), np.diff(set_starts), np.empty(count, dtype=np.int64)
     lengths, members = np.diff(inverse_starts), np.empty(MOST, dtype=np.int64)

@@ -1,9 +1,9 @@
-"""The compiled loops over rows: joint codes of attribute sets, one increment a row, and sums of a joint's axes.
+"""Compiled counting loops: joint codes of attribute sets with one increment per row, and sums over a joint's axes.
 
-Sets come sorted, so that neighbours share a prefix whose codes are made once. Prefix codes are kept for a whole block
-(second cache), the last attribute is added for a slice of it (first cache) right before the increments. A block is long
-so that a set's counters, once fetched, are used often; wide ones are stood in for by narrow ones that fit the second
-cache. Counters of few cells are kept four times over, because rows that meet in one counter wait for each other.
+Sets are sorted so that neighbours share a prefix, whose codes are computed once. Prefix codes are stored for a whole
+block (L2 cache); the last attribute is added for a slice of it (L1 cache) immediately before the increments. A block is
+long, so that the counters of a set, once cached, are used often. Wide counters are replaced by narrow ones that fit in
+the L2 cache. Counters with few cells have four copies, because consecutive increments of one counter would stall.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dpscale.base.jit import njit
 SLICE = 4096
 COPIES = 4
 FEW = 1024
-STAND_IN = 1 << 16  # cells of narrow counters for a block
+STAND_IN = 1 << 16  # cells of the narrow counters of a block
 
 Array = NDArray[Any]
 
 
 @njit(cache=True, nogil=True)
 def _extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
-    """out = before × size + column, in the width of `out`."""
+    """Compute out = before × size + column, in the width of `out`."""
     for r in range(rows):
         out[r] = before[r] * size + codes[column, r]
 
@@ -63,10 +63,21 @@ def count_codes(
     counters: NDArray[Any],
     levels: NDArray[Any],
 ) -> None:
-    """Add the rows of `codes` (attributes × rows, at most a block) to `counters`.
+    """Add rows to the counters of several sets.
 
-    Set s has columns[starts[s]:starts[s+1]] of these sizes, the first shared[s] as the set before it, and
-    cell_counts[s] counters from offsets[s] on. `levels` holds the prefix codes: depth × block, of the codes' width.
+    Parameters
+    ----------
+    codes : ndarray of unsigned integers, shape (attributes, rows)
+        At most a block of rows.
+    columns, sizes, starts : ndarray of int64
+        Set s has the attributes columns[starts[s]:starts[s+1]] of these sizes.
+    shared : ndarray of int64
+        Number of leading attributes that set s shares with the previous set.
+    offsets, cell_counts : ndarray of int64
+        Set s has cell_counts[s] counters from offsets[s] on.
+    counters : ndarray
+    levels : ndarray, shape (depth, block)
+        Work space for the prefix codes.
     """
     rows = codes.shape[1]
     last = np.empty(SLICE, dtype=levels.dtype)
@@ -109,7 +120,7 @@ def fold(
     counters: NDArray[Any], offsets: Integers, cells: Integers, sizes: Integers, starts: Integers,
     owners: Integers, strides: Integers, stride_starts: Integers, places: Integers, flat: Integers,
 ) -> None:  # fmt: skip
-    """Add the sum of each set's joint over the axes it lacks to `flat` from places[s] on.
+    """Add the sum of each set's joint over the axes that the set lacks to `flat`, from places[s] on.
 
     Joint j has sizes[starts[j]:starts[j+1]]; strides[stride_starts[s]:] are the set's strides for the joint's axes, 0
     for those summed over.
@@ -148,7 +159,7 @@ GATHER = np.uint64(0x0102040810204080)
 
 @intrinsic
 def popcount(typing: Any, word: Any) -> Any:
-    """The number of ones of a word: LLVM's own, which it turns into vectors."""
+    """Return the number of ones of a word, with LLVM's intrinsic, which is vectorised."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -161,7 +172,7 @@ ones: Any = popcount
 
 @njit(cache=True, nogil=True)
 def _slices(eights: Words, first: int, words: int, bits: int, slices: Words) -> None:
-    """Bit b of each row's code, 64 rows to a word: eight codes are taken at once."""
+    """Extract bit b of each row's code, 64 rows per word, from eight codes at a time."""
     for b in range(bits):
         shift = np.uint64(b)
         for w in range(words):
@@ -174,9 +185,9 @@ def _slices(eights: Words, first: int, words: int, bits: int, slices: Words) -> 
 
 @njit(cache=True, nogil=True)
 def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: Integers, planes: Words) -> None:
-    """planes[starts[x] + v - 1]: which rows have value v of attribute x, for v > 0.
+    """Set planes[starts[x] + v - 1] to the rows that have value v of attribute x, for v > 0.
 
-    `eights`: attributes × words of eight codes of a byte each, `first` the first of them.
+    `eights` has shape (attributes, words) with eight one-byte codes per word; `first` is the first word used.
     """
     slices = np.empty((8, words), dtype=np.uint64)
     for x in range(len(sizes)):
@@ -215,7 +226,7 @@ def count_planes(
     """Add the rows' reduced marginals of every node to `counts`.
 
     Nodes are attribute sets as a tree in depth-first order: node n adds the attribute node_axis[n] to the set of its
-    parent, the last node of depth node_depth[n] − 1. Inner nodes keep their planes for their children.
+    parent, the last node of depth node_depth[n] − 1. Inner nodes store their planes for their children.
     """
     planes = np.empty((starts[-1], WORDS), dtype=np.uint64)
     deepest = np.max(node_depth) + 1
@@ -261,10 +272,10 @@ def assemble(
     offsets: Integers,
     flat: Integers,
 ) -> None:
-    """Add each set's whole marginal to `flat` from offsets[s] on.
+    """Add each set's complete marginal to `flat` from offsets[s] on.
 
-    Where a digit of a cell is 0, the marginal without that axis stands first; then the other values are taken off it.
-    set_nodes[node_starts[s] + mask]: the node of the axes in `mask`, bit i for axis i; mask 0 is the number of rows.
+    A cell with a digit 0 first receives the marginal without that axis; the other values are then subtracted from it.
+    set_nodes[node_starts[s] + mask] is the node of the axes in `mask`, bit i for axis i; mask 0 is the number of rows.
     """
     for s in range(len(offsets)):
         axes = set_axes[set_starts[s] : set_starts[s + 1]]

@@ -1,6 +1,6 @@
-"""A cover as the compiled loops take it: flat arrays of columns, sizes, offsets, strides and tree nodes.
+"""Programs: covers as flat arrays for the compiled loops (columns, sizes, offsets, strides and tree nodes).
 
-Made where the cover is chosen and sent to the tasks that count: they need neither the sets nor the cover.
+A program is built where the cover is chosen and sent to the counting tasks, which need neither the sets nor the cover.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDE_BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class Steps:
-    """Sets that are counted by increments into one array, sorted so that neighbours share a prefix."""
+    """Sets counted by increments into one array, sorted so that neighbours share a prefix."""
 
     columns: Integers
     sizes: Integers
@@ -35,17 +35,20 @@ class Steps:
     offsets: Integers
     cells: Integers
     code: str
-    block: int  # rows whose codes are made at a time
+    block: int  # rows whose codes are computed together
 
     def levels(self, rows: int) -> NDArray[Any]:
-        """Room for the prefix codes of so many rows."""
+        """Return work space for the prefix codes of so many rows."""
         deepest = int(np.diff(self.starts).max(initial=1))
         return np.empty((deepest, min(rows, self.block)), dtype=self.code)
 
 
 @dataclass(frozen=True)
 class Folds:
-    """How asked sets are summed from joints: joint by joint sizes and offsets, set by set joint, strides and place."""
+    """Summation of requested sets from joints.
+
+    Per joint: offsets, cells, sizes with starts. Per set: its joint (owners), strides with stride_starts, and place.
+    """
 
     offsets: Integers
     cells: Integers
@@ -59,7 +62,7 @@ class Folds:
 
 @dataclass(frozen=True)
 class Planes:
-    """Sets that are counted by bit planes: their subsets as a tree, and how each set is put together."""
+    """Sets counted by bit planes: their subsets as a tree, and the assembly of each set."""
 
     columns: Integers
     sizes: Integers
@@ -78,7 +81,7 @@ class Planes:
 
 @dataclass(frozen=True)
 class Program:
-    """All that is to do to a block of codes, whose rows are the columns `names`."""
+    """Complete work on a block of codes, whose rows are the columns `names`."""
 
     names: tuple[str, ...]
     cells: int
@@ -91,7 +94,7 @@ class Program:
 
     @classmethod
     def of(cls, cover: Cover) -> Program:
-        """The program of a cover."""
+        """Compile a cover."""
         domain, sets, owners = cover.domain, cover.sets, cover.owners
         used = {name for names in sets for name in names} or {domain.names[0]}
         names = tuple(name for name in domain.names if name in used)
@@ -122,7 +125,7 @@ def _array(values: Any) -> Integers:
 
 
 def _steps(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], offsets: Integers) -> tuple[Steps, ...]:
-    """The sets, by the width of their codes and the block that their counters ask for."""
+    """Group the sets by the width of their codes and the block size suited to their counters."""
     groups: dict[tuple[str, int], list[int]] = {}
     for s, attributes in enumerate(sets):
         cells = domain.cells(attributes)
@@ -157,7 +160,7 @@ def _group(
 
 
 def _shared(before: list[int], after: list[int]) -> int:
-    """How many prefix codes of the set before can be used again; the code of all its columns is not kept."""
+    """Return how many prefix codes of the previous set can be reused; the code of all its columns is not stored."""
     count = 0
     for a, b in zip(before[:-1], after[:-1], strict=False):
         if a != b:
@@ -189,7 +192,7 @@ def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
 
 
 def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
-    """The tree of all non-empty subsets of the sets, by the attributes' places among those of the sets."""
+    """Build the tree of all non-empty subsets of the sets, with attributes numbered among those of the sets."""
     used = set(chain.from_iterable(sets))
     columns = [index for index, name in enumerate(names) if name in used]
     axes = {names[column]: index for index, column in enumerate(columns)}
@@ -220,8 +223,10 @@ def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], 
 def _subsets(
     flat: Integers, set_starts: Integers, degrees: Integers, node_starts: Integers
 ) -> tuple[Integers, Integers]:
-    """All non-empty subsets in lexicographic order, a row each, filled up with −1; and of every set, by the masks of
-    its subsets, which row each is: 0 for the empty one."""
+    """Return all non-empty subsets in lexicographic order, and the row of every subset of every set.
+
+    A row is padded with −1. The subsets of a set are indexed by their masks; 0 stands for the empty one.
+    """
     most, rows, where = int(degrees.max()), list[Integers](), list[Integers]()
     for degree in range(1, most + 1):
         mine = np.flatnonzero(degrees == degree)
@@ -239,5 +244,5 @@ def _subsets(
 
 @cache
 def _ways(count: int) -> list[list[int]]:
-    """The non-empty subsets of so many axes, by their masks."""
+    """Return the non-empty subsets of so many axes, indexed by mask."""
     return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 1 << count)]
