@@ -121,6 +121,8 @@ Costs = tuple[Fraction, int]  # (cost of one, number of them)
 def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
     """Return the noise with which a strategy costs `cost` (β) or slightly less, never more.
 
+    The last argument names the measurement in the PlanError for a budget that is too small.
+
     Parameters
     ----------
     squared_l2 : int
@@ -128,8 +130,6 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     cost : Fraction
     rows_per_unit : int
         Contribution bound.
-    what : str
-        Name of the measurement in the PlanError for a budget that is too small.
     """
     exact = Fraction(squared_l2 * rows_per_unit**2) / cost
     multiplier = 1

@@ -109,7 +109,10 @@ class Edges:
     slack: int
 
     def locate(self, prefix: int) -> int | None:
-        """Return the bucket of the uniform number that begins with `prefix`; None if the prefix does not determine it."""
+        """Return the bucket of the uniform number that begins with `prefix`.
+
+        None if the prefix does not determine it.
+        """
         bucket = bisect_right(self.lower, prefix)
         if bucket == len(self.lower) or (bucket and prefix < self.lower[bucket - 1] + self.slack):
             return None
