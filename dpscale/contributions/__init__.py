@@ -1,1 +1,1 @@
-"""Privacy units: keys, units of linked tables, and the bound on what one unit contributes."""
+"""Privacy units: keys, units of linked tables, and the contribution bound."""

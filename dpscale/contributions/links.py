@@ -1,8 +1,8 @@
-"""Rows by their keys, and links as pairs of rows: exact, hence private.
+"""Rows by their keys, and links as pairs of rows. The results are exact and therefore private.
 
-Keys are known as units are (`unit_ids`): by what they say, whatever the files' types. What becomes of a row follows
-from that row and the other's keys alone: a null or a dangling key is refused or its row dropped; of several rows with
-one key the one with the smallest hash of its values stays, wherever they stand.
+Keys are canonicalised like units (`unit_ids`), independent of the files' types. The treatment of a row depends only on
+that row and on the keys of the other table: a null or dangling key is refused or its row dropped; of several rows with
+one key, the one with the smallest hash of its values remains, regardless of their order.
 """
 
 from __future__ import annotations
@@ -28,27 +28,42 @@ Columns = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class KeyedRows:
-    """`words`: (n, 2) of the keys, sorted, each once; `codes`: (n, d), the values of their rows. Neither is shown."""
+    """Rows of a table by their keys; the repr shows neither array.
+
+    Attributes
+    ----------
+    words : ndarray of uint64, shape (n, 2)
+        Hashes of the keys, sorted and unique.
+    codes : ndarray of int32, shape (n, d)
+        Cells of the rows.
+    """
 
     words: Words = field(repr=False)
     codes: NDArray[np.int32] = field(repr=False)
 
     def find(self, words: Words) -> Integers:
-        """The row of each key; −1 where none has it."""
+        """Return the row of each key; −1 if no row has it."""
         return places(self.words, words)
 
 
 def key_families(partition: Partition, columns: Columns) -> list[str]:
-    """Of every key column the family of its ids, by the file's header."""
+    """Return the id family of every key column, from the file's header."""
     return [family(partition.kind(name), name) for name in columns]
 
 
 def coded_rows(
     domain: Domain, partition: Partition, names: Sequence[str], keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
-    """Keys and codes of a partition's rows, without those that the domain file or a null drops.
+    """Return keys and codes of a partition's rows, without those dropped by the domain file or because of a null.
 
-    `keys`: columns of each key, and what becomes of a null in them.
+    Parameters
+    ----------
+    domain : Domain
+    partition : Partition
+    names : sequence of str
+        Attributes.
+    keys : sequence of (tuple of str, str)
+        Columns of each key and the policy for their nulls.
     """
     words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
     for batch in partition.batches(
@@ -64,7 +79,7 @@ def coded_rows(
 
 
 def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list[Words]:
-    """The keys at the ends of a partition's links."""
+    """Return the keys at the ends of a partition's links."""
     found: list[list[Words]] = [[np.empty((0, 2), np.uint64)] for _ in ends]
     for batch in partition.batches(list(dict.fromkeys(name for columns in ends for name in columns))):
         known = [key_words(batch, columns, nulls) for columns in ends]
@@ -75,7 +90,10 @@ def link_ends(partition: Partition, ends: Sequence[Columns], nulls: str) -> list
 
 
 def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[tuple[Words, NDArray[np.bool_]]]]:
-    """How many rows a partition has; of each key all rows' words, and which rows have it."""
+    """Return the number of rows of a partition, and for each key the words of all rows and a mask.
+
+    The mask marks the rows that have the key.
+    """
     rows, found = 0, [[(np.empty((0, 2), np.uint64), np.empty(0, np.bool_))] for _ in keys]
     for batch in partition.batches(
         list(dict.fromkeys([*(name for own in keys for name in own)])) or partition.columns()
@@ -89,7 +107,7 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
 
 
 def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
-    """One pair of words for every row, and which rows have a key; DataError for a null where that is refused."""
+    """Return two words per row and the rows that have a key. Raises DataError for a null unless nulls are dropped."""
     parts = [identities(batch[name], name) for name in columns]
     missing = reduce(np.logical_or, (one.missing for one in parts))
     if missing.any() and nulls != "drop":
@@ -99,12 +117,12 @@ def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[W
 
 
 def _mixed(one: Identities, other: Identities) -> Identities:
-    """The words of a key of several columns."""
+    """Combine the words of the columns of a key."""
     return Identities((one.words ^ (other.words >> np.uint64(31))) * ODD + other.words, one.missing | other.missing)
 
 
 def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers:
-    """Which rows stay, in the order of their keys: of those with one key that with the smallest `values`, hashes."""
+    """Return one row per key, in the order of the keys: the one with the smallest hash in `values`."""
     order = np.lexsort((values[:, 1], values[:, 0], words[:, 1], words[:, 0]))
     ranked = words[order]
     first = np.ones(len(order), np.bool_)
@@ -116,7 +134,7 @@ def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers
 
 
 def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
-    """(n, 2): what tells rows of other values, or other `keys`, apart; rows that agree on all of it are alike."""
+    """Return hashes of the rows' values and `keys`, shape (n, 2); rows that agree in all of them have equal words."""
     words = value_words(codes.T.astype(np.uint32))
     for own in keys:
         words = (words ^ own[:, 0]) * ODD + own[:, 1]
@@ -124,9 +142,16 @@ def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
 
 
 def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
-    """Which links stay where each parent keeps `bound`: those with the smallest hashes of parent and other end.
+    """Return the links within the contribution bound: each parent retains those with the smallest hashes.
 
-    `parents`, `ends`: (m, 2) keys. What one parent keeps follows from its own links alone.
+    The hash depends on the parent and the other end, so the links that a parent retains depend only on its own links.
+
+    Parameters
+    ----------
+    parents, ends : ndarray of uint64, shape (m, 2)
+        Keys.
+    bound : int
+        Maximum number of links per parent.
     """
     mixed = (ends[:, 0] ^ parents[:, 1]) * np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(29)

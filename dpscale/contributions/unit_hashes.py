@@ -1,8 +1,8 @@
-"""The compiled loops that make words of privacy units and of their rows: hashes of ids, and a mix of each row's codes.
+"""Compiled hash functions of privacy units and of their rows' codes.
 
-SipHash-2-4 of texts (Aumasson & Bernstein, 2012) and the mix of whole numbers are those of pandas' `hash_array`. Texts
-are taken LANES at a time, eight letters of each to a word, so that one instruction serves several texts.
-Apart from the rest so that numba is loaded where units are, and not by the import.
+SipHash-2-4 of texts (Aumasson & Bernstein, 2012) and the mix of integers are those of pandas' `hash_array`. LANES texts
+are processed at a time, eight letters of each per word, so that SIMD instructions apply to several texts. This module
+is separate so that Numba is loaded where units are used and not by the import.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dpscale.records.parquet.headers import U, word
 
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
 SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
-ROWS = 1024  # whose mix stays in the nearest cache
-LANES, HELD = 256, 8  # texts at a time, and words of each; longer ones are looked at alone
+ROWS = 1024  # rows per block, whose mix fits in the L1 cache
+LANES, HELD = 256, 8  # texts per block, and words of each; longer texts are processed separately
 EACH, TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
 @njit(cache=True, nogil=True)
 def mixed(codes: NDArray[Any]) -> Words:
-    """A 64 bit mix of each row's codes, (attributes, rows)."""
+    """Return a 64-bit mix of each row's codes; `codes` has shape (attributes, rows)."""
     columns, rows = codes.shape
     out = np.full(rows, START, np.uint64)
     for first in range(0, rows, ROWS):
@@ -40,8 +40,10 @@ def mixed(codes: NDArray[Any]) -> Words:
 
 @njit(cache=True, nogil=True)
 def number_words(numbers: NDArray[Any]) -> Words:
-    """Both words of whole numbers: pandas mixes 64 bits one to one, whatever the key; so the second is that of a
-    changed number."""
+    """Return both words of integers.
+
+    pandas mixes 64-bit integers bijectively without a key, so the second word is the mix of a modified number.
+    """
     words = np.empty((len(numbers), 2), np.uint64)
     for row in range(len(numbers)):
         number = np.uint64(numbers[row])
@@ -51,10 +53,11 @@ def number_words(numbers: NDArray[Any]) -> Words:
 
 @njit(cache=True, nogil=True)
 def plain_words(data: NDArray[np.uint8], offsets: Integers, longest: int, keys: Words) -> tuple[Words, Flags]:
-    """Both words of every text that is plainly an id or a whole number, and which texts are.
+    """Return both words of every text that is plainly an id or an integer, and which texts are.
 
-    A plain id is of ASCII letters that are seen, one of them in no number; and it has a digit, or is longer than
-    `longest`, so that it is no name for a number or for nothing. `keys`: two words for each of the two hashes.
+    A plain id consists of printable ASCII letters, at least one of which occurs in no number. It also contains a digit
+    or is longer than `longest`, so that it cannot denote a number or a missing value. `keys` contains two words for
+    each of the two hashes.
     """
     rows = len(offsets) - 1
     words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)
@@ -74,7 +77,7 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, longest: int, keys: 
 
 @njit(cache=True, nogil=True)
 def _hold(data: NDArray[np.uint8], offsets: Integers, lengths: Integers, held: Words) -> Any:
-    """The first words of every text, with zeros behind its end; how many the longest has."""
+    """Load the first words of every text, padded with zeros; return the number of words of the longest."""
     most = 0
     for lane in range(len(offsets) - 1):
         start, end = offsets[lane], offsets[lane + 1]
@@ -87,7 +90,7 @@ def _hold(data: NDArray[np.uint8], offsets: Integers, lengths: Integers, held: W
 
 @njit(cache=True, nogil=True, inline="always")
 def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
-    """Eight letters, or those that are left."""
+    """Return eight letters, or the remaining ones."""
     left, found = end - at, U(0)
     if at + 8 <= len(data):
         found = word(data, U(at))
@@ -99,7 +102,10 @@ def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
-    """Of every text, in a byte's top bit: letters that are not seen or not ASCII, letters of no number, digits."""
+    """Find letters that are not printable ASCII, letters not used in numbers, and digits of every text.
+
+    The three kinds are marked in the top bits of the bytes.
+    """
     marks[:] = 0
     for k in range(most):
         for lane in range(len(lengths)):
@@ -118,7 +124,7 @@ def _summarise(
     data: NDArray[np.uint8], offsets: Integers, marks: Words, longest: int, keys: Words,
     words: Words, plain: Flags, counts: Integers,
 ) -> None:  # fmt: skip
-    """Which texts are plain; the words of those that are numbers or long, and how many words of letters others have."""
+    """Find the plain texts, hash integers and long texts, and count the words of the others."""
     for lane in range(len(plain)):
         start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
         seen, within, digit = marks[0, lane] == 0, marks[1, lane] == 0, marks[2, lane] != 0
@@ -136,14 +142,16 @@ def _summarise(
 
 @njit(cache=True, nogil=True, inline="always")
 def _is(letters: np.uint64, letter: int) -> np.uint64:
-    """Top bits of the bytes that are a letter, where all are ASCII."""
+    """Return the top bits of the bytes equal to a letter; all bytes must be ASCII."""
     return ~((letters ^ (EACH * U(letter))) + EACH * U(0x7F))
 
 
 @njit(cache=True, nogil=True)
 def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool, bool]:
-    """Whether all letters are seen and ASCII, whether all are letters of numbers (digits, + - . e E), whether one is a
-    digit."""
+    """Return whether all letters are printable ASCII, whether all occur in numbers, and whether one is a digit.
+
+    Letters of numbers are digits, + - . e and E.
+    """
     seen, within, found = True, True, False
     for place in range(start, end):
         letter = data[place]
@@ -156,7 +164,7 @@ def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, boo
 
 @njit(cache=True, nogil=True)
 def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
-    """0, or an optional minus and up to 18 digits of which the first is not 0."""
+    """Return whether a text is 0, or an optional minus and up to 18 digits that do not start with 0."""
     if end - start == 1 and data[start] == 48:
         return True
     if end > start and data[start] == 45:
@@ -223,7 +231,7 @@ def _ended(state: State) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple[np.uint64, np.uint64]:
-    """SipHash-2-4 of some bytes, mixed, under each of two keys."""
+    """Return the mixed SipHash-2-4 of some bytes under each of two keys."""
     one, other = _begun(keys[0]), _begun(keys[1])
     for first in range(start, end + 1, 8):
         last = U(0) if end - first >= 8 else U((end - start) & 0xFF) << U(56)
@@ -234,7 +242,7 @@ def _hashed(data: NDArray[np.uint8], start: int, end: int, keys: Words) -> tuple
 
 @njit(cache=True, nogil=True)
 def _ids(held: Words, lengths: Integers, counts: Integers, key: Words, out: Words) -> None:
-    """`_hashed` under one key of all texts that are held and have a count of words."""
+    """Write `_hashed` under one key for all loaded texts that have a word count."""
     states, many = np.empty((4, LANES), np.uint64), len(counts)
     states[0], states[1], states[2], states[3] = _begun(key)
     for k in range(len(held)):
@@ -246,7 +254,7 @@ def _ids(held: Words, lengths: Integers, counts: Integers, key: Words, out: Word
 
 @njit(cache=True, nogil=True)
 def _absorb(states: Words, words: Words, lengths: Integers, counts: Integers, k: int) -> None:
-    """Word `k` of every text that has so many; the last one tells the length."""
+    """Absorb word `k` of every text that has that many words; the last word contains the length."""
     for lane in range(len(counts)):
         last = U(lengths[lane]) << U(56) if k == counts[lane] - 1 else U(0)
         state = (states[0, lane], states[1, lane], states[2, lane], states[3, lane])

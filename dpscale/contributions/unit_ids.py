@@ -1,12 +1,12 @@
-"""Whom a row belongs to: one canonical form, and 128 bits of hash, for every spelling of a privacy unit's id.
+"""Privacy unit of a row: one canonical form and a 128-bit hash for all spellings of an id.
 
-Files of one table may spell an id differently: 7 as an integer of any width, a float, a decimal, `07`, `7.0`, ` 7` or
-`7e0` in texts. Numbers are known by their value, exactly; other texts by what they say, in NFC, without blanks around
-and without marks that are not seen, with one sign for minus.
-Where that is in doubt ids are merged, which makes one unit of them. Integers beyond 2⁵³ are never told by floats: a
-float is the number that it holds, and so is a text with an exponent, which a float was written as. What says that there
-is nothing (null, NaN, an empty text, NA, none) is no id. Dates and times are a family of their own, known by the
-nanosecond; those with a time zone, which are instants, another. Families never meet in one table (`one_family`).
+Files of one table may write an id differently: 7 as an integer of any width, a float, a decimal, or as the texts `07`,
+`7.0`, ` 7` or `7e0`. Numbers are identified by their exact value. Other texts are compared in NFC, without surrounding
+blanks and invisible characters, and with a uniform minus sign. In ambiguous cases ids are merged into one unit.
+Integers beyond 2⁵³ are never identified through floats: a float is the number that it represents, and so is a text with
+an exponent, which was written from a float. Values that denote a missing entry (null, NaN, an empty text, NA, none) are
+not ids. Dates and times form a separate family, identified to the nanosecond; those with a time zone, which are
+instants, form another. A table must not mix families (`one_family`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from dpscale.records.column_values import NOTHING, bytes_of, is_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash takes
+KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)
 SHORT = 10**18
-LONGEST = 400  # digits that a canonical whole number is written in
+LONGEST = 400  # maximum number of digits of a canonical integer
 EXACT = 1 << 53
 
 PLAIN, LOCAL, INSTANT, ANY = "numbers or texts", "times without a zone", "times with a zone", ""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
-# blanks, control characters and marks that are not seen, around a text
+# blanks, control characters and invisible characters stripped from both ends of a text
 BLANKS = "".join(map(chr, [*range(0x21), *range(0x7F, 0xA1), 0xAD, 0x1680, *range(0x2000, 0x2010),
                            *range(0x2028, 0x2030), *range(0x205F, 0x2065), 0x3000, 0xFEFF]))  # fmt: skip
-# format characters (Cf), variation selectors and the grapheme joiner, which are not seen anywhere in a text
+# invisible anywhere in a text: format characters (Cf), variation selectors and the grapheme joiner
 MARKS = ((0xAD, 0xAD), (0x34F, 0x34F), (0x600, 0x605), (0x61C, 0x61C), (0x6DD, 0x6DD), (0x70F, 0x70F), (0x890, 0x891),
          (0x8E2, 0x8E2), (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2064), (0x2066, 0x206F),
          (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x110BD, 0x110BD), (0x110CD, 0x110CD),
@@ -52,7 +52,7 @@ WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 WIDE_WORD = "^[!-~]*[\uff01-\uff5e][!-~\uff01-\uff5e]*$"
 ASCII_BLANKS = "".join(letter for letter in BLANKS if letter.isascii())
 DIGITS = r"[^\x00-\x7f\P{N}]"  # of other scripts
-WHOLE = r"^(0|-?[1-9]\d{0,17})$"  # whole numbers below SHORT, in their canonical form
+WHOLE = r"^(0|-?[1-9]\d{0,17})$"  # integers below SHORT in canonical form
 PADDED = r"^\+?(-?)0*(\d{1,18})(?:\.0*)?$"
 DECIMAL = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,18})?"
 INFINITE = {sign + word: sign.strip("+") + "inf" for sign in ("", "+", "-") for word in ("inf", "infinity")}
@@ -65,14 +65,14 @@ NUMBER = re.compile(DECIMAL, re.ASCII)
 
 @dataclass(frozen=True)
 class Identities:
-    """Of every row the two words of its unit, and whether it has none."""
+    """Hashes of the rows' units (two words per row), and the rows without a unit."""
 
     words: Words
     missing: Flags
 
 
 def family(kind: pa.DataType, unit: str) -> str:
-    """Which ids a column of this type can hold the same of; DataError for a type that holds none."""
+    """Return the family of ids that a column of this type can contain. Raises DataError for other types."""
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -90,14 +90,14 @@ def family(kind: pa.DataType, unit: str) -> str:
 
 
 def one_family(families: Iterable[str], unit: str) -> None:
-    """DataError where files of a table have ids that cannot be compared."""
+    """Raise DataError if files of a table have ids that cannot be compared."""
     if len(mixed := sorted(set(families) - {ANY})) > 1:
         raise DataError(f"data column {unit!r}", f"{' in one file, '.join(mixed)} in another",
                         "ids of one kind in all files", "convert the column")  # fmt: skip
 
 
 def identities(column: pa.Array, unit: str) -> Identities:
-    """The units of a column's rows; a dictionary's entries are looked at once, and other texts where they stand."""
+    """Return the units of a column's rows; the entries of a dictionary are hashed once."""
     import pyarrow as pa
 
     family(column.type, unit)
@@ -106,7 +106,9 @@ def identities(column: pa.Array, unit: str) -> Identities:
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
         rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-        column = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])  # -1 is a null's place
+        column = pa.concat_arrays(
+            [column.dictionary, pa.nulls(1, column.dictionary.type)]
+        )  # -1 selects the null
     entries = _entries(column)
     return Identities(entries.words[rows], entries.missing[rows])
 
@@ -148,7 +150,7 @@ def _of_floats(column: pa.Array) -> Identities:
 
 
 def _float_text(value: Any) -> str:
-    """A whole number as it is; a fraction in the fewest digits that tell it from the floats beside it."""
+    """Return an integer as its digits, and a fraction with the fewest digits that identify the float."""
     return str(int(value)) if np.isfinite(value) and value == np.rint(value) else canonical(str(value))
 
 
@@ -165,7 +167,7 @@ def _of_times(column: pa.Array) -> Identities:
 
 
 def _of_texts(texts: pa.Array) -> Identities:
-    """What is plainly an id or a whole number is so in one look; other texts are spelled out, each once."""
+    """Hash plain ids and integers in one compiled pass, and other texts once per distinct text."""
     import pyarrow as pa
 
     from dpscale.contributions.unit_hashes import plain_words
@@ -191,7 +193,10 @@ def _spelled_out(texts: pa.Array) -> Identities:
 
 
 def canonical_texts(texts: pa.Array) -> pa.Array:
-    """`canonical` of every text; only those are looked at one by one that are neither plain nor plainly numbers."""
+    """Return `canonical` of every text.
+
+    Only texts that are neither plain nor plainly numbers are processed in Python.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -213,7 +218,10 @@ def _is_ascii(texts: pa.Array) -> bool:
 
 
 def _trimmed(texts: pa.Array) -> pa.Array:
-    """Without blanks and marks, with one minus, in NFC; ArrowInvalid for bytes that are no UTF-8."""
+    """Remove blanks and invisible characters, unify minus signs and apply NFC.
+
+    Raises ArrowInvalid for bytes that are not UTF-8.
+    """
     import pyarrow.compute as pc
 
     if _is_ascii(texts):
@@ -225,7 +233,10 @@ def _trimmed(texts: pa.Array) -> pa.Array:
 
 
 def _one_by_one(texts: pa.Array) -> pa.Array:
-    """`canonical` of each; whole numbers of leading zeros, a sign or a point are so many that they go together."""
+    """Return `canonical` of each text.
+
+    Integers with leading zeros, a sign or a decimal point are frequent, so they are converted together.
+    """
     import pyarrow.compute as pc
 
     padded = pc.match_substring_regex(texts, PADDED)
@@ -236,9 +247,9 @@ def _one_by_one(texts: pa.Array) -> pa.Array:
 
 
 def canonical(text: str) -> str:
-    """What a text says: a number's value in one way to write it, "" for nothing, else the text as `_trimmed` has it.
+    """Return the canonical form of a text: that of a number's value, "" if missing, else the text as in `_trimmed`.
 
-    Digits of any script are digits. Bytes that are no UTF-8 may stand in it as lone surrogates.
+    Digits of any script count as digits. Bytes that are not UTF-8 may appear as lone surrogates.
     """
     text = unicodedata.normalize("NFC", re.sub(UNSEEN, "", text).strip(BLANKS)).strip(BLANKS)
     text = re.sub(MINUS, "-", text)
@@ -253,7 +264,7 @@ def canonical(text: str) -> str:
 
 
 def _number(spelled: str) -> str:
-    """A whole number in its digits; any other as digits without zeros at either end, and an exponent."""
+    """Return an integer as its digits, and any other number as digits without outer zeros and an exponent."""
     mantissa, _, power = spelled.partition("e")
     whole, _, fraction = mantissa.lstrip("+-").partition(".")
     digits, sign = (whole + fraction).lstrip("0"), "-" * mantissa.startswith("-")
@@ -267,7 +278,10 @@ def _number(spelled: str) -> str:
 
 
 def _lossless_type(spelled: str, exact: str) -> str:
-    """What a text with an exponent stands for: beyond 2⁵³ the float that was written so."""
+    """Return the integer that a text with an exponent denotes.
+
+    Beyond 2⁵³ it is the integer of the float from which the text was written.
+    """
     value = float(spelled)
     return str(int(value)) if EXACT <= abs(value) < float("inf") else exact
 
@@ -276,7 +290,7 @@ def _texts(texts: list[str]) -> pa.Array:
     import pyarrow as pa
 
     raw = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], pa.large_binary())
-    return raw.view(pa.large_string())  # which does not ask for UTF-8
+    return raw.view(pa.large_string())  # a view does not validate UTF-8
 
 
 def _text_words(texts: pa.Array) -> Words:

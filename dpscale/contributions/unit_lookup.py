@@ -1,7 +1,8 @@
-"""Units that a row names through other tables: an order's person, where the order names an account and that a person.
+"""Resolution of the privacy unit of a row through a chain of foreign keys (order → account → person).
 
-A hop is a table of keys and of what each of them belongs to. A key belongs to one unit: where two units' rows had it,
-the one that goes would change whose the other's rows are, so that is refused. A key that no row has is nobody's.
+A hop maps the keys of a table to the units that own them. A key must belong to one unit: if rows of two units had the
+same key, removing one unit would change the owner of the other's rows, so this is refused. A key that no row has
+belongs to no unit.
 """
 
 from __future__ import annotations
@@ -18,14 +19,22 @@ from dpscale.base.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Through:
-    """`words`: (n, 2) of keys, sorted, each once; `units`: (n, 2), whose they are. Neither is shown."""
+    """Map from keys to units; the repr shows neither array.
+
+    Attributes
+    ----------
+    words : ndarray of uint64, shape (n, 2)
+        Hashes of the keys, sorted and unique.
+    units : ndarray of uint64, shape (n, 2)
+        Hashes of the units that own them.
+    """
 
     words: Words = field(repr=False)
     units: Words = field(repr=False)
 
     @classmethod
     def made(cls, words: Words, units: Words) -> Through:
-        """From rows in any order; DataError for a key of two units."""
+        """Build the map from rows in any order. Raises DataError for a key of two units."""
         order = np.lexsort((units[:, 1], units[:, 0], words[:, 1], words[:, 0]))
         ranked = words[order]
         first = np.ones(len(order), np.bool_)
@@ -37,13 +46,13 @@ class Through:
         return cls(ranked[first], owned[first])
 
     def __call__(self, words: Words) -> tuple[Words, NDArray[np.bool_]]:
-        """The unit of each key, and which have none."""
+        """Return the unit of each key, and which keys have none."""
         at = places(self.words, words)
         found = self.units[np.maximum(at, 0)] if len(self.units) else np.zeros_like(words)
         return found, at < 0
 
     def cut(self, keys: int) -> list[Through]:
-        """In pieces of so many keys, for messages; `joined` puts them together."""
+        """Split the map into parts of `keys` keys, for messages; `joined` concatenates them."""
         starts = range(0, max(len(self.words), 1), keys)
         return [Through(self.words[at : at + keys], self.units[at : at + keys]) for at in starts]
 
@@ -55,13 +64,13 @@ class Through:
         return self.words.nbytes + self.units.nbytes
 
     def then(self, following: Through) -> Through:
-        """The keys here by the units of the next hop; those that it does not know are nobody's."""
+        """Compose with the next hop; keys whose unit it does not know are removed."""
         units, missing = following(self.units)
         return Through(self.words[~missing], units[~missing])
 
 
 def composed(hops: Sequence[Through]) -> Through:
-    """All hops as one."""
+    """Return the composition of all hops."""
     whole = hops[-1]
     for hop in reversed(hops[:-1]):
         whole = hop.then(whole)
@@ -69,7 +78,7 @@ def composed(hops: Sequence[Through]) -> Through:
 
 
 def places(known: Words, words: Words) -> Integers:
-    """Where each of some words stands among sorted ones; −1 where it does not."""
+    """Return the position of each word pair among sorted ones; −1 if absent."""
     if not len(known):
         return np.full(len(words), -1)
     first = known[:, 0]
@@ -82,5 +91,5 @@ def places(known: Words, words: Words) -> Integers:
 
 
 def _pairs(words: Words) -> NDArray[np.void]:
-    """Two words as one thing that compares by the first, then the second."""
+    """Return a structured view that compares by the first word, then the second."""
     return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)

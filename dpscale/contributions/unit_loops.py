@@ -1,6 +1,6 @@
-"""The compiled loops that deal rows to buckets of privacy units, and find the rows beyond a unit's bound.
+"""Compiled loops that distribute rows to buckets of privacy units and find the rows beyond the contribution bound.
 
-Apart from the rest so that numba is loaded where units are, and not by the import.
+This module is separate so that Numba is loaded where units are used and not by the import.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Flags, Integers, Words
 from dpscale.base.jit import njit
 
-Numbers = NDArray[np.uint16]  # of buckets
+Numbers = NDArray[np.uint16]  # bucket numbers
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
-FEW = 16  # rows of a unit that are compared each with each
+FEW = 16  # up to so many rows of a unit are compared pairwise
 
 
 @njit(cache=True, nogil=True)
 def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
-    """The bucket of every row, of its unit's two words; `counts` has a place for each, and these rows are added there.
+    """Compute the bucket of every row from the two words of its unit, and add the rows to the buckets' `counts`.
 
-    A unit's bucket is one of all but the last two, by its first word and the salt; rows that are set apart (1, 2) are
-    in those.
+    A unit's bucket is one of all but the last two, by its first word and the salt. Rows marked as separate (1 or 2) are
+    assigned to the last two.
     """
     many = np.uint64(len(counts) - 2)
     for row in range(len(units)):
@@ -33,8 +33,10 @@ def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, count
 
 @njit(cache=True, nogil=True)
 def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Words) -> None:
-    """Put rows (unit's two words, value with its unit's second word in it) behind those that their buckets have
-    already, and move the ends; not rows of the buckets that have no end."""
+    """Append rows to their buckets and advance the ends; buckets without an end are skipped.
+
+    A row consists of its unit's two words and its value mixed with the unit's second word.
+    """
     many = len(ends)
     for row in range(len(values)):
         bucket = buckets[row]
@@ -46,7 +48,7 @@ def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Wor
 
 @njit(cache=True, nogil=True)
 def gather(rows: Words, starts: Integers, ends: Integers, out: Words) -> None:
-    """Put rows, which are in the order of buckets, behind those that each bucket has already, and move the ends."""
+    """Append rows sorted by bucket to the existing rows of each bucket, and advance the ends."""
     for bucket in range(len(ends)):
         place = ends[bucket]
         for row in range(starts[bucket], starts[bucket + 1]):
@@ -57,7 +59,7 @@ def gather(rows: Words, starts: Integers, ends: Integers, out: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def returned(flags: Flags, starts: Integers, ends: Integers, out: Flags) -> None:
-    """The flags of rows that were gathered, in their own order."""
+    """Copy the flags of gathered rows back to their original order."""
     for bucket in range(len(ends)):
         count = starts[bucket + 1] - starts[bucket]
         out[starts[bucket] : starts[bucket + 1]] = flags[ends[bucket] : ends[bucket] + count]
@@ -66,10 +68,10 @@ def returned(flags: Flags, starts: Integers, ends: Integers, out: Flags) -> None
 
 @njit(cache=True, nogil=True)
 def beyond(rows: Words, bound: int) -> Flags:
-    """Which rows (unit's two words, value) are not among the `bound` of smallest value of their unit.
+    """Return the rows (unit's two words, value) that are not among the `bound` smallest values of their unit.
 
-    Of rows of one value the first stay. Units are told apart in a table of open addresses; only those that have more
-    rows than the bound are looked at again.
+    Of rows with equal values, the first remain. Units are found in a hash table with open addressing; only those with
+    more rows than the bound are examined further.
     """
     counts, starts, order, values = _by_unit(rows)
     flags = np.zeros(len(rows), np.bool_)
@@ -88,7 +90,7 @@ def beyond(rows: Words, bound: int) -> Flags:
 
 @njit(cache=True, nogil=True)
 def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], Words]:
-    """How many rows each unit has, and where its rows and their values start among all, unit by unit."""
+    """Return the number of rows of each unit, and the rows and their values grouped by unit."""
     units, counts = _distinguish_rows(rows)
     ends, order, values = np.zeros(len(counts), np.int32), np.empty(len(rows), np.int32), np.empty(len(rows), np.uint64)
     ends[1:] = np.cumsum(counts[:-1])
@@ -102,9 +104,9 @@ def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray
 
 @njit(cache=True, nogil=True)
 def _ranks(values: Words) -> np.uint64:
-    """How many of up to 16 values stand before each, in four bits for each: of those alike the first stand before.
+    """Return the rank of each of up to 16 values in four bits; equal values are ranked in their order.
 
-    There is no branch on values, which would be guessed wrong.
+    There is no branch on values, because it would be mispredicted.
     """
     ranks = np.uint64(0)
     for i in range(1, len(values)):
@@ -119,8 +121,11 @@ def _ranks(values: Words) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Flags) -> None:
-    """Flag the rows whose bit is set, the first being a byte's highest; `places` is of each bucket its next row's bit,
-    and is moved on. Behind these buckets is that of rows which all go; others have none that does."""
+    """Flag the rows whose bit is set, where the first bit is a byte's highest.
+
+    `places` contains the bit of the next row of each bucket and is advanced. The bucket after these contains rows that
+    are all flagged; rows of later buckets are not flagged.
+    """
     many = len(places)
     for row in range(len(buckets)):
         bucket = buckets[row]
@@ -134,7 +139,7 @@ def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Fla
 
 @njit(cache=True, nogil=True)
 def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The unit of every row, by number, and how many rows each has."""
+    """Return the number of every row's unit, and the number of rows per unit."""
     capacity = 16
     while capacity < 2 * len(rows):
         capacity *= 2
@@ -158,7 +163,7 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
 
 @njit(cache=True, nogil=True)
 def _largest(rows: Words, own: NDArray[np.int32], bound: int, flags: Flags) -> None:
-    """Flag all rows but the `bound` smallest, which are kept in a heap with the largest on top."""
+    """Flag all rows except the `bound` smallest, which are in a heap with the largest on top."""
     heap = own[:bound].copy()
     for place in range(bound // 2 - 1, -1, -1):
         _sink(rows, heap, place)
@@ -173,7 +178,7 @@ def _largest(rows: Words, own: NDArray[np.int32], bound: int, flags: Flags) -> N
 
 @njit(cache=True, nogil=True)
 def _sink(rows: Words, heap: NDArray[np.int32], place: int) -> None:
-    """Let a row down to where none below is larger."""
+    """Restore the heap below a position."""
     while 2 * place + 1 < len(heap):
         below = 2 * place + 1
         if below + 1 < len(heap) and _above(rows, heap[below + 1], heap[below]):
@@ -186,6 +191,6 @@ def _sink(rows: Words, heap: NDArray[np.int32], place: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _above(rows: Words, one: int, other: int) -> bool:
-    """Whether a row is larger than another: by value, then by its place."""
+    """Return whether a row is larger than another, by value and then by position."""
     a, b = rows[one, 2], rows[other, 2]
     return a > b or (a == b and one > other)

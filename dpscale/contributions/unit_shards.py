@@ -1,10 +1,11 @@
-"""Rows dealt to buckets by a keyed hash of their unit, on the disk of who read them.
+"""Rows of a table distributed to buckets by a keyed hash of their unit, in encrypted files on the reader's disk.
 
-Some partitions are read once and leave one sealed file: segments of rows, each in the order of buckets. Of a row it has
-the two words of its unit and the hash of its values; and, in the order of rows, the number of its bucket, so that what
-was decided finds back to the rows. All rows of a unit are in one bucket, so that a bucket can be decided alone. Buckets
-are small and read several at a time. The key of the hash is the run's and the key of the file its own, so what is on
-disk tells nothing of ids, not even to who knows all that there can be.
+Several partitions are read once and leave one encrypted file with segments of rows, each sorted by bucket. A row is
+stored as the two words of its unit and the hash of its values. The file also contains the bucket number of every row in
+the original order, with which decisions are mapped back to the rows. All rows of a unit are in one bucket, so that
+buckets can be processed independently. Buckets are small, and several are read at a time. The hash key belongs to the
+run and the encryption key to the file, so the data on disk reveal nothing about ids, even to a reader who knows all
+possible ids.
 """
 
 from __future__ import annotations
@@ -26,19 +27,38 @@ from dpscale.records.encode import Codes
 from dpscale.records.table import Partition
 from dpscale.storage.scratch import Store
 
-Piece = tuple[Words, Integers]  # rows in the order of buckets; where each bucket starts, and the last ends
+Piece = tuple[Words, Integers]  # rows sorted by bucket; start of each bucket and end of the last
 ROW_WORDS = 3
-ROW_BYTES = 26  # in the file
-NUMBER = np.uint16  # of a bucket; there are two more, of rows of nobody and of those that are not there
+ROW_BYTES = 26  # per row in the file
+NUMBER = np.uint16  # bucket numbers; two additional ones for rows without a unit and for dropped rows
 MOST_BUCKETS = (1 << 16) - 2
-SHOWN = 16  # a file counts as so much less than it has where a scheduler asks how large a shard is: it is not in memory
+SHOWN = 16  # divisor of the size reported to the scheduler, since a file is not in memory
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """How rows are dealt: `names` are the attributes that tell rows apart; `drop`: rows without a unit are left out,
-    else DataError; `through`: whose the ids in the unit's column are; `together`: buckets that are read at a time;
-    `salt`: the key of buckets; `segment`: rows of one."""
+    """Parameters of the distribution of rows to buckets.
+
+    Attributes
+    ----------
+    domain : Domain
+    unit : str
+        Column of the privacy unit.
+    names : tuple of str
+        Attributes that distinguish rows.
+    drop : bool
+        Drop rows without a unit; otherwise they raise an error.
+    through : callable, optional
+        Map from the ids in the unit's column to units.
+    buckets : int
+        Number of buckets.
+    together : int
+        Number of buckets read at a time.
+    salt : int
+        Key of the bucket hash.
+    segment : int
+        Number of rows of a segment.
+    """
 
     domain: Domain
     unit: str
@@ -53,7 +73,7 @@ class Dealing:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What rows, and the buckets of `length` rows, are called in the file; where each bucket starts, the last ends."""
+    """Positions of rows and bucket numbers in the file, the number of rows, and the start of each bucket."""
 
     rows: int
     buckets: int
@@ -63,7 +83,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard:
-    """The rows of some partitions, of `lengths` rows, by bucket; some buckets are a batch, that is read at once."""
+    """Rows of some partitions by bucket; a batch of buckets is read at once."""
 
     partitions: tuple[Partition, ...]
     lengths: tuple[int, ...]
@@ -72,7 +92,7 @@ class Shard:
     dealing: Dealing
 
     def pieces(self, batch: int) -> list[Piece]:
-        """The rows of a batch, unit and value of each, by bucket and piece in the order of rows."""
+        """Return the rows of a batch, sorted by bucket, one piece per segment."""
         first, end = batch * self.dealing.together, (batch + 1) * self.dealing.together + 1
         return [self._piece(one, one.starts[first:end]) for one in self.segments]
 
@@ -82,8 +102,13 @@ class Shard:
         return words.reshape(-1, ROW_WORDS), starts - start
 
     def marked(self, found: Iterable[NDArray[np.uint8] | None]) -> Flags:
-        """Of the rows of all partitions those that go. `found`: a bit for each row of a batch, in the order of its
-        pieces, or None where all stay; rows of nobody go."""
+        """Return the rows of all partitions to be removed, including those without a unit.
+
+        Parameters
+        ----------
+        found : iterable of ndarray or None
+            For each batch one bit per row in the order of its pieces; None if no row is removed.
+        """
         from dpscale.contributions.unit_loops import mark
 
         sizes = (sum(map(self._counts, self.segments), self._counts(None)) + 7) // 8
@@ -98,7 +123,7 @@ class Shard:
         return flags
 
     def _counts(self, one: Segment | None) -> Integers:
-        """How many rows of each batch a segment has."""
+        """Return the number of rows of each batch in a segment."""
         starts = np.zeros(self.dealing.buckets + 1, np.int64) if one is None else one.starts
         return np.diff(np.append(starts[:-1][:: self.dealing.together], starts[-1]))
 
@@ -110,7 +135,7 @@ class Shard:
 
 
 def deal(dealing: Dealing, partitions: Sequence[Partition], file: Store) -> Shard:
-    """Read some partitions and deal their rows."""
+    """Read partitions and distribute their rows to buckets."""
     writer, lengths = _Writer(dealing, file), []
     for partition in partitions:
         before = writer.number
@@ -123,7 +148,7 @@ def deal(dealing: Dealing, partitions: Sequence[Partition], file: Store) -> Shar
 
 @dataclass(frozen=True)
 class _Batch:
-    """Of every row whose it is, its value, and whether it is nobody's (1) or not there (2)."""
+    """Units and values of a batch's rows, and a mark for rows without a unit (1) and dropped rows (2)."""
 
     units: Words
     values: Words
@@ -131,7 +156,7 @@ class _Batch:
 
 
 class _Writer:
-    """Collects batches to segments."""
+    """Collector of batches into segments."""
 
     def __init__(self, dealing: Dealing, file: Store) -> None:
         self.dealing, self.file, self.number = dealing, file, 0
@@ -153,7 +178,7 @@ class _Writer:
             self.write()
 
     def write(self) -> None:
-        """What is held becomes a segment."""
+        """Write the collected rows as a segment."""
         from dpscale.contributions.unit_loops import deal as deal_rows
 
         if self._waiting:
@@ -170,7 +195,9 @@ class _Writer:
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
     columns = dealing.domain.columns(names)
-    ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is its value, not its cell
+    ids, domain = (
+        ("", None) if unit in columns else (unit, dealing.domain)
+    )  # a unit is a value, not a cell
     for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
@@ -184,7 +211,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
 
 
 def _owners(column: Any, unit: str, through: Through | None) -> Identities:
-    """The units of a column's rows."""
+    """Return the units of a column's rows."""
     own = identities(column, unit)
     if through is None:
         return own
@@ -193,7 +220,7 @@ def _owners(column: Any, unit: str, through: Through | None) -> Identities:
 
 
 def value_words(codes: Codes) -> Words:
-    """A 64 bit mix of each row's codes."""
+    """Return a 64-bit mix of each row's codes."""
     from dpscale.contributions.unit_hashes import mixed
 
     return np.asarray(mixed(codes))

@@ -1,14 +1,14 @@
-"""Bounded contributions: of every privacy unit at most k rows are counted.
+"""Contribution bounding: at most k rows of every privacy unit are counted.
 
-Which rows of a unit stay is a function of that unit's own rows and nothing else: those with the smallest keyed-by-unit
-hash of their encoded values, of the rows that the domain file does not drop. So adding or removing a unit changes at
-most k counted rows, however the rows are ordered or partitioned. Units are told apart by 128 bits of hash (see
-`unit_ids`), so that two units are never taken for one. A row without a unit is refused or left out, each by itself.
+The rows that remain of a unit depend only on the unit's own rows: they are those with the smallest hash, keyed by the
+unit, of their encoded values, among the rows that the domain file does not drop. Adding or removing a unit therefore
+changes at most k counted rows, regardless of the order or partitioning of the rows. Units are identified by 128-bit
+hashes (see `unit_ids`), so that distinct units are never confused. A row without a unit is refused or dropped.
 
-The table is read once, into shards by buckets of units (`unit_shards`), small ones, of which several travel together.
-Such a batch is decided by itself: `taken` of every shard is what it has of the batch, `decided` which of these rows go,
-a bit each; then `marked` puts a shard's bits where its rows stand. Memory follows the batch, which follows the setting,
-and not the number of rows.
+The table is read once, into shards of small buckets of units (`unit_shards`), several of which form a batch. Batches
+are processed independently: `taken` returns a shard's rows of the batch, `decided` computes one bit per row for its
+removal, and `marked` maps the bits of a shard to its rows. Memory is proportional to the batch, which is set by the
+memory setting, and not to the number of rows.
 """
 
 from __future__ import annotations
@@ -27,35 +27,44 @@ from dpscale.contributions.unit_shards import ROW_WORDS, Piece, Shard
 from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
 
-ROW_BYTES = 128  # of a batch that is decided: words, table, and both of what came and what is put together
-NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # what the second cache holds a table of; of a batch, of which parts are read
-PLACES = 1 << 12  # that rows can be dealt to, and each is still near
+ROW_BYTES = 128  # per row of a processed batch: words, hash table, received and gathered rows
+NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # rows whose hash table fits in the L2 cache; rows of a batch
+PLACES = 1 << 12  # maximum number of buckets whose ends stay cached
 HEAVY_ROWS = 1 << 20
 Bits = NDArray[np.uint8] | None
 NONE = np.empty(0, bool)
 
 
 def survey(partition: Partition, unit: str) -> tuple[int, str]:
-    """An upper guess of a file's rows, and the family of its units, by its footer or header."""
+    """Return an upper estimate of a file's rows and the family of its units, from its footer or header."""
     kind = partition.kind(unit)
     return partition.row_bound(), family(kind, unit)
 
 
 def buckets(rows: int, memory: int) -> int:
-    """How many buckets keep what is decided at once within the memory, and small."""
+    """Return the number of buckets such that one bucket is small and fits in memory."""
     near = max(NEAR_ROWS, rows // PLACES)
     return max(1, -(-rows // max(min(memory // ROW_BYTES, near), 1)))
 
 
 def together(rows: int, count: int, memory: int, least: int) -> int:
-    """How many of `count` buckets are a batch: within the memory, and at least so many batches where that can be."""
+    """Return the number of buckets per batch, within memory and with at least `least` batches if possible."""
     room = min(memory // ROW_BYTES, BATCH_ROWS) * count // max(rows, 1)
     return max(1, min(room, count // least))
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """Of a shard's rows in a batch those that others may still push out, at `places` among its `count` (None: all)."""
+    """Rows of a shard currently within the contribution bound; rows of other shards may still displace them.
+
+    Attributes
+    ----------
+    pieces : list of Piece
+    count : int
+        Number of the shard's rows in the batch.
+    places : ndarray of int64, optional
+        Positions of the rows among `count`; None for all.
+    """
 
     pieces: list[Piece] = field(repr=False)
     count: int = field(repr=False)
@@ -66,7 +75,10 @@ class Taken:
 
 
 def taken(shard: Shard, batch: int, bound: int) -> Taken:
-    """What a shard has of a batch. Where that is much, as of a unit with most rows, without what goes in any case."""
+    """Return a shard's rows of a batch.
+
+    If they are many, as when one unit has most rows, rows beyond the bound within this shard are omitted.
+    """
     pieces = shard.pieces(batch)
     ends = np.cumsum([len(rows) for rows, _ in pieces], dtype=np.int64)
     count = int(ends[-1]) if pieces else 0
@@ -78,20 +90,23 @@ def taken(shard: Shard, batch: int, bound: int) -> Taken:
 
 
 def _only(piece: Piece, flags: Flags) -> Piece:
-    """The flagged rows."""
+    """Return the flagged rows."""
     rows, starts = piece
     return rows[flags], np.append(0, np.cumsum(flags))[starts]
 
 
 def decided(parts: Sequence[Taken], bound: int) -> list[Bits]:
-    """Which rows of a batch go, by shard: all but the `bound` smallest hashes of a unit, the first of those alike."""
+    """Return the rows of a batch to remove, per shard: all but the `bound` smallest hashes of each unit.
+
+    Ties are resolved in favour of the first row.
+    """
     pieces = [piece for part in parts for piece in part.pieces]
     flags = iter(_removed_rows(pieces, bound))
     return [_bits(part, np.concatenate([NONE, *(next(flags) for _ in part.pieces)])) for part in parts]
 
 
 def _removed_rows(pieces: Sequence[Piece], bound: int) -> list[Flags]:
-    """Which rows of each piece go: rows are put together bucket by bucket, and the flags put back."""
+    """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back."""
     from dpscale.contributions.unit_loops import gather, returned
 
     starts = np.append(0, np.cumsum(sum((np.diff(own) for _, own in pieces), np.zeros(1, np.int64))))
@@ -114,7 +129,10 @@ def _bits(part: Taken, removed: NDArray[np.bool_]) -> Bits:
 
 
 def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, Marked]:
-    """The rows that go, of every partition that has any. `found`: those of each batch; of nobody's all go."""
+    """Return the rows to remove from every partition that has any, including rows without a unit.
+
+    `found` contains the bits of each batch.
+    """
     parts = np.split(shard.marked(found), np.cumsum(shard.lengths)[:-1])
     own = zip(shard.partitions, parts, strict=True)
     return {partition: Marked.of(part) for partition, part in own if part.any()}

@@ -63,7 +63,7 @@ class Columns:
     numbers: Integers
 
 
-class _Asked:
+class _PageRequest:
     """Hashable cache key: names of a domain in files of a schema.
 
     It references the domain, so that `id(domain)` is not reused.
@@ -76,18 +76,18 @@ class _Asked:
         return hash((self.names, id(self.domain)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self.domain is other.domain and self.names == other.names and bool(
+        return isinstance(other, _PageRequest) and self.domain is other.domain and self.names == other.names and bool(
             self.schema.equals(other.schema)
         )  # fmt: skip
 
 
 def columns_of(schema: pa.Schema, names: Sequence[str], domain: Domain) -> Columns:
     """Return the requested columns that can be decoded from pages."""
-    return _columns_of(_Asked(schema, names, domain))
+    return _columns_of(_PageRequest(schema, names, domain))
 
 
 @lru_cache(maxsize=64)
-def _columns_of(asked: _Asked) -> Columns:
+def _columns_of(asked: _PageRequest) -> Columns:
     import pyarrow.types as types
 
     schema, domain = asked.schema, asked.domain

@@ -137,7 +137,7 @@ def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
     import pyarrow as pa
 
     if is_text(column.type):
-        return _told_times(column)
+        return _parse_times(column)
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         ticks, second = _filled(column) * 86400, 1
@@ -151,17 +151,17 @@ def _filled(column: pa.Array) -> Integers:
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _told_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
+def _parse_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
     """Return the moments of texts that are a date, or a date and time."""
     import pyarrow as pa
 
     raw = texts.cast(pa.large_binary()).to_pylist()
-    found = [None if text is None else _told_time(text.decode("utf-8", "replace").strip()) for text in raw]
+    found = [None if text is None else _parse_time(text.decode("utf-8", "replace").strip()) for text in raw]
     ticks = np.array([one or 0 for one in found], dtype=np.int64)
     return ticks, np.array([one is not None for one in found], dtype=bool), PER_SECOND["us"]
 
 
-def _told_time(text: str) -> int | None:
+def _parse_time(text: str) -> int | None:
     """Return microseconds since 1970; None for a text that is not a time."""
     if not TIME.fullmatch(text):
         return None

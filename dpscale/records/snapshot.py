@@ -94,7 +94,7 @@ def stamps(table: Table) -> Stamps:
     commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
     if is_url(table.root):
         found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
-        return commit + [found[url] if url in found else _gone(url) for url in table.files]
+        return commit + [found[url] if url in found else _raise_missing(url) for url in table.files]
     return commit + [_stamp(path) for path in table.files]
 
 
@@ -102,11 +102,11 @@ def _stamp(path: str) -> Stamp:
     try:
         status = os.stat(path)
     except OSError:
-        _gone(path)
+        _raise_missing(path)
     return path, status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _gone(path: str) -> NoReturn:
+def _raise_missing(path: str) -> NoReturn:
     raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None
 
 
