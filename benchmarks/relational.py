@@ -33,13 +33,13 @@ from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.streams import Chance, seeded_secret
-from dpscale.relational.assignment import Tables, assigned, believed_sums, sibling_sums, swapped
+from dpscale.relational.assignment import Tables, assigned, estimated_sums, sibling_sums, swapped
 from dpscale.relational.budget_shares import Question, Shares, degrees_squared, in_steps, planned, split, sums_cost
 from dpscale.relational.degrees import children, cut, degrees, distribution, within_bounds
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, drawn_children, drawn_pairs
-from dpscale.relational.rounding import Cross, settled, settled_children
+from dpscale.relational.rounding import Cross, round_children, round_totals
 
 DELTA = 1e-5
 DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -73,9 +73,9 @@ class Trial:
         shares = planned(Question(u, v, links, self.relation, amount, data.known))
         expected = expected_links(u, v, shares, self.sums(shares, parts.sums), links, data.known)
         if data.known:
-            whole = settled_children(expected, u, v, data.bound, chance)
+            whole = round_children(expected, u, v, data.bound, chance)
         else:
-            whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+            whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
             whole = within_bounds(whole, u, v, data.bound, data.bound, chance)
         drawn = assigned(whole, u, v, *self.degrees(whole, parts.degrees), chance)
         return self.with_siblings(drawn, expected, parts.siblings) if siblings else drawn
@@ -85,7 +85,7 @@ class Trial:
         draw = gaussian_draw(tables.squared(self.data.bound, 1), cost, 1, "")
         noisy = self.measured("siblings", self.exact.siblings(tables), draw) * STEP
         now = sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP
-        target = believed_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
+        target = estimated_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
         return swapped(links, rows, self.u, self.v, expected, target, tables, self.chance)
 
     def sums(self, shares: Shares, amount: Fraction) -> Sums:

@@ -28,7 +28,7 @@ from dpscale.reconstruction.pairwise.pairs import Spread, wanted
 from dpscale.synthesis.cells import spread
 from dpscale.synthesis.draw import Part, draw
 from dpscale.synthesis.one_way_rounding import settled
-from dpscale.synthesis.three_way import Told, told
+from dpscale.synthesis.three_way import ThreeWayTargets, told
 from dpscale.synthesis.tree import tree_start
 
 MEMORY = 4 << 30
@@ -36,7 +36,7 @@ SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary
 
 
 def rows_of(
-    model: LowOrder, learnt: Learnt, release: str, count: int, parts: int, held: Told | None = None
+    model: LowOrder, learnt: Learnt, release: str, count: int, parts: int, held: ThreeWayTargets | None = None
 ) -> np.ndarray:
     """All rows over cells. `held`: what polished ones are held to over three attributes."""
     drawn = []

@@ -22,7 +22,7 @@ from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
-from dpscale.reconstruction.model_answers import at_once, tells_at_once
+from dpscale.reconstruction.model_answers import at_once, has_joint_errors
 from dpscale.workload import FAMILIES, ExplicitPart, Family, Part, ProductPart
 
 MISSING = "(missing)"
@@ -162,7 +162,7 @@ class Answered:
         check_level(level)
         if not joint:
             return half_width(level, self.estimates.noise) * errors
-        if not tells_at_once(self.estimates):
+        if not has_joint_errors(self.estimates):
             raise PlanError("joint", "estimates whose errors are not told", "least squares, or simulated errors",
                             'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
         if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:

@@ -197,13 +197,15 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
 def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.plan import most_cells
-    from dpscale.runs.stages.plan_cache import told_once
+    from dpscale.runs.stages.plan_cache import cached_summary
     from dpscale.runs.stages.preview import advice, compared, curve, expected, needed, overall
 
     budget = read.privacy.budget
     known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
-    followed = told_once(known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)})
+    followed = cached_summary(
+        known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)}
+    )
     families = followed["families"]
     if wanted is not None and not families:
         raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",

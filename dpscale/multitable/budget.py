@@ -14,7 +14,7 @@ from typing import Any
 
 from dpscale.base.arrays import Integers
 from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import Whom
+from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
@@ -39,7 +39,7 @@ class Piece:
     """A link's."""
 
     job: DatabaseJob
-    whom: Whom
+    whom: NeighbourRelation
     link: LinkSection
 
     @property

@@ -16,7 +16,7 @@ from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_lookup import places
 from dpscale.engine import Engine
 from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import Whom, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, whom
 from dpscale.multitable.run import Files, opened
 
 WARNING = (
@@ -63,7 +63,7 @@ def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any],
 
 
 def _link(
-    job: DatabaseJob, link: LinkSection, known: dict[str, Words], protects: Whom, engine: Engine
+    job: DatabaseJob, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
 ) -> dict[str, Any]:
     """Of the rows that hold the links' ends: a table of pairs, or the child's own."""
     first, second = job.ends(link)
@@ -87,7 +87,7 @@ def _degrees(counted: NDArray[np.int64]) -> dict[str, float]:
             "max": float(values.max())}  # fmt: skip
 
 
-def _beyond(link: LinkSection, counted: Sequence[NDArray[np.int64]], protects: Whom) -> dict[str, Any]:
+def _beyond(link: LinkSection, counted: Sequence[NDArray[np.int64]], protects: NeighbourRelation) -> dict[str, Any]:
     """Rows with more links than the bound, their links beyond it, and what becomes of these."""
     bounded = list(counted) if protects.replaces else list(counted[:1]) if link.parent in protects.rows else []
     over = [np.maximum(one - link.bound, 0) for one in bounded]

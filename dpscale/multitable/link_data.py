@@ -17,7 +17,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.faults import refused_everywhere
 from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import Whom
+from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import NO_DOMAIN, Files, opened
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import Tables, sibling_sums
@@ -84,7 +84,7 @@ class _Children:
     keys: Words = field(repr=False)
 
 
-def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> ExactLinks:
+def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> ExactLinks:
     """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
     parents = keyed(engine, job, link.parent)
     _check_families(engine, job, link)
@@ -119,7 +119,7 @@ def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
     return KeyedRows(words[kept], codes[kept])
 
 
-def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Whom) -> _Children:
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> _Children:
     """Of a child's rows the keys of their parents, words of their own, their codes, which count for this link, and
     their own keys where an earlier link's are counted: rows alike in all else are told apart by them then."""
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
@@ -145,7 +145,7 @@ def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Wor
     return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
 
-def _roots(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+def _roots(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> Through:
     """Of the keys of a table's rows those of the root's rows that they come with."""
     if name == whom.root:
         words = keyed(engine, job, name).words
@@ -160,7 +160,7 @@ def _rows_with_unit(rows: KeyedRows, some: Through) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: Whom) -> Through:
+def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> Through:
     """The keys of a table's rows of which each row of the root keeps as many as count."""
     roots = _roots(engine, job, name, whom)
     kept = at_most(roots.units, roots.words, whom.rows[name])
@@ -206,7 +206,7 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
 
 
 def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
-             whom: Whom) -> NDArray[np.bool_]:  # fmt: skip
+             whom: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
     """Links within the bound: cut by each parent's own links; refused where both sides are protected."""
     if not whom.replaces:
         return at_most(keys, other, link.bound)

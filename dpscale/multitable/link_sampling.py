@@ -15,12 +15,21 @@ from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import public_table
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import STEP, Tables, assigned, believed_sums, sibling_sums, swapped, unlooped
-from dpscale.relational.degrees import by_chance, children, cut, dealt, degrees, distribution, thrown, within_bounds
+from dpscale.relational.assignment import STEP, Tables, assigned, estimated_sums, sibling_sums, swapped, unlooped
+from dpscale.relational.degrees import (
+    by_chance,
+    children,
+    cut,
+    degrees,
+    distribution,
+    sample_degrees,
+    sample_uniform_degrees,
+    within_bounds,
+)
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import drawn_children, drawn_pairs
-from dpscale.relational.rounding import cross_words, moved_over, rounded, rounded_columns, settled, settled_children
+from dpscale.relational.rounding import cross_words, moved_over, round_children, round_totals, rounded, rounded_columns
 from dpscale.runs.estimates import model_folder, read_way
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
@@ -97,7 +106,7 @@ class _Drawing:
             return links
         rows, tables = v.profiles[v.of], Tables(v.sizes)
         now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
-        target = believed_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
+        target = estimated_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
         return swapped(links, rows, u, v, expected, target, tables, chance)
 
     def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
@@ -126,8 +135,8 @@ class _Drawing:
         assert self.measured.shares is not None
         expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
         if self.known:
-            return settled_children(expected, u, v, self.bounds[0], chance), expected
-        whole = settled(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
+            return round_children(expected, u, v, self.bounds[0], chance), expected
+        whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
         return within_bounds(whole, u, v, *self.bounds, chance), expected
 
     def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
@@ -151,8 +160,8 @@ class _Drawing:
         self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, chance: Chance
     ) -> list[Integers]:
         if noisy is None:
-            return thrown(each, side, totals, chance)
-        return dealt(noisy, self.measured.sigma, each, side, totals, chance)
+            return sample_uniform_degrees(each, side, totals, chance)
+        return sample_degrees(noisy, self.measured.sigma, each, side, totals, chance)
 
 
 DRAWN = "drawn.npy"  # beside what was measured: synthetic rows, as the released files have them

@@ -21,7 +21,7 @@ from dpscale.job import Job
 from dpscale.multitable.budget import Piece
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.link_data import sizes
-from dpscale.multitable.privacy_unit import Whom, table_job, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
 from dpscale.multitable.report import neighbours
 from dpscale.privacy.streams import Chance
 from dpscale.relational.assignment import Tables
@@ -40,7 +40,7 @@ def summary(job: DatabaseJob) -> dict[str, Any]:
             "dataset": job.dataset, "pieces": list(_pieces(job, protects))}  # fmt: skip
 
 
-def _pieces(job: DatabaseJob, protects: Whom) -> Iterator[dict[str, Any]]:
+def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
     amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
@@ -49,7 +49,7 @@ def _pieces(job: DatabaseJob, protects: Whom) -> Iterator[dict[str, Any]]:
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
 
-def _of_table(job: DatabaseJob, protects: Whom, name: str) -> dict[str, Any]:
+def _of_table(job: DatabaseJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
     """`rmse` of a query, in records, and whose; None where no plan tells it."""
     own = table_job(job, protects, name, Path())
     for tried in (own.method.name, FIXED):

@@ -25,7 +25,7 @@ from dpscale.privacy.protection import REPLACE, Protection
 
 
 @dataclass(frozen=True)
-class Whom:
+class NeighbourRelation:
     """`root`: whose rows are protected, None for those of any table; `moved`: by link, how many links a neighbour
     moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run.
 
@@ -44,7 +44,7 @@ class Whom:
         return self.protects.relation == REPLACE
 
 
-def whom(job: DatabaseJob) -> Whom:
+def whom(job: DatabaseJob) -> NeighbourRelation:
     """JobError where the links and tables of a job protect nobody whom all of them can name."""
     both = [link for link in job.link if link.protects == "both"]
     if both and len(both) < len(job.link):
@@ -54,7 +54,7 @@ def whom(job: DatabaseJob) -> Whom:
     return _replaced(job) if both else _rooted(job)
 
 
-def _replaced(job: DatabaseJob) -> Whom:
+def _replaced(job: DatabaseJob) -> NeighbourRelation:
     if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
         raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
                        "leave it out: a key that two rows have is refused then")  # fmt: skip
@@ -66,10 +66,10 @@ def _replaced(job: DatabaseJob) -> Whom:
                        "leave it out: a row that is replaced changes how many links other rows have")  # fmt: skip
     steps = {name: 2 for name, one in job.tables.items() if not one.public}
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
-    return Whom(Protection(relation=REPLACE), None, steps, moved)
+    return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
 
 
-def _rooted(job: DatabaseJob) -> Whom:
+def _rooted(job: DatabaseJob) -> NeighbourRelation:
     root = _root(job)
     above = _above(job, root)
     rows = {root: 1}
@@ -87,7 +87,7 @@ def _rooted(job: DatabaseJob) -> Whom:
                        '"reject" or "drop"', "set one of them: a row without a parent would be nobody's")  # fmt: skip
     key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
     protects = Protection(", ".join(key) or None, table=root if key else None)
-    return Whom(protects, root, dict.fromkeys(private, 1), moved, rows, above)
+    return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
 
 
 def _root(job: DatabaseJob) -> str:
@@ -169,7 +169,7 @@ def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
 DEGREE = 3
 
 
-def table_job(job: DatabaseJob, protects: Whom, name: str, folder: Path) -> Job:
+def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: Path) -> Job:
     """The job of one table, at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
     budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
@@ -186,7 +186,7 @@ def table_job(job: DatabaseJob, protects: Whom, name: str, folder: Path) -> Job:
     return Job.parse(content, folder)
 
 
-def _unit(job: DatabaseJob, whom: Whom, name: str) -> dict[str, Any]:
+def _unit(job: DatabaseJob, whom: NeighbourRelation, name: str) -> dict[str, Any]:
     """Whose rows are bounded in a table: a row's own key, or the row of the root that it comes with."""
     link = whom.above.get(name)
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], whom.rows[name])
@@ -200,7 +200,7 @@ def _unit(job: DatabaseJob, whom: Whom, name: str) -> dict[str, Any]:
     return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def _hops(job: DatabaseJob, whom: Whom, link: LinkSection | None) -> list[dict[str, Any]]:
+def _hops(job: DatabaseJob, whom: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """The tables between a child and the root."""
     hops = []
     while link is not None and (above := whom.above.get(link.parent)) is not None:

@@ -19,7 +19,7 @@ from dpscale.base.arrays import Floats
 from dpscale.base.display import figure
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, piece_of, records_of
-from dpscale.multitable.privacy_unit import Whom
+from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import INDEX
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
@@ -127,7 +127,7 @@ DELTA = 1e-9
 SHOWN = 60
 
 
-def neighbours(whom: Whom) -> str:
+def neighbours(whom: NeighbourRelation) -> str:
     """Whom the release protects, in a sentence."""
     if whom.replaces:
         unit = "one row of any private table, replaced together with all its links" if whom.steps else (

@@ -21,11 +21,11 @@ import tomli_w
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.multitable.job import DatabaseJob, TableSection
-from dpscale.multitable.privacy_unit import Whom, table_job, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
 from dpscale.privacy.secret import read_secret, secret_tag
 from dpscale.records import Table
 from dpscale.runs.create import make, making
-from dpscale.runs.manifest import MANIFEST, VERSION, Kept, check_version, versions
+from dpscale.runs.manifest import MANIFEST, VERSION, ManifestCache, check_version, versions
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import present
 from dpscale.storage.lock import free, locked
@@ -62,7 +62,7 @@ class DatabaseRun:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
-        self._kept = Kept(self.path)
+        self._kept = ManifestCache(self.path)
         if not is_database_run(self.path):
             raise JobError("run directory", f"{self.path} is not one of several tables",
                            "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
@@ -143,7 +143,7 @@ class DatabaseRun:
         return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")
 
     @cached_property
-    def whom(self) -> Whom:
+    def whom(self) -> NeighbourRelation:
         return whom(self.job)
 
     @property

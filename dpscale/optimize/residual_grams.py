@@ -26,8 +26,8 @@ from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries
 from dpscale.workload.families import JOINT
 from dpscale.workload.residual import subsets
-from dpscale.workload.spaces import Asked, Left
-from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_asked
+from dpscale.workload.spaces import Left, RequestedResiduals
+from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_families
 
 MOST_KINDS, FEW_SETS = 32, 24
 Role = tuple[int, frozenset[tuple[str, ...]]]
@@ -191,7 +191,7 @@ def axis_queries(family: str, size: int) -> AxisQueries:
     if size <= SEARCHED_BLOCKS:
         return AxisQueries(FAMILIES[family].gram(size), 0.0)
     cut = even_cut(size, SEARCHED_BLOCKS)
-    inside = [run.count * lower_bound(WideGram("", run.size, None, inner_asked(family, size, run.size)))
+    inside = [run.count * lower_bound(WideGram("", run.size, None, inner_families(family, size, run.size)))
               for run in cut.runs]  # fmt: skip
     return AxisQueries(block_gram(family, cut), math.fsum(inside))
 
@@ -251,7 +251,7 @@ class _Spaces:
 
     def counts(self) -> Counter[Demand]:
         """How often each demand comes, in the order in which they come first."""
-        asked = Asked(self.workload.domain.names)
+        asked = RequestedResiduals(self.workload.domain.names)
         for part in self.workload.parts:
             asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
         classes = [one for degree in asked.degrees() for one in self._classes(asked, degree)]
@@ -260,7 +260,9 @@ class _Spaces:
             found[_demand({known[term]: weight for term, weight in terms})] += number
         return found
 
-    def _classes(self, requested: Asked, degree: int) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
+    def _classes(
+        self, requested: RequestedResiduals, degree: int
+    ) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
         """When each class came first, its terms, and how many spaces are of it; of those that anything is asked of."""
         own = requested.classes(degree, len(self.terms))
         told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)

@@ -99,12 +99,12 @@ def estimators(
 ) -> Mapping[AttributeSet, ResidualEstimator]:
     """The estimator of every residual that the blocks tell of, under noise of these variances."""
 
-    def of(kept: AttributeSet, spreads: Spreads) -> ResidualEstimator:
+    def of(residual_set: AttributeSet, spreads: Spreads) -> ResidualEstimator:
         first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
         scale = sum(source.weight**2 * variances[source.block] * spread for source, spread in shares)
         sources = tuple(source for source, _ in shares)
-        whole = all(whole_in(blocks[index], kept) for index in spreads)
-        return ResidualEstimator(kept, sources, scale, factors_of(first, kept), whole)
+        whole = all(whole_in(blocks[index], residual_set) for index in spreads)
+        return ResidualEstimator(residual_set, sources, scale, factors_of(first, residual_set), whole)
 
     if blocks.separate:
         return Estimators(blocks, spread, of)
@@ -120,14 +120,14 @@ class Estimators(Mapping[AttributeSet, ResidualEstimator]):
         self._blocks, self._spread, self._of = blocks, spread, of
         self._kept: dict[AttributeSet, ResidualEstimator | None] = {}
 
-    def __getitem__(self, kept: AttributeSet) -> ResidualEstimator:
-        found = self._found(kept)
+    def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
+        found = self._found(residual_set)
         if found is None:
-            raise KeyError(kept)
+            raise KeyError(residual_set)
         return found
 
-    def __contains__(self, kept: object) -> bool:
-        return self._found(kept) is not None  # type: ignore[arg-type]
+    def __contains__(self, residual_set: object) -> bool:
+        return self._found(residual_set) is not None  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[AttributeSet]:
         return iter(dict.fromkeys(self._blocks.sets))
@@ -135,15 +135,17 @@ class Estimators(Mapping[AttributeSet, ResidualEstimator]):
     def __len__(self) -> int:
         return len(dict.fromkeys(self._blocks.sets))
 
-    def _found(self, kept: AttributeSet) -> ResidualEstimator | None:
-        if kept not in self._kept:
+    def _found(self, residual_set: AttributeSet) -> ResidualEstimator | None:
+        if residual_set not in self._kept:
             if len(self._kept) >= MOST_KEPT:
                 self._kept = {}
-            places = self._blocks.sets.find(kept)
-            self._kept[kept] = (
-                self._of(kept, {i: self._spread(self._blocks[i], kept) for i in places}) if places else None
+            places = self._blocks.sets.find(residual_set)
+            self._kept[residual_set] = (
+                self._of(residual_set, {i: self._spread(self._blocks[i], residual_set) for i in places})
+                if places
+                else None
             )
-        return self._kept[kept]
+        return self._kept[residual_set]
 
 
 Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
@@ -153,7 +155,7 @@ def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[Attrib
     """The residuals that are told of, and by which blocks."""
     by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
-        for kept in block.tells:
+        for kept in block.residual_sets:
             by_residual.setdefault(kept, {})[index] = spread(block, kept)
     return by_residual
 
@@ -245,16 +247,16 @@ class Accuracy(ABC):
         """Sum over a part's queries on one set of weight · variance, without the set's own weight."""
 
     @abstractmethod
-    def _spread(self, block: Block, kept: AttributeSet) -> float:
+    def _spread(self, block: Block, residual_set: AttributeSet) -> float:
         """How much larger a residual's variance is than the noise of a block, for lack of the axes summed away."""
 
     @abstractmethod
-    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
         """The factors whose (KᵀK)⁺ give a residual's covariance its form."""
 
-    def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
+    def _whole_in(self, block: Block, residual_set: AttributeSet) -> bool:
         """Whether a block tells of all of a residual."""
-        return all(factor.spans_all for factor in self._factors(block, kept))
+        return all(factor.spans_all for factor in self._factors(block, residual_set))
 
     def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Floats]:
         """The attributes in domain order and the query with its axes in that order, as a batch of one."""
@@ -283,8 +285,8 @@ def as_query(query: Any) -> Floats:
     return values
 
 
-def out_of_span(kept: AttributeSet) -> PlanError:
-    names = ", ".join(kept) or "the total"
+def out_of_span(residual_set: AttributeSet) -> PlanError:
+    names = ", ".join(residual_set) or "the total"
     return PlanError(
         "query",
         f"it needs {names}, which was not measured",

@@ -59,7 +59,7 @@ class Block:
         return all(factor.commutes for factor in self.factors)
 
     @property
-    def tells(self) -> list[AttributeSet]:
+    def residual_sets(self) -> list[AttributeSet]:
         """The residuals that it tells of."""
         if self.whole:
             return subsets(self.attributes)

@@ -160,24 +160,30 @@ class CoupledResiduals(Accuracy):
             if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
                 raise out_of_span(block.attributes)
 
-    def _lifted(self, block: Block, kept: AttributeSet, pieces: Floats) -> Floats:
+    def _lifted(self, block: Block, residual_set: AttributeSet, pieces: Floats) -> Floats:
         """Pieces on some attributes of a block with an axis of length 1 for each other attribute; leading axes stay."""
-        lead = pieces.shape[: pieces.ndim - len(kept)]
-        return pieces.reshape(*lead, *(self.domain[name].size if name in kept else 1 for name in block.attributes))
+        lead = pieces.shape[: pieces.ndim - len(residual_set)]
+        return pieces.reshape(
+            *lead, *(self.domain[name].size if name in residual_set else 1 for name in block.attributes)
+        )
 
-    def _spans_residual(self, block: Block, kept: AttributeSet) -> bool:
+    def _spans_residual(self, block: Block, residual_set: AttributeSet) -> bool:
         """Whether every query's piece on a residual lies in the row space of a joint strategy."""
-        points = np.eye(self.domain.cells(kept)).reshape(-1, *self.domain.shape(kept))
-        lifted = self._lifted(block, kept, piece(points, range(len(kept)), 1, self.axis_profiles(kept)))
+        points = np.eye(self.domain.cells(residual_set)).reshape(-1, *self.domain.shape(residual_set))
+        lifted = self._lifted(
+            block, residual_set, piece(points, range(len(residual_set)), 1, self.axis_profiles(residual_set))
+        )
         whole = np.broadcast_to(lifted, (len(lifted), *self.domain.shape(block.attributes)))
         return block.factors[0].spans(whole.reshape(len(whole), -1))
 
     @staticmethod
-    def _on(block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+    def _on(block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
         """The factors of a block on some of its attributes; a joint factor as a whole."""
         if block.joint:
             return block.factors
-        return tuple(factor for name, factor in zip(block.attributes, block.factors, strict=True) if name in kept)
+        return tuple(
+            factor for name, factor in zip(block.attributes, block.factors, strict=True) if name in residual_set
+        )
 
     def _factors_by_name(self) -> dict[str, list[Factor]]:
         by_name: dict[str, list[Factor]] = {}

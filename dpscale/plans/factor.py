@@ -216,13 +216,13 @@ class Factor:
     def _weighted_sizes(self) -> list[int]:
         return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
 
-    def _spread(self, values: Floats, kept: tuple[int, ...]) -> Floats:
+    def _spread(self, values: Floats, axes: tuple[int, ...]) -> Floats:
         """⊗(I − u1ᵀ) over the axes kept, ⊗ u1ᵀ over the others, of arrays of (cells, …)."""
         cells = values.reshape(*self.shape, -1)
         for axis, (own, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
             profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
             total = profile * cells.sum(axis=axis, keepdims=True)
-            cells = cells - total if axis in kept else total
+            cells = cells - total if axis in axes else total
         return np.asarray(cells.reshape(values.shape))
 
     def spans(self, pieces: Floats, tolerance: float = SPAN_TOLERANCE) -> bool:

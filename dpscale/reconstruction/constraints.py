@@ -30,7 +30,7 @@ Rules = Sequence[Excludes]
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
 
-def pairs_held(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
+def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
     """The pairs that a rule of two attributes speaks of, or that follow from a third, in the order of `names`."""
     spoken = {frozenset(rule.names) for rule in rules}
     for one, other in combinations(following(rules, names), 2):
@@ -44,7 +44,7 @@ def following(rules: Rules, names: Iterable[str]) -> list[Follows]:
     return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
 
 
-def told_alone(rules: Rules, names: AttributeSet) -> bool:
+def determined_alone(rules: Rules, names: AttributeSet) -> bool:
     """Whether all attributes but one follow from others of the set: that one's 1-way tells everything."""
     found = following(rules, names)
     return len(names) > 1 and len(set(names) - {rule.what for rule in found}) <= 1
@@ -100,7 +100,7 @@ def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) ->
     return held.reshape([groups[name].count if name in rule.names else 1 for name in names])
 
 
-def kept_cells(
+def possible_cells(
     rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Floats], cells: Floats
 ) -> Floats:
     """A table over cells, in place, without what cannot be: every group of cells has what it had, the whole its sum.

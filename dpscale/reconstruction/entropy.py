@@ -21,7 +21,7 @@ import numpy as np
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes, Follows, speaking
-from dpscale.reconstruction.constraints import MOST_CELLS, coarse_possible, following, kept_cells, settled
+from dpscale.reconstruction.constraints import MOST_CELLS, coarse_possible, following, possible_cells, settled
 from dpscale.reconstruction.proportional_fitting import PAIRS, Margin, fit_in_place, proportional_fit
 from dpscale.reconstruction.set_arrays import Ones, Threes
 from dpscale.workload.residual import subsets
@@ -106,21 +106,23 @@ class LowOrder:
         ordered = self._ordered(names)
         if not ordered:
             return np.array(self.total)
-        wide = self._with_what_tells(ordered)
+        wide = self._with_determinants(ordered)
         cells = self._over_cells(wide, rounds)
         if len(wide) > len(ordered):
             cells = cells.sum(axis=tuple(axis for axis, name in enumerate(wide) if name not in ordered))
         return cells.transpose([ordered.index(name) for name in names])
 
-    def _with_what_tells(self, ordered: AttributeSet) -> AttributeSet:
+    def _with_determinants(self, ordered: AttributeSet) -> AttributeSet:
         """With what follows from the attributes asked, where it tells cells of one group apart, or what cannot be."""
         found = [
-            rule.what for rule in following(self.rules, self.ones) if rule.by in ordered and self._tells(rule, ordered)
+            rule.what
+            for rule in following(self.rules, self.ones)
+            if rule.by in ordered and self._determines(rule, ordered)
         ]
         wide = self._ordered([*ordered, *found]) if found else ordered
         return wide if math.prod(len(self.ones[name]) for name in wide) <= MOST_CELLS else ordered
 
-    def _tells(self, rule: Follows, ordered: AttributeSet) -> bool:
+    def _determines(self, rule: Follows, ordered: AttributeSet) -> bool:
         others = speaking(self.rules, [*ordered, rule.what])
         return any(rule.what in other.names and other is not rule for other in others) or not settled(
             [rule], rule.names, self.groups
@@ -134,7 +136,7 @@ class LowOrder:
                 cells, known = cells.take(grouping.labels, axis=axis), False
                 cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
         if speaking(self.rules, ordered):
-            return kept_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
+            return possible_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
         return cells.copy() if known else cells
 
     def cells(self, names: AttributeSet) -> int:

@@ -244,7 +244,7 @@ class LeastSquaresEstimates:
             self._residuals.move_to_end(kept)
             return self._residuals[kept]
         sources = self.accuracy.residuals[kept].sources
-        value = sum((source.weight * self._told(source.block, kept) for source in sources), np.zeros(()))
+        value = sum((source.weight * self._block_residual(source.block, kept) for source in sources), np.zeros(()))
         self._hold(kept, np.asarray(value))
         return np.asarray(value)
 
@@ -253,10 +253,10 @@ class LeastSquaresEstimates:
         axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
         return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
 
-    def _told(self, index: int, kept: AttributeSet) -> Floats:
+    def _block_residual(self, index: int, kept: AttributeSet) -> Floats:
         """What one block says of a residual."""
         block = self.plan.blocks[index]
-        if block.whole or block.tells != [kept]:
+        if block.whole or block.residual_sets != [kept]:
             axes = [block.attributes.index(name) for name in kept]
             return residual_of(self._whole(index, block), axes, self.accuracy.axis_profiles(block.attributes))
         values = self._read(index)

@@ -28,7 +28,7 @@ def keep(evidence: Evidence, options: Options, folder: Path, release: str, each:
     """Non-negative residuals take a search: once, for the tasks that answer from them."""
     if options.non_negative and not (folder / RESIDUALS).exists():
         with one_thread():
-            write_residuals(folder / RESIDUALS, non_negative(evidence.residuals(), _asked(evidence)))
+            write_residuals(folder / RESIDUALS, non_negative(evidence.residuals(), _requested_sets(evidence)))
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
@@ -36,11 +36,11 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     residuals = evidence.residuals()
     if options.non_negative:
         kept = (folder / RESIDUALS).exists()
-        residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _asked(evidence))
+        residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _requested_sets(evidence))
     return Modelled(evidence, residuals, tuple(residuals.sizes))
 
 
-def _asked(evidence: Evidence) -> list[AttributeSet]:
+def _requested_sets(evidence: Evidence) -> list[AttributeSet]:
     return [names for names in evidence.workload.sets if names]
 
 

@@ -88,7 +88,7 @@ class _Noise:
     def _told(self, index: int, kept: AttributeSet) -> Floats:
         """What one block's noise makes of a residual."""
         block, values = self.plan.blocks[index], self._read(index)
-        if block.whole or block.tells != [kept]:
+        if block.whole or block.residual_sets != [kept]:
             axes = [block.attributes.index(name) for name in kept]
             profiles = self.accuracy.axis_profiles(block.attributes)
             return residual_of(self._marginal(block, values), axes, profiles, lead=1)

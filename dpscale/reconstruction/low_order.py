@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes, speaking
-from dpscale.reconstruction.constraints import known_pair, pairs_held
+from dpscale.reconstruction.constraints import constrained_pairs, known_pair
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.set_arrays import Ones, Paired
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
@@ -113,7 +113,7 @@ def low_order(
 
 def _held(model: LowOrder) -> Tables:
     """The pairs that a rule speaks of: as it tells them, or as independence leaves them possible."""
-    return {names: _told(model, names) for names in pairs_held(model.rules, list(model.ones))}
+    return {names: _told(model, names) for names in constrained_pairs(model.rules, list(model.ones))}
 
 
 def _told(model: LowOrder, names: AttributeSet) -> Floats:

@@ -41,7 +41,7 @@ def from_estimates(
     Raises PlanError where a 1-way of the workload's attributes was not measured.
     """
     plan = estimates.plan
-    sets, names = told_whole(plan)
+    sets, names = fully_measured(plan)
     counts = {name: _counts(estimates, name) for name in names}
     total = total_of(counts)
     rules = plan.domain.rules
@@ -53,7 +53,7 @@ def from_estimates(
     return low_order(ones, groups, measured, chains=chains, rules=rules)
 
 
-def told_whole(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
+def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
     sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
     asked = {name for part in plan.workload.parts for kept in part.sets for name in kept}

@@ -127,8 +127,8 @@ def read_model(path: Path) -> LowOrder:
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         sets = [tuple(names) for names in index["tables"]]
         if "cells" in arrays:
-            every = _apart(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
-            cells = _apart(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
+            every = _split(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
+            cells = _split(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
         else:  # of older versions: an array a table
             every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
@@ -142,7 +142,7 @@ def _flat(tables: Iterable[Floats]) -> Floats:
     return np.concatenate([np.zeros(0), *(np.asarray(table).reshape(-1) for table in tables)])
 
 
-def _apart(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
+def _split(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
     """The tables of a flat array, as views."""
     ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
     return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
@@ -197,7 +197,7 @@ def _write(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def tells_at_once(estimates: Estimates) -> bool:
+def has_joint_errors(estimates: Estimates) -> bool:
     """Whether there are such intervals: of least squares, and where errors were simulated."""
     return isinstance(estimates, LeastSquaresEstimates) or (
         isinstance(estimates, Modelled) and estimates.errors is not None

@@ -200,7 +200,7 @@ def _weighed(rows: Any, weights: Integers) -> Any:
     return rows.T @ diags_array(weights, dtype=np.int64) @ rows
 
 
-def believed_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
+def estimated_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
     """What the sums are held to: those of the children as drawn, and of the noisy ones' departure what is believed."""
     starts = tables.starts
     scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)

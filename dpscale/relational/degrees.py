@@ -117,7 +117,7 @@ def thresholds(bound: int | None) -> Integers:
     return GRID if bound is None else np.arange(bound, dtype=np.int64)
 
 
-def thrown(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
     """Links thrown at the rows of each group, as likely at each as is expected of it."""
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST_DEGREE)
@@ -131,7 +131,9 @@ def thrown(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Int
     return np.split(drawn.astype(np.int64), bounds[1:-1])
 
 
-def dealt(at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+def sample_degrees(
+    at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, chance: Chance
+) -> list[Integers]:
     """As spread out as the noisy counts of rows up to the grid's degrees say; `sigma`: of their noise."""
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)

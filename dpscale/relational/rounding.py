@@ -96,7 +96,7 @@ def _code(side: Side, columns: Columns) -> tuple[Integers, int]:
 PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
-def settled(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
+def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
     """(p, q) whole numbers ≤ caps whose sum is that of `wanted`, rounded."""
     wanted = np.minimum(wanted, caps)
     links, floors = rounded(wanted, caps, chance), np.floor(wanted).ravel()
@@ -114,7 +114,7 @@ def settled(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> F
     return flat.reshape(wanted.shape)
 
 
-def settled_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
+def round_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
     """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows, or less often
     where parents have no room for more.
 

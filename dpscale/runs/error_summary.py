@@ -17,7 +17,7 @@ from dpscale.storage.files import reading, writing
 MOST_ROWS = 1 << 21
 
 
-def sureness(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
+def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
     """Of each family and degree: sets, queries, typical (median) and largest error in records, the median of
     error / estimate, and the share of answers whose error exceeds them; None where no error is told."""
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))

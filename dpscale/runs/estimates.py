@@ -22,7 +22,7 @@ from dpscale.storage.files import present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import Part, Sampler, Way, sizes_of
 from dpscale.synthesis.quality import apart, counted
-from dpscale.synthesis.three_way import THREES, read_told, told, write_told
+from dpscale.synthesis.three_way import THREES, read_targets, told, write_targets
 from dpscale.synthesis.tree import tree_start
 
 
@@ -113,7 +113,7 @@ def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
     if not asked.polishes(total):
         return False
     if not present(folder / THREES):
-        write_told(
+        write_targets(
             folder / THREES, told(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS)
         )
     return True
@@ -123,7 +123,7 @@ def read_way(folder: Path, name: str) -> Way:
     """What its files say."""
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
-    return Sampler(*read_learnt(folder / LEARNT), read_told(folder / THREES) if name == "polished" else None)
+    return Sampler(*read_learnt(folder / LEARNT), read_targets(folder / THREES) if name == "polished" else None)
 
 
 def opened_way(path: str, folder: str, name: str) -> tuple[Run, Way]:

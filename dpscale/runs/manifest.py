@@ -76,7 +76,7 @@ def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
                        "that its manifest.json names")  # fmt: skip
 
 
-def asked_since(folder: Path, content: Any) -> SynthesizeTable:
+def later_request(folder: Path, content: Any) -> SynthesizeTable:
     """The rows that were asked for since the run was made; JobError where none could be."""
     try:
         return SynthesizeTable.model_validate(content)
@@ -98,7 +98,7 @@ def _whole(content: dict[str, Any]) -> bool:
     return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in content["stages"].values())
 
 
-class Kept:
+class ManifestCache:
     """A manifest in memory, written through. Where another process replaced the file since, it is read again.
 
     A file on a disk is known by its inode, size and time; what is in a store is read whenever it is asked for.

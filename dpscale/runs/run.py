@@ -33,7 +33,7 @@ from dpscale.privacy.secret import SecretPlace, read_secret, secret_tag
 from dpscale.records.origin import Origin
 from dpscale.runs.create import following, latest, led_to, make, making, unmeasured
 from dpscale.runs.fingerprints import digest_left, disk_errors
-from dpscale.runs.manifest import MANIFEST, Kept, asked_since, check_version, first_manifest, left_by
+from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, first_manifest, later_request, left_by
 from dpscale.runs.stage import Stage
 from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
@@ -69,7 +69,7 @@ class Run:
                 raise JobError("run directory", f"{self.path} is not one",
                                "a directory that `dpscale run` or `dpscale plan --run-dir` made",
                                "check the path")  # fmt: skip
-            self._kept = Kept(self.path)
+            self._kept = ManifestCache(self.path)
             if self.manifest.get("kind"):
                 got = f"{self.path} is of several tables"
                 raise JobError("run directory", got, "one table's, as under its tables/",
@@ -173,7 +173,7 @@ class Run:
         Rows are post-processing, so their settings may change without cost.
         """
         since = self.manifest.get("synthesize")
-        return self.job.synthesize if since is None else asked_since(self.path, since)
+        return self.job.synthesize if since is None else later_request(self.path, since)
 
     def ask_rows(self, asked: SynthesizeTable) -> None:
         """Change the settings of the synthetic rows; rows made with other settings become outdated."""
@@ -201,7 +201,7 @@ class Run:
         """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
             rows, folder = self.question.rows_per_unit, self.measurements_path
-            opened = Released(folder, release, snapshot, self.planned, rows, self.held_secret)
+            opened = Released(folder, release, snapshot, self.planned, rows, self.read_matching_key)
             self._releases[release, snapshot] = opened
         return self._releases[release, snapshot]
 
@@ -209,7 +209,7 @@ class Run:
     def _releases(self) -> dict[tuple[str, str], Released]:
         return {}
 
-    def held_secret(self) -> bytes | None:
+    def read_matching_key(self) -> bytes | None:
         """Return the noise key if it is present and matches the manifest's tag; another key would draw fresh noise."""
         if not present(self.secret_path):
             return None

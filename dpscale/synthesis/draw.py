@@ -21,7 +21,7 @@ from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
 from dpscale.synthesis.cells import spread
 from dpscale.synthesis.one_way_rounding import balanced, settled
 from dpscale.synthesis.three_way import BETAS as POLISHING
-from dpscale.synthesis.three_way import Polisher, Told
+from dpscale.synthesis.three_way import Polisher, ThreeWayTargets
 
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
@@ -68,7 +68,7 @@ def parts_of(rows: int, files: int) -> list[Part]:
     return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
-def draw(learnt: Learnt, part: Part, release: str, told: Told | None = None) -> NDArray[np.int32]:
+def draw(learnt: Learnt, part: Part, release: str, told: ThreeWayTargets | None = None) -> NDArray[np.int32]:
     """(count, d): the part's rows over groups. `told`: what polished rows are held to beside pairs."""
     wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
     if not part.count:
@@ -145,7 +145,7 @@ class Sampler:
     learnt: Learnt
     cells: Spread
     total: float
-    told: Told | None = None
+    told: ThreeWayTargets | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

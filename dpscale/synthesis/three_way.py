@@ -107,14 +107,14 @@ BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class ThreeWayTargets:
     """Released estimates over three attributes: `shares` of all rows, flat, in every cell of the sets."""
 
     threes: Threes
     shares: Floats
 
 
-def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
+def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> ThreeWayTargets:
     """The targets of the sets that fit the memory and that chance moves most.
 
     Parameters
@@ -131,7 +131,7 @@ def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> Told:
     tables, shares = completed.coarse_marginals(named), np.zeros(threes.cells)
     for number, names in enumerate(named):
         threes.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
-    return Told(threes, np.asarray(np.rint(shares / STEP) * STEP))
+    return ThreeWayTargets(threes, np.asarray(np.rint(shares / STEP) * STEP))
 
 
 class Polisher(Sweeper):
@@ -152,13 +152,13 @@ class Polisher(Sweeper):
         self.sweep(beta)
 
 
-def write_told(path: Path, kept: Told) -> None:
+def write_targets(path: Path, kept: ThreeWayTargets) -> None:
     """One file, exact; not flushed, since it can be made again for free."""
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, sizes=kept.threes.sizes, sets=kept.threes.sets, shares=kept.shares)
 
 
-def read_told(path: Path) -> Told:
+def read_targets(path: Path) -> ThreeWayTargets:
     """The inverse of `write_told`."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
-        return Told(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])
+        return ThreeWayTargets(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])

@@ -71,7 +71,7 @@ class Classes:
 
 
 @dataclass(eq=False)
-class Asked:
+class RequestedResiduals:
     """Collects what sets over `names` leave."""
 
     names: Sequence[str]

@@ -26,7 +26,7 @@ from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
 from dpscale.workload.residual import Weights, kron, subsets
-from dpscale.workload.spaces import NOWHERE, Asked, Classes, Left
+from dpscale.workload.spaces import NOWHERE, Classes, Left, RequestedResiduals
 from dpscale.workload.wide import WideGram
 from dpscale.workload.workload import Workload
 
@@ -149,10 +149,10 @@ class _Split:
     weights: Mapping[str, Weights]
     terms: dict[tuple[str, ...], int] = field(default_factory=dict)
     factors: dict[str, GramFactor | WideGram] = field(default_factory=dict)
-    asked: Asked = field(init=False)
+    asked: RequestedResiduals = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = Asked(self.domain.names)
+        self.asked = RequestedResiduals(self.domain.names)
 
     def add(self, part: Part) -> None:
         """What all sets of a part leave."""

@@ -171,7 +171,7 @@ def block_gram(family: str, cut: Cut) -> Floats:
     return _GRAMS[family](cut) if family in _GRAMS else _summed_gram(family, cut)
 
 
-def inner_asked(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
+def inner_families(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
     """What a family asks within a block of so many cells, up to what centring takes away: families with weights."""
     if family == "circular":
         return ("range", 2.0), ("prefix", 2.0 * (size - cells - 1))
@@ -180,7 +180,7 @@ def inner_asked(family: str, size: int, cells: int) -> tuple[tuple[str, float], 
 
 def inner_gram(family: str, size: int, cells: int) -> Floats:
     """The mean Gram within a block of so many cells, up to what centring takes away."""
-    parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_asked(family, size, cells)]
+    parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_families(family, size, cells)]
     return np.asarray(sum(parts))
 
 

@@ -19,7 +19,7 @@ from dpscale.engine.contribution_bounds import read_through, rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.multitable import link_data
 from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import Whom, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, whom
 from dpscale.multitable.run import DatabaseRun
 from dpscale.relational.assignment import Tables
 from dpscale.relational.budget_shares import degrees_squared
@@ -82,7 +82,7 @@ def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
     return DatabaseJob.read(folder / "job.toml")
 
 
-def statistics(engine: Engine, job: DatabaseJob, protects: Whom) -> dict[str, tuple[np.ndarray, ...]]:
+def statistics(engine: Engine, job: DatabaseJob, protects: NeighbourRelation) -> dict[str, tuple[np.ndarray, ...]]:
     """Of every link its number, counts by degree, and sums in natural units."""
     found = {}
     sizes = (2, 3)
@@ -121,7 +121,7 @@ def moved(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list
     return [float(((a - b) ** 2).sum()) for a, b in zip(before, after, strict=True)]
 
 
-def limits(job: DatabaseJob, protects: Whom, name: str) -> tuple[int, int]:
+def limits(job: DatabaseJob, protects: NeighbourRelation, name: str) -> tuple[int, int]:
     """How far a link's number and counts by degree may move, squared."""
     link = next(one for one in job.link if one.called == name)
     roles = 2 if link.parent == link.child else protects.rows.get(link.parent, 1)

@@ -14,11 +14,11 @@ from dpscale.reconstruction import constraints
 from dpscale.reconstruction.constraints import (
     agreed,
     coarse_possible,
+    constrained_pairs,
+    determined_alone,
     edges,
-    kept_cells,
-    pairs_held,
+    possible_cells,
     settled,
-    told_alone,
 )
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.model_answers import read_model, write_model
@@ -118,8 +118,8 @@ def test_what_follows_by_way_of_another_and_beside_another():
     assert through == Follows("town", "x", (3, 3, 3, 0, 0, 0))
     assert closed((NEVER,)) == (NEVER,)
     coast = Follows("town", "x", (0, 1, 2, 3, 0, 1))
-    assert told_alone(closed((REGION, coast)), ("town", "region", "x"))
-    assert not told_alone((REGION, coast), ("region", "x"))
+    assert determined_alone(closed((REGION, coast)), ("town", "region", "x"))
+    assert not determined_alone((REGION, coast), ("region", "x"))
     for groups in (WHOLE, {"town": Groups(6, (0, 4)), "region": Groups(3, (0, 2)), "x": Groups(4, (0, 1))}):
         own = agreed(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
         model = low_order(
@@ -158,7 +158,7 @@ def model_of(rules, groups=None, measured=None):
 
 def test_pairs_are_what_independence_leaves_possible():
     model = model_of((REGION, NEVER))
-    assert pairs_held(model.rules, list(SIZES)) == [("town", "region"), ("region", "x")]
+    assert constrained_pairs(model.rules, list(SIZES)) == [("town", "region"), ("region", "x")]
     town = model.marginal(("town", "region"))
     assert town == pytest.approx(np.where(np.array(REGION.of)[:, None] == np.arange(3), town.sum(1, keepdims=True), 0))
     assert town.sum(axis=1) == pytest.approx(model.ones["town"])
@@ -187,7 +187,7 @@ def test_nobody_is_where_nobody_can_be(groups):
 def test_a_group_keeps_what_it_has():
     groups = {"town": Groups(6, (0, 2, 4)), "region": Groups(3, (0, 2))}
     cells = np.random.default_rng(1).random((6, 3))
-    kept = kept_cells((REGION,), ("town", "region"), groups, ones(), cells.copy())
+    kept = possible_cells((REGION,), ("town", "region"), groups, ones(), cells.copy())
     inside, mask = list(groups.values()), possible((REGION,), ("town", "region"), (6, 3))
     some = coarsened(mask.astype(int), inside) > 0
     share = coarsened(kept, inside)[some] / coarsened(cells, inside)[some]

@@ -9,7 +9,7 @@ from dpscale.privacy.streams import Chance
 from dpscale.relational import expected_links as links_module
 from dpscale.relational import link_estimation
 from dpscale.relational.budget_shares import Question, Shares, planned
-from dpscale.relational.degrees import GRID, dealt, thresholds, thrown
+from dpscale.relational.degrees import GRID, sample_degrees, sample_uniform_degrees, thresholds
 from dpscale.relational.expected_links import Expected
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links, grouped_links, row_degrees
@@ -87,9 +87,11 @@ def totals_of(side: Side, each: np.ndarray) -> np.ndarray:
 def test_thrown_links_meet_totals_and_expectations() -> None:
     side, each = groups()
     totals = totals_of(side, each)
-    drawn = [np.concatenate(thrown(each, side, totals, Chance("r", str(n)))) for n in range(40)]
+    drawn = [np.concatenate(sample_uniform_degrees(each, side, totals, Chance("r", str(n)))) for n in range(40)]
     rows = np.argsort(side.of, kind="stable")
-    assert [int(part.sum()) for part in thrown(each, side, totals, Chance("r", "x"))] == totals.astype(int).tolist()
+    assert [int(part.sum()) for part in sample_uniform_degrees(each, side, totals, Chance("r", "x"))] == totals.astype(
+        int
+    ).tolist()
     assert np.abs(np.mean(drawn, axis=0) - each[rows]).mean() < 0.6
 
 
@@ -98,7 +100,7 @@ def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
     side, each = groups(20_000)
     true = np.random.default_rng(4).poisson(each * np.random.default_rng(5).gamma(1.0, 1.0, len(each)))
     counts = np.array([(true <= k).sum() for k in GRID], float)
-    found = dealt(counts, 1.0, each, side, totals_of(side, each), Chance("r", "dealt"))
+    found = sample_degrees(counts, 1.0, each, side, totals_of(side, each), Chance("r", "dealt"))
     degrees = np.concatenate(found)
     assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
     for share in (0.5, 0.9, 0.99):
@@ -111,7 +113,7 @@ def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
 def test_noise_gives_no_row_a_million_links() -> None:
     side, each = groups()
     counts = np.minimum(np.cumsum(np.full(len(GRID), 300.0)), side.rows) - 20.0
-    degrees = np.concatenate(dealt(counts, 20.0, each, side, totals_of(side, each), Chance("r", "noise")))
+    degrees = np.concatenate(sample_degrees(counts, 20.0, each, side, totals_of(side, each), Chance("r", "noise")))
     assert degrees.max() < 1000
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational.features import Side
-from dpscale.relational.rounding import rounded, settled, settled_children
+from dpscale.relational.rounding import round_children, round_totals, rounded
 from tests.relational.small import chance, side, wanted
 
 TIMES = 3000
@@ -44,7 +44,7 @@ def test_every_cell_is_one_more_with_a_chance_of_its_fraction() -> None:
 def test_settling_keeps_floors_bounds_and_total(links: float, seed: int) -> None:
     u, v = side(25, (3, 2), seed), side(20, (2, 3, 2), seed + 50)
     want, caps = wanted(u, v, links, seed), np.multiply.outer(u.counts, v.counts)
-    found = settled(want, u, v, caps, chance(seed))
+    found = round_totals(want, u, v, caps, chance(seed))
     assert (found >= np.floor(want)).all()
     assert (found <= np.minimum(np.floor(want) + 1, caps)).all()
     assert found.sum() == links
@@ -55,7 +55,7 @@ def test_settling_keeps_floors_bounds_and_total(links: float, seed: int) -> None
 def test_settling_brings_marginals_nearer() -> None:
     u, v = side(60, (3, 4), 1), side(60, (2, 3, 2), 2)
     want, caps = wanted(u, v, 300, 3), np.multiply.outer(u.counts, v.counts)
-    found, alone = settled(want, u, v, caps, chance(0)), rounded(want, caps, chance(0))
+    found, alone = round_totals(want, u, v, caps, chance(0)), rounded(want, caps, chance(0))
     assert marginal_error(u, v, found, want) < 0.5 * marginal_error(u, v, alone, want)
 
 
@@ -65,7 +65,7 @@ def test_every_child_has_one_parent_and_parents_have_room(most: int | None, seed
     """60 children of 30 parents: room for 2 each is just enough."""
     u, v = side(30, (3, 2), seed), side(60, (2, 3), seed + 9)
     want = wanted(u, v, 60, seed, 0.3)
-    found = settled_children(want, u, v, most, chance(seed))
+    found = round_children(want, u, v, most, chance(seed))
     assert (found == np.rint(found)).all()
     assert found.min() >= 0
     assert found.sum(axis=0).tolist() == v.counts.tolist()
@@ -75,7 +75,7 @@ def test_every_child_has_one_parent_and_parents_have_room(most: int | None, seed
 
 def test_children_beyond_all_room_have_no_parent() -> None:
     u, v = side(10, (3,), 1), side(25, (2, 2), 2)
-    found = settled_children(wanted(u, v, 25, 3), u, v, 2, chance(4))
+    found = round_children(wanted(u, v, 25, 3), u, v, 2, chance(4))
     assert found.sum() == 20
     assert (found.sum(axis=1) == 2 * u.counts).all()
     assert (found.sum(axis=0) <= v.counts).all()
@@ -85,6 +85,6 @@ def test_children_are_settled_near_to_what_is_wanted() -> None:
     u, v = side(30, (3, 2), 7), side(200, (2, 3), 8)
     want = wanted(u, v, 200, 9)
     want *= v.counts / want.sum(axis=0)
-    found = settled_children(want, u, v, None, chance(1))
+    found = round_children(want, u, v, None, chance(1))
     alone = np.stack([rounded(column, np.full(len(column), np.inf), chance(i)) for i, column in enumerate(want.T)], 1)
     assert marginal_error(u, v, found, want) < 0.6 * marginal_error(u, v, alone, want)

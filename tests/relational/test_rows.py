@@ -8,7 +8,7 @@ import pytest
 from dpscale.relational.assignment import assigned
 from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
 from dpscale.relational.features import Side
-from dpscale.relational.rounding import settled, settled_children
+from dpscale.relational.rounding import round_children, round_totals
 from tests.relational.small import chance, side, wanted
 
 
@@ -110,7 +110,7 @@ def test_children_have_one_parent_or_none() -> None:
 def test_links_are_assigned_as_they_were_settled(links: int, seed: int) -> None:
     u, v = side(80, (3, 2), seed), side(60, (2, 3, 2), seed + 7)
     caps = np.multiply.outer(u.counts, v.counts)
-    whole = settled(np.minimum(wanted(u, v, links, seed, 5.0), caps), u, v, caps, chance(seed))
+    whole = round_totals(np.minimum(wanted(u, v, links, seed, 5.0), caps), u, v, caps, chance(seed))
     laws = by_chance(links, u.rows, 60), by_chance(links, v.rows, 80)
     one, two = (
         degrees(whole.sum(axis=1 - i), s, law, chance(9)) for i, (s, law) in enumerate(zip((u, v), laws, strict=True))
@@ -126,7 +126,7 @@ def test_links_are_assigned_as_they_were_settled(links: int, seed: int) -> None:
 def test_children_are_assigned_where_their_parents_have_room(bound: int | None) -> None:
     """25 children of 10 parents: with room for 20, five have none."""
     u, v = side(10, (3,), 1), side(25, (2, 2), 2)
-    whole = settled_children(wanted(u, v, 25, 3), u, v, bound, chance(4))
+    whole = round_children(wanted(u, v, 25, 3), u, v, bound, chance(4))
     most = bound or 25
     one = degrees(whole.sum(axis=1), u, by_chance(25, 10, most), chance(5))
     pairs = assigned(whole, u, v, one, children(whole.sum(axis=0), v, chance(6)), chance(7))
@@ -160,7 +160,7 @@ def test_what_no_graph_holds_is_left_out() -> None:
 def test_links_within_one_table() -> None:
     """Both roles of one table are sides of their own: (a, b) and (b, a) are two links."""
     u = side(30, (3, 2), 5)
-    whole = settled(wanted(u, u, 300, 6, 5.0), u, u, np.multiply.outer(u.counts, u.counts), chance(1))
+    whole = round_totals(wanted(u, u, 300, 6, 5.0), u, u, np.multiply.outer(u.counts, u.counts), chance(1))
     one, two = (degrees(whole.sum(axis=1 - i), u, by_chance(300, 30, 30), chance(i)) for i in (0, 1))
     pairs = assigned(whole, u, u, one, two, chance(3))
     assert len(np.unique(pairs, axis=0)) == len(pairs) == 300

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import STEP, Tables, believed_sums, sibling_sums, swapped
+from dpscale.relational.assignment import STEP, Tables, estimated_sums, sibling_sums, swapped
 from dpscale.relational.budget_shares import Question, planned
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links
@@ -93,8 +93,8 @@ def test_noise_alone_is_not_believed() -> None:
     rows, owner, *_ = setting()
     tables, rng = Tables(SIZES), np.random.default_rng(5)
     now = sibling_sums(rows, rng.permutation(owner), tables) * STEP
-    target = believed_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)
+    target = estimated_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)
     assert np.abs(target - now).sum() < 0.2 * np.abs(now).sum()
     true = sibling_sums(rows, owner, tables) * STEP
-    near = believed_sums(true + rng.normal(0, 0.5, now.size), now, tables, 4.0)
+    near = estimated_sums(true + rng.normal(0, 0.5, now.size), now, tables, 4.0)
     assert np.abs(near - true).sum() < 0.1 * np.abs(now - true).sum()

@@ -17,7 +17,7 @@ from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import Layout, wanted
 from dpscale.synthesis import loops, three_way
 from dpscale.synthesis.draw import Part, draw
-from dpscale.synthesis.three_way import Polisher, Threes, Told, read_told, sets_of, told, write_told
+from dpscale.synthesis.three_way import Polisher, Threes, ThreeWayTargets, read_targets, sets_of, told, write_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, joint, model
 
 SIZE_LIST = list(SIZES.values())
@@ -30,7 +30,7 @@ def learnt() -> Learnt:
 
 
 @pytest.fixture(scope="module")
-def model_of_threes(learnt: Learnt) -> Told:
+def model_of_threes(learnt: Learnt) -> ThreeWayTargets:
     return told(learnt, model(joint()), "release", MEMORY)
 
 
@@ -61,7 +61,7 @@ def off(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
     return float(np.mean([np.abs(counted(rows, kept) / len(rows) - margin(table, kept)).sum() for kept in sets]))
 
 
-def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model_of_threes: Told) -> None:
+def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model_of_threes: ThreeWayTargets) -> None:
     explicit, layout = pairwise_model(joint()), model_of_threes.threes
     assert layout.sets.tolist() == [list(kept) for kept in SETS]
     for number, kept in enumerate(SETS):
@@ -84,7 +84,9 @@ def test_a_released_table_of_three_attributes_is_the_target(learnt: Learnt) -> N
     assert np.abs(counted(rows, (0, 1, 2)) / 5000 - table / total).sum() < 0.02
 
 
-def test_polished_rows_are_nearer_over_three_and_as_near_over_two(learnt: Learnt, model_of_threes: Told) -> None:
+def test_polished_rows_are_nearer_over_three_and_as_near_over_two(
+    learnt: Learnt, model_of_threes: ThreeWayTargets
+) -> None:
     table, part = pairwise_model(joint()), Part(5000, 1, 0)
     plain, polished = draw(learnt, part, "release"), draw(learnt, part, "release", model_of_threes)
     assert polished.shape == (5000, 4)
@@ -92,7 +94,7 @@ def test_polished_rows_are_nearer_over_three_and_as_near_over_two(learnt: Learnt
     assert off(polished, table, 2) < 1.5 * off(plain, table, 2) < 0.01
 
 
-def test_polished_parts_together_have_the_counts_of_the_whole(learnt: Learnt, model_of_threes: Told) -> None:
+def test_polished_parts_together_have_the_counts_of_the_whole(learnt: Learnt, model_of_threes: ThreeWayTargets) -> None:
     table = pairwise_model(joint())
     parts = [draw(learnt, Part(20_000, 4, number), "release", model_of_threes) for number in range(4)]
     plain = [draw(learnt, Part(20_000, 4, number), "release") for number in range(4)]
@@ -102,7 +104,7 @@ def test_polished_parts_together_have_the_counts_of_the_whole(learnt: Learnt, mo
     assert (parts[2] != parts[1]).any()
 
 
-def polisher(model_of_threes: Told, learnt: Learnt) -> Polisher:
+def polisher(model_of_threes: ThreeWayTargets, learnt: Learnt) -> Polisher:
     asked, chance = learnt.wanted, Chance("test", "polisher")
     rows = learnt.rows[:600].copy()
     return Polisher(model_of_threes.threes, model_of_threes.shares * 600, asked.layout, asked.ones, rows,
@@ -121,7 +123,9 @@ def laid_out(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) ->
     return np.concatenate(lines)
 
 
-def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(learnt: Learnt, model_of_threes: Told) -> None:
+def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(
+    learnt: Learnt, model_of_threes: ThreeWayTargets
+) -> None:
     made, aims = polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
     made.polish(2.0, 3.0)
@@ -131,7 +135,7 @@ def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(learnt: 
     assert np.abs(kept - laid_out(made, before, aims, 3.0)).max() > 0.5
 
 
-def test_counts_are_those_of_the_rows(learnt: Learnt, model_of_threes: Told) -> None:
+def test_counts_are_those_of_the_rows(learnt: Learnt, model_of_threes: ThreeWayTargets) -> None:
     layout, counts = model_of_threes.threes, np.zeros(model_of_threes.threes.cells)
     loops.count_threes(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
     for number, kept in enumerate(SETS):
@@ -178,8 +182,8 @@ def test_without_a_set_rows_are_held_to_pairs(learnt: Learnt) -> None:
 
 def test_what_was_told_is_kept_byte_by_byte_and_made_the_same_again(learnt: Learnt, tmp_path: Path) -> None:
     kept = told(learnt, model(joint()), "release", MEMORY)
-    write_told(tmp_path / "threes.npz", kept)
-    back = read_told(tmp_path / "threes.npz")
+    write_targets(tmp_path / "threes.npz", kept)
+    back = read_targets(tmp_path / "threes.npz")
     again = told(learnt, model(joint()), "release", MEMORY)
     assert kept.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
     assert isinstance(back.threes, Threes)

@@ -11,7 +11,7 @@ from dpscale.workload import ProductPart, decompose
 from dpscale.workload import spaces as module
 from dpscale.workload.factors import axis_of, piece_factor
 from dpscale.workload.residual import subsets
-from dpscale.workload.spaces import Asked, Left, alike
+from dpscale.workload.spaces import Left, RequestedResiduals, alike
 from tests.strategies import workloads
 
 
@@ -70,7 +70,7 @@ def test_every_way_to_sum_is_the_same(room, largest, monkeypatch):
     rng = np.random.default_rng(1)
     names = tuple("abcdef")
     sets = [tuple(sorted(rng.choice(names, 3, replace=False).tolist())) for _ in range(300)]
-    weights, asked, right = rng.random(300) ** 9, Asked(names), {}
+    weights, asked, right = rng.random(300) ** 9, RequestedResiduals(names), {}
     asked.add(sets, weights, np.zeros(6, np.int64), lambda own: [Left(kept, len(kept) % 2, (0.1, 3.0))
                                                                  for kept in subsets((0, 1, 2))])  # fmt: skip
     for own, weight in zip(sets, weights.tolist(), strict=True):

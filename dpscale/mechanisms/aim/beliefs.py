@@ -18,7 +18,7 @@ from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes
 from dpscale.plans.measurement_plan import CurrentEstimates, Tables
-from dpscale.reconstruction.constraints import edges, settled, told_alone
+from dpscale.reconstruction.constraints import determined_alone, edges, settled
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order_sources import model_of
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
@@ -81,7 +81,7 @@ class MaximumEntropy:
     rules: tuple[Excludes, ...] = ()
 
     def known(self, names: AttributeSet) -> bool:
-        return told_alone(self.rules, names)
+        return determined_alone(self.rules, names)
 
     def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return settled(self.rules, names, groups)

@@ -137,12 +137,12 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = 
         if (left := len(BETAS) - number) <= KEPT:
             seen[int(2 * left <= KEPT)] += sweeper.counts / (KEPT // 2 * count)
     shares = np.where(
-        measured, wanted.shares, (1 - TOLD_BEFORE) * _believed(wanted, *seen) + TOLD_BEFORE * wanted.shares
+        measured, wanted.shares, (1 - TOLD_BEFORE) * _shrunk_target(wanted, *seen) + TOLD_BEFORE * wanted.shares
     )
     return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
 
 
-def _believed(wanted: Wanted, one: Floats, other: Floats) -> Floats:
+def _shrunk_target(wanted: Wanted, one: Floats, other: Floats) -> Floats:
     """The mean of two halves of the sweeps, its departure from independence believed as far as either bears the other
     out: Σ (s − p)(t − p)/p has no chance in it, Σ (m − p)²/p of the mean m has."""
     layout, mean = wanted.layout, (one + other) / 2

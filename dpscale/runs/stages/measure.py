@@ -66,7 +66,7 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
     """
     begun = run.manifest["snapshot"]
-    if begun is not None and run.held_secret() is None:
+    if begun is not None and run.read_matching_key() is None:
         return str(begun)
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)

@@ -77,7 +77,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def told_once(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached_summary(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What is told of a plan, as JSON has it, from the cache where it was told before. `known`: all it follows from."""
     store = user_store()
     if store is None:

@@ -36,7 +36,7 @@ NOTHING = "0" * 64  # of what is drawn
 ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
 
 
-def check_beforehand(job: Job, domain: Domain, workload: Workload) -> bool:
+def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
     """True; DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
     check_cap(job)
     if job.data.path == FRAME:

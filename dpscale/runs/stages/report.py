@@ -37,7 +37,7 @@ from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.answers import Columns, read_index
-from dpscale.runs.error_summary import read_trace, sureness
+from dpscale.runs.error_summary import read_trace, relative_errors
 from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.storage.files import read_text, write_whole
@@ -46,7 +46,7 @@ SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 
 
-def said(run: Run) -> dict[str, Any]:
+def headline_tables(run: Run) -> dict[str, Any]:
     """Return the estimated total and the most informative one-way and two-way tables."""
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     singles, pairs = tables.singles(answered, SINGLES), tables.pairs(answered, PAIRS)
@@ -65,7 +65,7 @@ def _total(answered: Answered) -> dict[str, Any] | None:
     return {"estimate": estimate, "half": high - estimate if np.isfinite(high) else None}
 
 
-def told_in_all(sure: list[dict[str, Any]]) -> dict[str, Any] | None:
+def overall_errors(sure: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return typical error and share of answers below their error over all families; None without any error."""
     lines = [line for line in sure if line["typical"] is not None]
     if not lines:
@@ -178,8 +178,8 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
     )
-    says, left = cache(lambda: said(run)), cache(lambda: remaining(run))
-    sure = cache(lambda: list(sureness(run.path / "answers", index())))
+    says, left = cache(lambda: headline_tables(run)), cache(lambda: remaining(run))
+    sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     fixed = _frame(run) | {
         "unit": job.data.privacy_unit or "row",
         "job": job,
@@ -195,7 +195,7 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "sure": sure,
-        "told": lambda: told_in_all(sure()),
+        "told": lambda: overall_errors(sure()),
         "asked": lambda: _words(sure()),
         "strategies": lambda: strategies(planned.shown),
         "snippets": lambda: snippets(run, index()),

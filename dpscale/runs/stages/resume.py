@@ -17,7 +17,7 @@ from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
-from dpscale.runs.stages.preflight import check_beforehand
+from dpscale.runs.stages.preflight import check_preflight
 
 
 def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_sight: bool = True) -> Run:
@@ -25,7 +25,7 @@ def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_s
 
     `in_sight`: whether data and ledger are there where this is called; of a submitted job the driver looks at them.
     """
-    return Run.create(job, run_dir, fresh, left_of, check_beforehand if in_sight else None)
+    return Run.create(job, run_dir, fresh, left_of, check_preflight if in_sight else None)
 
 
 def left_of(path: Path) -> str:
