@@ -106,9 +106,7 @@ def identities(column: pa.Array, unit: str) -> Identities:
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
         rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-        column = pa.concat_arrays(
-            [column.dictionary, pa.nulls(1, column.dictionary.type)]
-        )  # -1 selects the null
+        column = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])  # -1 selects the null
     entries = _entries(column)
     return Identities(entries.words[rows], entries.missing[rows])
 

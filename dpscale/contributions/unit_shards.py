@@ -195,9 +195,7 @@ class _Writer:
 def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
     columns = dealing.domain.columns(names)
-    ids, domain = (
-        ("", None) if unit in columns else (unit, dealing.domain)
-    )  # a unit is a value, not a cell
+    ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is a value, not a cell
     for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)

@@ -1,4 +1,4 @@
-"""Factors of Gram matrices on residual spaces: rows F with FᵀF = G, of trace 1, made once for each distinct one."""
+"""Factors of Gram matrices on residual spaces: rows F with FᵀF = G of trace 1, computed once per distinct factor."""
 
 from __future__ import annotations
 
@@ -23,11 +23,21 @@ MOST_ENTRIES = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class GramFactor:
-    """A Gram of trace 1 as rows F, (r, cells), on the cells of some axes, by what makes them; a key names one factor.
+    """Gram matrix of trace 1 on the cells of some axes, as rows F computed on demand.
 
-    `basis`: integer rows, exactly centred along every axis, that span the same space; None where there are none with
-    fewer rows than the centred space has dimensions. "Centred" is by the weights of the axes, where they have some.
-    `spanning`: makes such rows, of one axis, for a Gram that may be singular; they are made only where it is.
+    "Centred" refers to the weights of the axes, if they have any.
+
+    Attributes
+    ----------
+    key : str
+        Identifier of the factor.
+    make : callable
+        Computes F, shape (r, cells).
+    basis : ndarray, optional
+        Integer rows that span the same space and are exactly centred along every axis; None unless there are fewer such
+        rows than the centred space has dimensions.
+    spanning : callable, optional
+        Computes such rows of one axis; called only if the Gram matrix is singular.
     """
 
     key: str
@@ -45,7 +55,7 @@ class GramFactor:
 
     @cached_property
     def integer_basis(self) -> Floats | None:
-        """`basis`, or `spanning` where the Gram of one axis is singular on the centred space."""
+        """`basis`, or the result of `spanning` if the Gram matrix of one axis is singular on the centred space."""
         if self.spanning is None or len(self.rows) >= self.rows.shape[1] - 1:
             return self.basis
         return self.spanning()
@@ -53,11 +63,18 @@ class GramFactor:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a Kronecker term needs of a one-way family on n cells.
+    """Properties of a one-way family on n cells that a Kronecker term uses.
 
-    `factor`: of C WᵀW C, scaled to trace 1 so that families that differ by a factor only (all of them at n = 2) are
-    equal; `weight` is that trace; `mean_square` is |W1|²/n², the weight left when the axis is averaged away. Where the
-    axis has weights, C is I − u1ᵀ on the right (and its transpose on the left), and the rest is |Wu|².
+    If the axis has weights u, C is I − u1ᵀ on the right (and its transpose on the left), and `mean_square` is |Wu|².
+
+    Attributes
+    ----------
+    factor : GramFactor or WideGram
+        C WᵀW C scaled to trace 1, so that families that differ by a factor (all families at n = 2) are equal.
+    weight : float
+        The trace of C WᵀW C.
+    mean_square : float
+        |W1|²/n², the weight that remains when the axis is averaged.
     """
 
     factor: GramFactor | WideGram
@@ -67,7 +84,7 @@ class Axis:
 
 @lru_cache(maxsize=4096)
 def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
-    """The axis of a family at a size, made once."""
+    """Return the cached axis of a family at a size."""
     if is_wide(size) or (family == "marginal" and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
     gram = FAMILIES[family].gram(size)
@@ -76,7 +93,7 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     else:
         centered, square = weighted_piece(gram, profile_of(weights, size))
     weight = float(np.trace(centered))
-    if weight <= NEGLIGIBLE * float(np.trace(gram)):  # multiples of the total alone
+    if weight <= NEGLIGIBLE * float(np.trace(gram)):  # only multiples of the total
         return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
     key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
     make, spanning = (
@@ -87,7 +104,7 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
 
 
 def _family_basis(family: str, size: int, weights: Weights | None) -> Floats:
-    """The queries of a family, or the rows of its Gram where they are too many, whole and centred."""
+    """Return the centred integer queries of a family, or the rows of its Gram matrix if the queries are too many."""
     own = FAMILIES[family]
     rows = own.matrix(size) if own.count(size) * size <= MOST_ENTRIES else own.gram(size)
     return _integer_pieces(rows, (0,), (weights,))
@@ -100,19 +117,19 @@ def _wide_axis(family: str, size: int, weights: Weights | None) -> Axis:
 
 
 def named(weights: Weights | None) -> str:
-    """What a key says of an axis' weights."""
+    """Return the part of a key that identifies an axis' weights."""
     return "" if weights is None else f"~{hashlib.sha256(repr(weights).encode()).hexdigest()[:32]}"
 
 
 def root_of(gram: Floats) -> Floats:
-    """Rows F of full row rank, orthogonal to each other, with FᵀF = G."""
+    """Return orthogonal rows F of full row rank with FᵀF = G."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > values[-1] * RANK_TOLERANCE
     return np.asarray((vectors[:, kept] * np.sqrt(values[kept])).T)
 
 
 def compressed(rows: Floats) -> Floats:
-    """Rows of full row rank with the same Gram, as few as there can be."""
+    """Return rows of full row rank with the same Gram matrix, as few as possible."""
     if len(rows) >= rows.shape[1]:
         return root_of(rows.T @ rows)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -127,9 +144,16 @@ _PIECES: dict[tuple[str, tuple[int, ...], AxisWeights], tuple[GramFactor | None,
 def piece_factor(
     part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | None, float]:
-    """The factor of the pieces that the queries of a set leave on the axes `keep`, and its weight; None where zero.
+    """Return the factor and weight of the pieces of a set's queries on the axes `keep`; (None, 0) if they vanish.
 
-    `weights`: of every axis of the set.
+    Parameters
+    ----------
+    part : JointPart or ExplicitPart
+    attributes : AttributeSet
+    keep : tuple of int
+        Axes of the residual space.
+    weights : tuple of Weights or None
+        Weights of every axis of the set.
     """
     key = (part.key(attributes), keep, weights)
     if key not in _PIECES:
@@ -140,7 +164,7 @@ def piece_factor(
 
 
 def weighted_queries(part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
-    """A set's queries, (m, sizes…), each times the root of its weight."""
+    """Return a set's queries, each multiplied by the square root of its weight, shape (m, sizes…)."""
     return part.queries(attributes) * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))
 
 
@@ -162,13 +186,16 @@ def _make_piece(
 
 
 def _content_key(rows: Floats) -> str:
-    """A key by content: what affine leaves on its first axis and on its second is the same where the sizes are."""
+    """Return a key that depends only on the Gram matrix.
+
+    For example, the affine family has equal factors on its two axes if their sizes are equal.
+    """
     gram = np.round(rows.T @ rows, 11) + 0.0  # no negative zeros
     return f"cells/{hashlib.sha256(gram.tobytes()).hexdigest()}"
 
 
 def _integer_basis(basis: Floats | None, keep: tuple[int, ...], weights: AxisWeights) -> Floats | None:
-    """Pieces of integer arrays, times what makes them whole; only where they are fewer than the centred space."""
+    """Return the integer-scaled pieces of integer arrays, or None unless they are fewer than the centred dimensions."""
     if basis is None:
         return None
     flat = _integer_pieces(basis, keep, weights)
@@ -177,11 +204,11 @@ def _integer_basis(basis: Floats | None, keep: tuple[int, ...], weights: AxisWei
 
 
 def _integer_pieces(basis: Floats, keep: tuple[int, ...], weights: AxisWeights) -> Floats:
-    """Pieces of integer arrays, (m, sizes…), times what makes them whole: (m, cells that are kept)."""
+    """Return the pieces of integer arrays (m, sizes…), scaled to integers, shape (m, remaining cells)."""
     pairs = list(zip(weights, basis.shape[1:], strict=True))
     profiles = {axis: profile_of(own, size) for axis, (own, size) in enumerate(pairs) if own is not None}
     whole = np.prod([float(size if own is None else sum(own)) for own, size in pairs])
-    pieces = np.rint(piece(basis, keep, lead=1, profiles=profiles) * whole)  # by powers of two: exact
+    pieces = np.rint(piece(basis, keep, lead=1, profiles=profiles) * whole)  # powers of two: exact
     flat = pieces.reshape(len(pieces), -1)
     if profiles:
         flat = flat // np.maximum(np.gcd.reduce(flat.astype(np.int64), axis=1, keepdims=True), 1)

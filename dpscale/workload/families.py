@@ -1,10 +1,9 @@
-"""One-way query families in closed form.
+"""One-way and joint query families in closed form.
 
-A family is a 0/1 matrix W of m queries on n cells that is never built where n is large. `gram` is WᵀW, `trace` its
-trace; `answers` is W
-applied along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (how large an error becomes); `means` is
-W1/n (how much of a query is left when its axis is averaged). `matrix` builds W for tests and small cases.
-k-way queries are all products of one-way queries.
+A one-way family is a 0/1 matrix W of m queries on n cells that is never built for large n. `gram` is WᵀW and `trace`
+its trace; `answers` applies W along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (the variance of
+each query for covariance S); `means` is W1/n (the part of a query that remains when its axis is averaged). `matrix`
+builds W for tests and small cases. k-way queries are all products of one-way queries.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dpscale.base.errors import PlanError
 
 @dataclass(frozen=True)
 class Family:
-    """A one-way family, by its closed forms (see the module)."""
+    """One-way family, given by its closed forms (see the module)."""
 
     name: str
     count: Callable[[int], int]
@@ -35,10 +34,10 @@ class Family:
     bounds: Callable[[int], dict[str, Integers]]
 
     def intervals(self, size: int) -> tuple[Integers, Integers]:
-        """Of families of intervals: the cells before the first one of each query, and up to its last.
+        """Return, for families of intervals, the number of cells before each query's first cell and up to its last.
 
-        An arc that goes past the end, or all the way round, is the negative of what it leaves out, where the sum over
-        all cells is 0, as of pieces.
+        An arc that extends past the end, or covers the whole circle, is represented by the negative of its complement;
+        this is valid where the sum over all cells is 0, as for pieces.
         """
         bounds = self.bounds(size)
         if "start" in bounds:
@@ -48,7 +47,7 @@ class Family:
         return bounds[""], bounds[""] + 1
 
     def matrix(self, size: int) -> Floats:
-        """W, of shape (count, size)."""
+        """Return W, shape (count, size)."""
         return self.answers(np.eye(size), 0)
 
 
@@ -67,8 +66,11 @@ def _range_gram(size: int) -> Floats:
 
 
 def arcs_holding(size: int) -> Floats:
-    """How many arcs hold both of two cells, by their distance d: (l − d)⁺ of length l one way round, (l − n + d)⁺ the
-    other, which is n(n + 1)/2 − d(n − d) of all lengths."""
+    """Return the number of arcs that contain both of two cells, by the distance d of the cells.
+
+    An arc of length l contains both (l − d)⁺ times one way round and (l − n + d)⁺ times the other; summed over all
+    lengths this is n(n + 1)/2 − d(n − d).
+    """
     apart = _cells(size)
     return (size * (size + 1) // 2 - apart * (size - apart)).astype(np.float64)
 
@@ -80,20 +82,20 @@ def _circular_gram(size: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _ends(size: int) -> tuple[Integers, Integers]:
-    """First and last cell of every interval, in the order of the first."""
+    """Return the first and last cell of every interval, ordered by the first."""
     low, high = np.triu_indices(size)
     return low.astype(np.int64), high.astype(np.int64)
 
 
 @lru_cache(maxsize=64)
 def _arcs(size: int) -> tuple[Integers, Integers]:
-    """Start of every arc, and where it ends on the circle run through twice."""
+    """Return the start of every arc and its end on the doubled circle."""
     start = np.repeat(_cells(size), size)
     return start, start + np.tile(_cells(size), size)
 
 
 def _between(values: Floats, axis: int, low: Integers, high: Integers) -> Floats:
-    """Sums over low … high along an axis."""
+    """Return sums over low … high along an axis."""
     running = np.cumsum(values, axis=axis)
     before = np.concatenate([np.zeros_like(running.take([0], axis)), running], axis=axis)
     return np.asarray(running.take(high, axis) - before.take(low, axis))
@@ -104,7 +106,10 @@ def _both_cumsum(form: Floats) -> Floats:
 
 
 def _between_quadratic(form: Floats, low: Integers, high: Integers) -> Floats:
-    """With H the two-sided running sum of S: 1[a,b]ᵀ S 1[a,b] = H(b,b) + H(a−1,a−1) − 2 H(a−1,b)."""
+    """Return quadratic forms of intervals from the two-sided running sum H of S.
+
+    1[a,b]ᵀ S 1[a,b] = H(b,b) + H(a−1,a−1) − 2 H(a−1,b).
+    """
     padded = np.zeros((len(form) + 1,) * 2)
     padded[1:, 1:] = _both_cumsum(form)
     corner = np.diagonal(padded)
@@ -182,7 +187,7 @@ MOST_ENTRIES = 1 << 28
 
 @dataclass(frozen=True)
 class JointFamily:
-    """A family over whole attribute sets. `degree`: the number of attributes it takes, or None for any."""
+    """Family over whole attribute sets. `degree` is the required number of attributes, or None for any."""
 
     name: str
     degree: int | None
@@ -207,7 +212,7 @@ JOINT = {
 
 
 def _check_size(name: str, shape: Shape) -> None:
-    """PlanError for queries that are too many to be an array, before one is made."""
+    """Raise PlanError if the queries are too many for an array, before it is built."""
     if math.prod(shape) * JOINT[name].count(shape) > MOST_ENTRIES:
         raise PlanError("workload", f"family {name} on {math.prod(shape)} cells", f"queries of at most {MOST_ENTRIES} "
                         "numbers in all", "coarsen the attributes")  # fmt: skip
@@ -215,7 +220,7 @@ def _check_size(name: str, shape: Shape) -> None:
 
 @lru_cache(maxsize=16)
 def joint_queries(name: str, shape: Shape, p: float = RANDOM_P, seed: int = 0) -> Floats:
-    """All queries of a joint family on a shape: (m, *shape)."""
+    """Return all queries of a joint family on a shape, shape (m, *shape)."""
     _check_size(name, shape)
     if name == "random":
         draws = np.random.default_rng([seed, *shape]).random((JOINT[name].count(shape), *shape))
@@ -227,7 +232,7 @@ def joint_queries(name: str, shape: Shape, p: float = RANDOM_P, seed: int = 0) -
 
 @lru_cache(maxsize=64)
 def levels(name: str, shape: Shape) -> Floats | None:
-    """The level sets that a family's queries are running sums of: 0/1, (m, *shape); None where it has none."""
+    """Return the level sets whose running sums are a family's queries: 0/1, shape (m, *shape); None if it has none."""
     if name not in _LEVELS:
         return None
     _check_size(name, shape)

@@ -1,4 +1,4 @@
-"""The parts of a workload: product families, joint families and explicit arrays, each over attribute sets."""
+"""Parts of a workload: product families, joint families and explicit arrays, each over attribute sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ MOST_ENTRIES = 1 << 26
 class ProductPart:
     """All products of one-way queries over each of `sets`; every query of a set has that set's weight.
 
-    `family` names a one-way family, or is hybrid: prefix on the attributes in `numeric`, marginal on the others.
+    Attributes
+    ----------
+    domain : Domain
+    family : str
+        One-way family, or "hybrid": prefix on the attributes in `numeric`, marginal on the others.
+    sets : tuple of AttributeSet
+    weights : tuple of float
+        One weight per set.
+    numeric : frozenset of str
     """
 
     domain: Domain
@@ -40,23 +48,23 @@ class ProductPart:
         return self.family
 
     def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
-        """The one-way family of each attribute."""
+        """Return the one-way family of each attribute."""
         if self.family == "hybrid":
             return tuple(PREFIX if name in self.numeric else MARGINAL for name in attributes)
         return (FAMILIES[self.family],) * len(attributes)
 
     def count(self, attributes: AttributeSet) -> int:
-        """Number of queries over one attribute set."""
+        """Return the number of queries over one attribute set."""
         sizes = self.domain.shape(attributes)
         return math.prod(family.count(size) for family, size in zip(self.families(attributes), sizes, strict=True))
 
     @cached_property
     def counts(self) -> list[int]:
-        """How many each set has."""
+        """Number of queries of each set."""
         return _counts(self, {one.name: (one.size, one.name in self.numeric) for one in self.domain.attributes})
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
-        """All queries over the set whose (estimated) marginal is given, an axis per attribute."""
+        """Return the answers of all queries over a set from its (estimated) marginal, one axis per attribute."""
         for axis, family in enumerate(self.families(attributes)):
             marginal = family.answers(marginal, axis)
         return marginal
@@ -68,7 +76,7 @@ class ProductPart:
 
 @dataclass(frozen=True)
 class JointPart:
-    """A joint family over each of `sets`; every query of a set has that set's weight."""
+    """Joint family over each of `sets`; every query of a set has that set's weight."""
 
     domain: Domain
     family: str
@@ -82,7 +90,7 @@ class JointPart:
         return self.family
 
     def key(self, attributes: AttributeSet) -> str:
-        """Equal for sets whose queries are equal."""
+        """Return a key that is equal for sets with equal queries."""
         shape = "x".join(map(str, self.domain.shape(attributes)))
         return f"{self.family}/{shape}" + (f"/{self.p!r}/{self.seed}" if self.family == "random" else "")
 
@@ -93,7 +101,7 @@ class JointPart:
         return np.full(self.count(attributes), 1.0)
 
     def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Integer arrays that span the queries, fewer than cells; None where there are none."""
+        """Return integer arrays that span the queries and are fewer than the cells; None if there are none."""
         return levels(self.family, self.domain.shape(attributes))
 
     def count(self, attributes: AttributeSet) -> int:
@@ -101,7 +109,7 @@ class JointPart:
 
     @cached_property
     def counts(self) -> list[int]:
-        """How many each set has."""
+        """Number of queries of each set."""
         return _counts(self, {one.name: one.size for one in self.domain.attributes})
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
@@ -115,9 +123,18 @@ class JointPart:
 
 @dataclass(frozen=True, eq=False)
 class ExplicitPart:
-    """Any linear queries over one attribute set: an array of shape (m, n_a, n_b, …), one weight each.
+    """Arbitrary linear queries over one attribute set.
 
-    `family`: the family that they are all queries of, where they are one with weights of its own.
+    Attributes
+    ----------
+    domain : Domain
+    attributes : AttributeSet
+    array : ndarray, shape (m, n_a, n_b, …)
+        The queries.
+    each : ndarray, shape (m,)
+        Weights of the queries.
+    family : ProductPart or JointPart, optional
+        Family whose queries these are, if they are one with individual weights.
     """
 
     domain: Domain
@@ -146,7 +163,10 @@ class ExplicitPart:
         return self.each
 
     def basis(self, attributes: AttributeSet) -> Floats | None:
-        """The queries that weigh, where they are whole numbers and fewer than cells: those alone span the Gram."""
+        """Return the queries with positive weight if they are integers and fewer than the cells, else None.
+
+        These queries span the Gram matrix.
+        """
         array = self.array[self.each > 0]
         flat = array.reshape(len(array), -1)
         is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
@@ -157,7 +177,7 @@ class ExplicitPart:
 
     @property
     def counts(self) -> list[int]:
-        """How many each set has."""
+        """Number of queries of each set."""
         return [len(self.array)]
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
@@ -176,12 +196,12 @@ Part = ProductPart | JointPart | ExplicitPart
 
 
 def counts_of(part: Part) -> list[int]:
-    """How many queries each set of a part has."""
+    """Return the number of queries of each set of a part."""
     return part.counts
 
 
 def _counts(part: ProductPart | JointPart, kinds: Mapping[str, Any]) -> list[int]:
-    """The same, counted once for sets of attributes that are alike in kind."""
+    """Return the number of queries of each set, computed once for sets with equal kinds of attributes."""
     known: dict[Any, int] = {}
     alike = [tuple(map(kinds.__getitem__, names)) for names in part.sets]
     for kind, names in zip(alike, part.sets, strict=True):
@@ -191,7 +211,7 @@ def _counts(part: ProductPart | JointPart, kinds: Mapping[str, Any]) -> list[int
 
 
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
-    """SHA-256 of attribute sets and their weights; there may be a million."""
+    """Return the SHA-256 of attribute sets and their weights; there may be a million sets."""
     digest = hashlib.sha256(np.fromiter(map(len, sets), "<i8", len(sets)).tobytes())
     digest.update("\0".join(chain.from_iterable(sets)).encode())
     digest.update(np.array(weights, "<f8").tobytes())
@@ -199,7 +219,7 @@ def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
 
 
 def weighted(part: ProductPart | JointPart, each: Floats) -> ExplicitPart:
-    """A family over one set as explicit queries with a weight each, in the order of its answers."""
+    """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
     (attributes,) = part.sets
     count, cells = part.count(attributes), part.domain.cells(attributes)
     if each.shape != (count,):

@@ -1,8 +1,8 @@
-"""What many sets ask of residual spaces, in arrays: sets that differ in names alone are told once.
+"""Terms of the workload on every residual space, computed in arrays for groups of equal attribute sets.
 
-A set over A leaves a term on every A' ⊆ A: its weight times some factors. Sets whose axes are of equal kinds leave
-equal terms, so what they leave is said once a group, and summed over sets in columns. Sums are made in the order of the
-sets, as a loop over them would, so that they are the same floats. Spaces that are asked the same are a class.
+A set over A contributes a term on every A' ⊆ A: its weight times some factors. Sets whose axes are of equal kinds have
+equal terms, so the terms are computed once per group and summed over sets in columns. The sums follow the order of the
+sets, as in a loop over them, so that the floats are identical. Spaces with equal terms form a class.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Integers
 from dpscale.base.display import AttributeSet
 
-NOWHERE = -1  # the term of a space of which nothing is asked
+NOWHERE = -1  # term of a space without queries
 LARGEST_CODE = 1 << 62
-ROOM = 1 << 20  # cells of a table that spare a sort
+ROOM = 1 << 20  # cells of a table that replaces a sort
 GOLDEN, ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 MIXED = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a set leaves on the axes `kept`: a term's number, and what its weight is multiplied by, in this order."""
+    """Term of an attribute set on a residual space: its axes, its number, and factors of the set's weight."""
 
     kept: tuple[int, ...]
     term: int
@@ -37,8 +37,19 @@ class Left:
 
 @dataclass(frozen=True, eq=False)
 class _Records:
-    """Of some sets what they leave on spaces of one degree, (sets, spaces): codes, terms, values; and at which of the
-    `step` turns of a set, of which the first set's is `first`."""
+    """Terms of some sets on spaces of one degree, arrays of shape (sets, spaces).
+
+    Attributes
+    ----------
+    codes, terms, values : ndarray
+        Space, term number and weight.
+    first : int
+        Turn (global sequence number) of the first set's first term.
+    step : int
+        Turns per set.
+    turns : ndarray of int64
+        Positions of these spaces among the turns of a set.
+    """
 
     codes: NDArray[Any]
     terms: NDArray[np.int32]
@@ -48,17 +59,29 @@ class _Records:
     turns: Integers
 
     def turn(self, record: Integers) -> Integers:
-        """When, among all that sets leave, these came."""
+        """Return the turn of each record in the global sequence of terms."""
         own, at = np.divmod(record, len(self.turns))
         return self.first + own * self.step + self.turns[at]
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The spaces of one degree, (spaces, degree), in the order of the attributes; `which` class each is of.
+    """Residual spaces of one degree, grouped into classes with equal terms.
 
-    Of every class the terms with their sums in the order in which they came, the first space and the last, when it was
-    first asked, and how many there are.
+    Attributes
+    ----------
+    members : ndarray of int64, shape (spaces, degree)
+        Attributes of the spaces, in order.
+    which : ndarray of int64, shape (spaces,)
+        Class of each space.
+    terms : list of tuple of (int, float)
+        Terms of each class with their sums, in the order of their first occurrence.
+    firsts, lasts : ndarray of int64
+        First and last space of each class.
+    turns : ndarray of int64
+        Turn at which each class first occurred.
+    counts : ndarray of int64
+        Number of spaces of each class.
     """
 
     members: Integers
@@ -72,7 +95,7 @@ class Classes:
 
 @dataclass(eq=False)
 class RequestedResiduals:
-    """Collects what sets over `names` leave."""
+    """Collector of the terms of attribute sets over `names`."""
 
     names: Sequence[str]
     _records: dict[int, list[_Records]] = field(default_factory=lambda: defaultdict(list))
@@ -80,8 +103,18 @@ class RequestedResiduals:
 
     def add(self, sets: Sequence[AttributeSet], weights: Sequence[float], kinds: Integers,
             leaves: Callable[[AttributeSet], Sequence[Left]]) -> None:  # fmt: skip
-        """Sets with a weight each. `kinds`: of every name; sets of the same kinds leave the same, which `leaves` says
-        for all subsets of the axes, in the order of `subsets`."""
+        """Add attribute sets.
+
+        Parameters
+        ----------
+        sets : sequence of AttributeSet
+        weights : sequence of float
+            Weight of each set.
+        kinds : ndarray of int64
+            Kind of every name. Sets with equal kinds have equal terms.
+        leaves : callable
+            Returns the terms of a set for all subsets of its axes, in the order of `subsets`.
+        """
         degrees = np.fromiter(map(len, sets), np.int64, len(sets))
         cuts = [0, *(np.flatnonzero(np.diff(degrees)) + 1).tolist(), len(sets)]
         for start, end in pairwise(cuts if sets else []):
@@ -106,7 +139,7 @@ class RequestedResiduals:
         self._turn += len(sets) * len(turns)
 
     def _codes(self, places: Integers) -> NDArray[Any]:
-        """A space as a number, or as bytes, that are ordered as its attributes are."""
+        """Return spaces as integers or bytes that sort in the order of their attributes."""
         degree = places.shape[1]
         if len(self.names) ** degree >= LARGEST_CODE:
             return np.ascontiguousarray(places.astype(">u4")).view(f"S{4 * degree}").reshape(-1)
@@ -125,8 +158,18 @@ class RequestedResiduals:
         return sorted(self._records)
 
     def classes(self, degree: int, terms: int, kinds: Integers | None = None, least: float = -1.0) -> Classes:
-        """The spaces of a degree, which are forgotten. `terms`: how many numbers there are of them; `kinds` of names,
-        which spaces of one class share; `least`: what values have to be above to count."""
+        """Return the spaces of a degree and discard their records.
+
+        Parameters
+        ----------
+        degree : int
+        terms : int
+            Number of distinct terms.
+        kinds : ndarray of int64, optional
+            Kinds of the names; spaces of one class must have equal kinds.
+        least : float
+            Values must exceed this bound to count.
+        """
         records = self._records.pop(degree)
         codes, which, values = (np.concatenate([getattr(one, name).reshape(-1) for one in records])
                                 for name in ("codes", "terms", "values"))  # fmt: skip
@@ -152,7 +195,7 @@ def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: In
 
 
 def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
-    """When some records, by their places in all, came."""
+    """Return the turns of records, given by their positions in the concatenation."""
     block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
     for number, one in enumerate(records):
         own = block == number
@@ -161,7 +204,7 @@ def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
 
 
 def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
-    """The distinct ones, sorted, and which of them each is."""
+    """Return the distinct codes, sorted, and the position of each code among them."""
     if codes.dtype.kind == "S" or most > 4 * len(codes) + ROOM:
         distinct, which = np.unique(codes, return_inverse=True)
         return distinct, which
@@ -171,7 +214,7 @@ def _places(codes: NDArray[Any], most: int) -> tuple[NDArray[Any], Integers]:
 
 
 def _sums(keys: Integers, values: NDArray[np.float64], most: int) -> tuple[Integers, Integers, NDArray[np.float64]]:
-    """The distinct keys, where each came first, and the sum of its values in their order."""
+    """Return the distinct keys, the first occurrence of each, and the sum of its values in their order."""
     if most > 4 * len(keys) + ROOM:
         distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
         return distinct, first.astype(np.int64), np.asarray(np.bincount(which, values, len(distinct)), np.float64)
@@ -201,7 +244,7 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
 
 
 def alike(rows: Integers) -> tuple[Integers, Integers]:
-    """Of equal rows the first, and of every row which of these it equals."""
+    """Return the first of each group of equal rows, and the group of every row."""
     words = np.zeros(len(rows), np.uint64)
     for axis in range(rows.shape[1]):
         word = np.ascontiguousarray(rows[:, axis]).view(np.uint64) + np.uint64(axis * int(GOLDEN) % 2**64)
@@ -209,6 +252,6 @@ def alike(rows: Integers) -> tuple[Integers, Integers]:
             word = (word ^ (word >> np.uint64(shift))) * factor
         words = words * ODD + (word ^ (word >> np.uint64(31)))
     _, first, which = np.unique(words, return_index=True, return_inverse=True)
-    if not np.array_equal(rows[first[which]], rows):  # two words are one by chance
+    if not np.array_equal(rows[first[which]], rows):  # hash collision
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return first, which.reshape(-1)

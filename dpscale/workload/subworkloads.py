@@ -1,10 +1,11 @@
-"""Residual subworkloads: what the workload asks of each residual space, as a Gram in pieces.
+"""Residual subworkloads: the Gram matrix of the workload on each residual space, as a sum of terms.
 
-For A' ⊆ A the queries of a product family over A leave, on A', the Gram
+For A' ⊆ A the queries of a product family over A contribute to A' the Gram matrix
     weight · Π over A∖A' of |W1|²/n² · ⊗ over A' of C WᵀW C,
-and those of a joint family or an array a Gram of low rank or dense; so every subworkload is a weighted sum of Kronecker
-terms and joint terms, merged where the factors are equal (QuerySmasher, section 5). An axis may have weights u: then Wu
-stands for W1/n and I − u1ᵀ for C, and nothing else is otherwise (weighted residuals, docs/mechanisms.md).
+and those of a joint family or an array contribute a Gram matrix of low rank or a dense one. Every subworkload is
+therefore a weighted sum of Kronecker terms and joint terms, merged if their factors are equal (QuerySmasher, section
+5). If an axis has weights u, Wu replaces W1/n and I − u1ᵀ replaces C; nothing else changes (weighted residuals,
+docs/mechanisms.md).
 """
 
 from __future__ import annotations
@@ -35,11 +36,20 @@ DENSE_CELLS = 10_000
 
 @dataclass
 class Subworkload:
-    """The Gram of one residual space: Σ weight · ⊗ factors.
+    """Gram matrix of one residual space: Σ weight · ⊗ factors.
 
-    `attributes` in domain order with their `sizes` and, where they have some, `weights`; `terms` maps the keys of the
-    factors to a weight that holds their traces; a key of one factor over several axes is a joint term. `factors` holds
-    what is behind the keys.
+    Attributes
+    ----------
+    attributes : AttributeSet
+        In domain order.
+    sizes : tuple of int
+    weights : tuple of Weights or None
+        Weights of the axes.
+    terms : dict of tuple of str to float
+        Weight, including the traces, of each tuple of factor keys. A key of one factor over several axes is a joint
+        term.
+    factors : dict of str to GramFactor or WideGram
+        Factors by key.
     """
 
     attributes: AttributeSet
@@ -54,7 +64,7 @@ class Subworkload:
 
     @property
     def scale(self) -> float:
-        """Trace of the Gram: zero where the workload asks nothing of this space."""
+        """Trace of the Gram matrix: zero if the workload has no queries on this space."""
         return sum(self.terms.values())
 
     @property
@@ -63,7 +73,7 @@ class Subworkload:
         return math.prod(n - 1 for n in self.sizes)
 
     def add(self, factors: Sequence[GramFactor | WideGram], weight: float) -> None:
-        """Add a term, merged with one of equal factors."""
+        """Add a term; terms with equal factors are merged."""
         if weight > 0:
             key = tuple([factor.key for factor in factors])
             if key not in self.terms:
@@ -74,27 +84,31 @@ class Subworkload:
         return len(key) < len(self.sizes)
 
     def gram(self) -> Floats:
-        """The whole Gram, explicit: (cells, cells)."""
+        """Return the explicit Gram matrix, shape (cells, cells)."""
         total = np.zeros((self.cells, self.cells))
         for key, weight in self.terms.items():
             total += weight * kron([self.factors[k].gram for k in key])
         return total
 
     def rows(self) -> Floats:
-        """Rows F with FᵀF = the Gram, not compressed: (r, cells)."""
+        """Return uncompressed rows F with FᵀF equal to the Gram matrix, shape (r, cells)."""
         roots = [math.sqrt(w) * kron([self.factors[k].rows for k in key]) for key, w in self.terms.items()]
         return np.concatenate(roots)
 
     def signature(self) -> str:
-        """Equal for subworkloads whose Grams are equal up to a factor."""
+        """Return a key that is equal for subworkloads whose Gram matrices are equal up to a factor."""
         terms = sorted((key, round(weight / self.scale, 12)) for key, weight in self.terms.items())
         return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
 
 
 def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> Subworkloads:
-    """The subworkloads that the workload asks something of, smaller attribute sets first.
+    """Return the subworkloads with queries, smaller attribute sets first.
 
-    `weights`: of the attributes that are not averaged by the plain mean.
+    Parameters
+    ----------
+    workload : Workload
+    weights : mapping of str to Weights, optional
+        Weights of the attributes that are not averaged by the plain mean.
     """
     split = _Split(workload.domain, weights or {})
     for part in workload.parts:
@@ -103,8 +117,17 @@ def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) 
 
 
 class Subworkloads(Sequence[Subworkload]):
-    """Subworkloads over `names`, of which those asked the same share what they hold: `classes[which[i]]` is the i-th
-    under other names. `members`, `ends`: the places of the attributes of all, and where each one's end."""
+    """Sequence of subworkloads over `names`, in which equal ones share their data.
+
+    Attributes
+    ----------
+    classes : sequence of Subworkload
+        The distinct subworkloads; `classes[which[i]]` is the i-th one under other names.
+    which : ndarray of int64
+        Class of each subworkload.
+    members, ends : ndarray of int32
+        Concatenated positions of the attributes of all subworkloads, and the end of each.
+    """
 
     def __init__(self, names: tuple[str, ...], found: Sequence[Classes], classes: Sequence[Subworkload]) -> None:
         self.names, self.classes = names, classes
@@ -121,7 +144,7 @@ class Subworkloads(Sequence[Subworkload]):
         self.lasts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.lasts]
 
     def of_all(self, told: Callable[[Subworkload], float]) -> list[float]:
-        """A number of every one, which those of a class share."""
+        """Return a number for every subworkload, computed once per class."""
         own = np.array([told(one) for one in self.classes], np.float64)
         return cast(list[float], own[self.which].tolist())
 
@@ -143,7 +166,7 @@ class Subworkloads(Sequence[Subworkload]):
 
 @dataclass
 class _Split:
-    """What sets leave so far; a term is the keys of its factors."""
+    """Collector of the terms of attribute sets; a term is a tuple of factor keys."""
 
     domain: Domain
     weights: Mapping[str, Weights]
@@ -155,7 +178,7 @@ class _Split:
         self.asked = RequestedResiduals(self.domain.names)
 
     def add(self, part: Part) -> None:
-        """What all sets of a part leave."""
+        """Add the terms of all sets of a part."""
         self.asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
 
     def subworkloads(self) -> Subworkloads:
@@ -174,7 +197,7 @@ class _Split:
         )
 
     def _kinds(self, part: Part | None) -> NDArray[np.int64]:
-        """Numbers that are equal for attributes of one size and one array of weights, of which a part asks the same."""
+        """Return numbers that are equal for attributes with equal size, weights and role in a part."""
         numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
         known: dict[tuple[int, int, bool], int] = {}
         own = [(size, id(self.weights.get(name)), name in numeric)
@@ -192,7 +215,7 @@ class _Split:
         return self._products(part, attributes) if isinstance(part, ProductPart) else self._joint(part, attributes)
 
     def _products(self, part: ProductPart, attributes: AttributeSet) -> list[Left]:
-        """What a set of products leaves on the axes kept: their factors, times what is left of every axis."""
+        """Return the terms of a set of products: factors of the remaining axes, and the weights of all axes."""
         triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
         axes = [axis_of(family.name, size, self.weights.get(name)) for family, size, name in triples]
         return [Left(kept, self._term([axes[i].factor for i in kept]),

@@ -1,13 +1,13 @@
-"""Wide axes: one-way families on more cells than a matrix of cells × cells should have, in blocks of neighbours.
+"""Wide axes: one-way families on too many cells for a cells × cells matrix, in blocks of neighbouring cells.
 
-An axis of n cells is cut into B blocks of m or m − 1 cells. Weights u = u¹ ⊗ u² (of the blocks, and within each) split
-a query on the axis into one on the blocks, q·(I ⊗ u²), and what it is within each block beyond that. With P(i) the sum
-of the cells before i, every query is P(h) − P(l), and P(i) of block b, cell j, is a mean of the sums before b and
-before b + 1: (1 − f) T(b) + f T(b + 1), f = Σ of u² before j. So the Gram of the blocks has a closed form, and so has
-that within a block, the same in all blocks once it is centred:
+An axis of n cells is divided into B blocks of m or m − 1 cells. Weights u = u¹ ⊗ u² (of the blocks, and within each)
+split a query on the axis into one on the blocks, q·(I ⊗ u²), and a remainder within each block. With P(i) the sum of
+the cells before i, every query is P(h) − P(l), and P(i) of block b, cell j, is a mean of the sums before b and before
+b + 1: (1 − f) T(b) + f T(b + 1), f = Σ of u² before j. The Gram matrix of the blocks therefore has a closed form, and
+so has the one within a block, which is equal in all blocks once it is centred:
     prefix: that of prefix on m cells;  range: range on m cells + (n − m) · prefix on m cells;  marginal: I;
-    circular: 2 · range on m cells + 2 (n − m − 1) · prefix on m cells, as n(n + 1)/2 − d(n − d) arcs hold two cells at
-    distance d.
+    circular: 2 · range on m cells + 2 (n − m − 1) · prefix on m cells, since n(n + 1)/2 − d(n − d) arcs contain two
+    cells at distance d.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dpscale.base.errors import PlanError
 from dpscale.workload.families import FAMILIES
 from dpscale.workload.residual import Weights, profile_of
 
-LONG, DENSE = 512, 2048  # cells from where an axis is taken by its structure, and up to which it is one
-BLOCKS = 512  # the fewest of a wider one
+LONG, DENSE = 512, 2048  # sizes above which an axis is structured, and above which it is divided into blocks
+BLOCKS = 512  # minimum number of blocks of a wide axis
 WIDEST = DENSE * DENSE
 KNOWN = ("marginal", "prefix", "range", "circular")
 
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring blocks of one size."""
+    """Consecutive blocks of equal size."""
 
     count: int
     size: int
@@ -46,7 +46,10 @@ def is_wide(size: int) -> bool:
 
 @lru_cache(maxsize=256)
 def runs_of(size: int, blocks: int | None = None) -> tuple[Run, ...]:
-    """How a wide axis is cut: blocks of m cells first, then of m − 1; about as many blocks as cells in one, or more."""
+    """Return the division of a wide axis: blocks of m cells first, then of m − 1.
+
+    By default there are at least as many blocks as cells per block.
+    """
     number = blocks or max(BLOCKS, math.isqrt(size - 1) + 1)
     longer, left = -(-size // number), size % number
     return (Run(number, longer),) if left == 0 else (Run(left, longer), Run(number - left, longer - 1))
@@ -54,7 +57,7 @@ def runs_of(size: int, blocks: int | None = None) -> tuple[Run, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A wide axis in blocks: the weights within a block of every run, each of sum 1."""
+    """Division of a wide axis into blocks, with the weights within a block of every run, each of sum 1."""
 
     size: int
     within: tuple[Floats, ...]
@@ -66,23 +69,23 @@ class Cut:
 
     @property
     def lengths(self) -> Integers:
-        """Cells of every block."""
+        """Number of cells of every block."""
         return np.concatenate([np.full(run.count, run.size) for run in self.runs])
 
     def spread(self, profile: Floats) -> Floats:
-        """u on the cells for weights of the blocks."""
+        """Return the weights of the cells for given weights of the blocks."""
         ends = np.cumsum([0, *(run.count for run in self.runs)])
         return np.concatenate([np.outer(profile[start:end], own).reshape(-1)
                                for start, end, own in zip(ends, ends[1:], self.within, strict=False)])  # fmt: skip
 
 
 def even_cut(size: int, blocks: int | None = None) -> Cut:
-    """A wide axis in so many blocks, averaged evenly within them."""
+    """Return a wide axis in `blocks` blocks with equal weights within them."""
     return Cut(size, tuple(np.full(run.size, 1 / run.size) for run in runs_of(size, blocks)), blocks)
 
 
 def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Floats]:
-    """A wide axis as its whole weights cut it, with those of its blocks; even ones where there are none."""
+    """Return the division of a wide axis given by its integer weights, and the weights of its blocks; default: even."""
     if weights is None:
         cut = even_cut(size)
         return cut, cut.lengths / size
@@ -95,7 +98,7 @@ def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Floats]:
 
 
 def block_sums(values: NDArray[Any], size: int) -> NDArray[Any]:
-    """Sums over the blocks of a wide axis, which is the leading one: (B, …)."""
+    """Return sums over the blocks of a wide leading axis, shape (B, …)."""
     start, sums = 0, []
     for run in runs_of(size):
         end = start + run.count * run.size
@@ -106,7 +109,7 @@ def block_sums(values: NDArray[Any], size: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class WideGram:
-    """The Gram of what is `asked` of a wide axis, families with weights, centred by its own; a key names one Gram."""
+    """Gram matrix of weighted families on a wide axis, centred by the weights of the axis; identified by a key."""
 
     key: str
     size: int
@@ -115,7 +118,7 @@ class WideGram:
 
     @property
     def rows(self) -> Floats:
-        """Of cells alone that are not so many; refused else: they would be cells × cells."""
+        """Rows F for cells alone, if the axis is not wide; otherwise PlanError, because F would be cells × cells."""
         if self.cells_alone and not is_wide(self.size):
             return _contrasts(self.size) / math.sqrt(self.size - 1)
         families = " and ".join(family for family, _ in self.asked)
@@ -132,16 +135,16 @@ class WideGram:
 
     @property
     def cells_alone(self) -> bool:
-        """Whether it is the centring projector."""
+        """Whether the Gram matrix is the centring projector."""
         return self.weights is None and all(family == "marginal" for family, _ in self.asked)
 
     def mixed(self, gram_of: Callable[[str], Floats], profile: Floats) -> Floats:
-        """What is asked of the blocks, or within one, centred by a profile."""
+        """Return the Gram matrix of the blocks or within one block, centred by a profile."""
         return weighted_piece(np.sum([weight * gram_of(family) for family, weight in self.asked], axis=0), profile)[0]
 
 
 def _contrasts(size: int) -> Floats:
-    """Each cell but the first against those before it: orthonormal rows that are centred."""
+    """Return orthonormal centred rows: each cell but the first against the cells before it."""
     before = np.arange(1, size, dtype=np.float64)
     rows = np.tril(np.ones((size - 1, size)))
     rows[np.arange(size - 1), np.arange(1, size)] = -before
@@ -149,7 +152,10 @@ def _contrasts(size: int) -> Floats:
 
 
 def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, float]:
-    """The traces of a family's Gram on blocks and within them, centred, together; and uᵀGu, what its means leave."""
+    """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
+
+    The trace includes the blocks and the cells within them.
+    """
     if family == "marginal" and weights is None:
         return size - 1.0, 1 / size
     cut, profile = cut_of(size, weights)
@@ -160,26 +166,26 @@ def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, 
 
 
 def weighted_piece(gram: Floats, profile: Floats) -> tuple[Floats, float]:
-    """(I − 1uᵀ) G (I − u1ᵀ), what the pieces q − (q·u)1 of an axis' queries leave, and uᵀGu, what their means do."""
+    """Return (I − 1uᵀ) G (I − u1ᵀ), the Gram matrix of the pieces q − (q·u)1, and uᵀGu, that of the means."""
     mean = gram @ profile
     square = float(profile @ mean)
     return np.asarray(gram - mean - mean[:, None] + square), square
 
 
 def block_gram(family: str, cut: Cut) -> Floats:
-    """The Gram of what a family asks of the blocks: (B, B)."""
+    """Return the Gram matrix of a family on the blocks, shape (B, B)."""
     return _GRAMS[family](cut) if family in _GRAMS else _summed_gram(family, cut)
 
 
 def inner_families(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
-    """What a family asks within a block of so many cells, up to what centring takes away: families with weights."""
+    """Return the weighted families that a family induces within a block, up to terms removed by centring."""
     if family == "circular":
         return ("range", 2.0), ("prefix", 2.0 * (size - cells - 1))
     return (("range", 1.0), ("prefix", float(size - cells))) if family == "range" else ((family, 1.0),)
 
 
 def inner_gram(family: str, size: int, cells: int) -> Floats:
-    """The mean Gram within a block of so many cells, up to what centring takes away."""
+    """Return the mean Gram matrix within a block of `cells` cells, up to terms removed by centring."""
     parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_families(family, size, cells)]
     return np.asarray(sum(parts))
 
@@ -200,7 +206,7 @@ def _marginal_gram(cut: Cut) -> Floats:
 
 
 def _range_gram(cut: Cut) -> Floats:
-    """(min + 1)(n − max) of cells: a product over two blocks, and a sum within one."""
+    """Average (min + 1)(n − max) over cells: a product for two blocks, and a sum within one."""
     lengths = cut.lengths
     starts = np.cumsum(lengths) - lengths
     middle = _by_block(cut, [float(own @ np.arange(1, len(own) + 1)) for own in cut.within])
@@ -213,7 +219,7 @@ def _range_gram(cut: Cut) -> Floats:
 
 
 def _circular_gram(cut: Cut) -> Floats:
-    """n(n + 1)/2 − n d + d² for the distance d of two cells: means of it, and of its square, over two blocks."""
+    """Average n(n + 1)/2 − n d + d² over the distances d of cells of two blocks."""
     lengths, size = cut.lengths, cut.size
     places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
     middle = [float(own @ at) for own, at in zip(cut.within, places, strict=True)]
@@ -226,7 +232,7 @@ def _circular_gram(cut: Cut) -> Floats:
 
 
 def _half_distance(own: Floats) -> float:
-    """Half the mean distance of two cells: the mean position less the mean of the smaller of two."""
+    """Return half the mean distance of two cells: the mean position minus the mean of the smaller of two."""
     cells = np.arange(len(own), dtype=np.float64)
     return float(own @ np.abs(cells[:, None] - cells) @ own / 2)
 
@@ -236,13 +242,13 @@ def _by_block(cut: Cut, values: Sequence[float]) -> Floats:
 
 
 def _at_larger(values: Floats) -> Floats:
-    """Entry (a, b) is the value at the larger of the two."""
+    """Return the matrix whose entry (a, b) is the value at max(a, b)."""
     index = np.arange(len(values))
     return np.asarray(values[np.maximum.outer(index, index)])
 
 
 def _summed_gram(family: str, cut: Cut) -> Floats:
-    """Of a family without a closed form, from its cells; nothing is made of too many."""
+    """Sum the Gram matrix of a family without a closed form over cells; refuse wide axes."""
     if is_wide(cut.size):
         known_wide(family, cut.size)
     starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
@@ -254,7 +260,7 @@ _GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gr
 
 
 def known_wide(family: str, size: int) -> None:
-    """PlanError where a family is not known on a wide axis, or the axis is too wide."""
+    """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
     if family not in KNOWN:
         raise PlanError("workload", f"family {family} on an attribute of {size} cells",
                         f"at most {DENSE} cells, or one of {', '.join(KNOWN)}", "coarsen the attribute")  # fmt: skip

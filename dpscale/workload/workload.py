@@ -1,4 +1,4 @@
-"""Workload: the union of parts that a user asks for."""
+"""Workload: the union of the query families and arrays that a user requests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ NAMES = (*FAMILIES, *JOINT, "hybrid")
 
 
 class Workload:
-    """What is asked of a domain. Duplicates count, and nothing is added silently.
+    """Queries on a domain. Duplicates count, and nothing is added implicitly.
 
     >>> Workload(Domain({"a": 10, "b": 20})).add("prefix", degree=2).query_count
     200
+
+    Parameters
+    ----------
+    domain : Domain
     """
 
     def __init__(self, domain: Domain) -> None:
@@ -51,10 +55,35 @@ class Workload:
         seed: int | None = None,
         numeric: Sequence[str] | None = None,
     ) -> Workload:
-        """Add a family over all attribute sets of a degree, or over the sets given. Returns itself.
+        """Add a query family over all attribute sets of a degree, or over given sets.
 
-        `weight`: of every query; or one for each attribute set; or there an array, one for each query of the set (such
-        a set becomes a part of its own). `p` and `seed`: for random. `numeric`: for hybrid.
+        Parameters
+        ----------
+        family : str
+            "marginal", "prefix", "range", "circular", "affine", "abs", "random" or "hybrid".
+        degree : int, optional
+            Number of attributes of the sets.
+        attributes : iterable of sequence of str, optional
+            Attribute sets. Exactly one of `degree` and `attributes` is required.
+        weight : float or sequence
+            Weight of every query, or one entry per attribute set: a float, or an array with one weight per query of the
+            set (the set then becomes a separate part).
+        p : float, optional
+            Probability of a cell, for "random".
+        seed : int, optional
+            Seed of the queries, for "random".
+        numeric : sequence of str, optional
+            Attributes with prefix queries, for "hybrid".
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            If an argument is invalid for the family.
         """
         if family not in NAMES:
             raise JobError("workload.family", f"{family!r}", ", ".join(NAMES), nearest(family, NAMES))
@@ -88,7 +117,26 @@ class Workload:
         return ProductPart(self.domain, family, sets, weights, frozenset(self.domain.ordered(numeric or ())))
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
-        """Add linear queries over one attribute set: an array of shape (m, n_a, n_b, …). Returns itself."""
+        """Add linear queries over one attribute set.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+        queries : array_like, shape (m, n_a, n_b, …)
+            One axis per attribute, in the order of `attributes`.
+        weights : array_like, shape (m,), optional
+            Weights of the queries. Default: 1.
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            If the shape or a value is invalid.
+        """
         try:
             array = np.asarray(queries, dtype=np.float64)
         except (TypeError, ValueError):
@@ -110,12 +158,12 @@ class Workload:
 
     @property
     def query_count(self) -> int:
-        """Number of queries, duplicates included."""
+        """Number of queries, including duplicates."""
         return sum(sum(counts_of(part)) for part in self.parts)
 
     @property
     def weighs(self) -> bool:
-        """Whether any query has a weight above 0 and is not all zeros: the others are not planned for."""
+        """Whether any query has a positive weight and a nonzero entry; other queries are ignored in planning."""
         return any(
             bool(((part.each > 0) & part.array.reshape(len(part.array), -1).any(axis=1)).any())
             if isinstance(part, ExplicitPart)
@@ -125,7 +173,7 @@ class Workload:
 
     @property
     def sets(self) -> tuple[AttributeSet, ...]:
-        """The distinct attribute sets asked, in the order asked."""
+        """Distinct attribute sets of the workload, in the order in which they were added."""
         return tuple(dict.fromkeys(attributes for part in self.parts for attributes in part.sets))
 
     @property
@@ -162,14 +210,14 @@ def _weight(weight: float) -> float:
 
 
 def _weights(weight: Sequence[Any], sets: int) -> tuple[float | Floats, ...]:
-    """One weight for each attribute set, or an array of them where the queries of a set have their own."""
+    """Return one weight per attribute set, or an array where the queries of a set have individual weights."""
     if len(weight) != sets:
         raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
     return tuple(_weight(value) if isinstance(value, int | float) else _each(value) for value in weight)
 
 
 def _each(values: Any) -> Floats:
-    """Weights of single queries, flat."""
+    """Return the weights of individual queries, flattened."""
     try:
         array = np.asarray(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
@@ -205,7 +253,7 @@ FINEST = 1 << 20
 
 
 def targets_of(workload: Workload) -> dict[AttributeSet, float]:
-    """The attribute sets that weigh, with their weights summed over the parts that ask for them."""
+    """Return the attribute sets with positive weight, and their weights summed over parts."""
     targets: dict[AttributeSet, float] = {}
     for part in workload.parts:
         weights = (float(part.each.max(initial=0)),) if isinstance(part, ExplicitPart) else part.weights
@@ -220,7 +268,7 @@ def targets_of(workload: Workload) -> dict[AttributeSet, float]:
 
 
 def whole_weights(targets: Mapping[AttributeSet, float]) -> tuple[int, ...]:
-    """Weights as whole numbers in proportion, the smallest about 1, unless they differ more than FINEST times."""
+    """Return integer weights in proportion, unless they differ by more than a factor FINEST."""
     least = max(min(targets.values()), max(targets.values()) / FINEST)
     exact = len(set(targets.values())) == 1
     return tuple(1 if exact else max(1, round(16 * weight / least)) for weight in targets.values())

@@ -1,7 +1,7 @@
-"""Centre, average, sum and smear along axes of an array.
+"""Centring, averaging, summing and smearing along axes of an array.
 
-An axis may have a profile u, Σu = 1: a total is then spread over its cells as u says instead of evenly, and a query is
-averaged with the weights u, so that the two stay transposes of each other.
+An axis may have a profile u with Σu = 1. A total is then spread over its cells in proportion to u instead of evenly,
+and a query is averaged with the weights u, so that the two operations remain transposes of each other.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Profiles = Mapping[int, NDArray[np.float64]]
 
 
 def subsets(names: Sequence[Name]) -> list[tuple[Name, ...]]:
-    """All subsets in order of size, each in the order of `names`."""
+    """Return all subsets ordered by size, each in the order of `names`."""
     return list(chain.from_iterable(combinations(names, k) for k in range(len(names) + 1)))
 
 
 def center(values: NDArray[np.float64], axes: Sequence[int]) -> NDArray[np.float64]:
     """Subtract the mean along each of `axes`."""
     for axis in axes:
-        values = values - np.add.reduce(values, axis=axis, keepdims=True) / values.shape[axis]  # a mean, sooner
+        values = values - np.add.reduce(values, axis=axis, keepdims=True) / values.shape[axis]  # faster than mean()
     return values
 
 
 def piece(
     query: NDArray[np.float64], keep: Sequence[int], lead: int = 0, profiles: Profiles | None = None
 ) -> NDArray[np.float64]:
-    """The piece of a query on the axes `keep`: average the other axes, centre these.
+    """Return the piece of a query on the axes `keep`: average the other axes, centre these.
 
-    `lead` leading axes (a batch of queries) are left alone; `keep` counts from after them, and so do `profiles`.
+    `lead` leading axes (a batch of queries) are unchanged; `keep` and `profiles` count from after them.
     """
     axes = range(query.ndim - lead)
-    for axis in sorted(axes, key=lambda axis: axis in keep):  # those that vanish first: less is left to centre
+    for axis in sorted(axes, key=lambda axis: axis in keep):  # average first, so that fewer cells are centred
         mean = _averaged(query, axis + lead, (profiles or {}).get(axis))
         query = query - mean if axis in keep else mean
     return query.reshape((*query.shape[:lead], *(query.shape[lead + axis] for axis in axes if axis in keep)))
@@ -50,9 +50,9 @@ def piece(
 def residual_of(
     marginal: NDArray[np.float64], keep: Sequence[int], profiles: Profiles | None = None, lead: int = 0
 ) -> NDArray[np.float64]:
-    """The residual of a marginal on the axes `keep`: sum the other axes, centre these.
+    """Return the residual of a marginal on the axes `keep`: sum the other axes, centre these.
 
-    `lead` leading axes (a batch of marginals) are left alone; `keep` and `profiles` count from after them.
+    `lead` leading axes (a batch of marginals) are unchanged; `keep` and `profiles` count from after them.
     """
     axes = range(marginal.ndim - lead)
     for axis in sorted(axes, key=lambda axis: axis in keep):
@@ -64,7 +64,10 @@ def residual_of(
 def smear(
     residual: NDArray[np.float64], keep: Sequence[int], shape: Sequence[int], profiles: Profiles | None = None
 ) -> NDArray[np.float64]:
-    """Spread a residual on the axes `keep` over an array of `shape`, evenly (then a view that broadcasts)."""
+    """Spread a residual on the axes `keep` over an array of `shape`.
+
+    An axis outside `keep` without a profile has size 1 in the result and broadcasts.
+    """
     full = [size if axis in keep else 1 for axis, size in enumerate(shape)]
     values = np.asarray(residual, dtype=np.float64).reshape(full)
     for axis, size in enumerate(shape):
@@ -74,21 +77,21 @@ def smear(
 
 
 def _averaged(query: NDArray[np.float64], axis: int, profile: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """The mean along an axis, weighted where it has a profile; the axis stays, with one cell."""
+    """Return the mean along an axis, weighted by its profile if any; the axis remains with one cell."""
     if profile is None:
         return np.asarray(query.mean(axis=axis, keepdims=True))
     return np.expand_dims(np.tensordot(query, profile, axes=(axis, 0)), axis)
 
 
 def _profile(axis: int, size: int, ndim: int, profiles: Profiles | None) -> NDArray[np.float64] | float:
-    """What part of a total each cell of an axis gets, ready to broadcast."""
+    """Return the share of a total of each cell of an axis, in a shape that broadcasts."""
     if profiles is None or axis not in profiles:
         return 1 / size
     return profiles[axis].reshape([-1 if other == axis else 1 for other in range(ndim)])
 
 
 def kron(matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The Kronecker product of some matrices, for the few cells where it is meant to be explicit."""
+    """Return the explicit Kronecker product of matrices; only for few cells."""
     product: NDArray[np.float64] = np.ones((1, 1))
     return reduce(lambda left, right: np.asarray(np.kron(left, right), dtype=np.float64), matrices, product)
 
@@ -97,14 +100,14 @@ Weights = tuple[int, ...]
 
 
 def profile_of(weights: Weights | None, size: int) -> Floats:
-    """u, of shape (size,): sums to 1; plain where there are no weights."""
+    """Return the profile u, shape (size,), which sums to 1; uniform without weights."""
     return np.full(size, 1 / size) if weights is None else np.array(weights, dtype=np.float64) / sum(weights)
 
 
 def whole_weights(profile: Floats, bits: int) -> Weights:
-    """The whole numbers of sum 2^bits nearest to a profile; what rounding leaves over goes to the largest.
+    """Return the nearest integers to a profile with sum 2^bits; the largest one absorbs the rounding error.
 
-    Where the profile is the same from both ends it goes to the middle, so that it stays so.
+    For a symmetric profile the middle absorbs it, so that the weights stay symmetric.
     """
     numbers = [int(value) for value in np.rint(np.ldexp(profile, bits))]
     left, middle = (1 << bits) - sum(numbers), (len(numbers) - 1) // 2
@@ -117,7 +120,7 @@ def whole_weights(profile: Floats, bits: int) -> Weights:
 
 
 def centred(rows: Integers, weights: Weights) -> Integers:
-    """M·r − (r·U)·1 of rows along their last axis: whole, and orthogonal to U."""
+    """Return M·r − (r·U)·1 for rows along their last axis: integer and orthogonal to U."""
     numbers = np.array(weights, dtype=np.int64)
     return np.asarray(rows * numbers.sum() - (rows @ numbers)[..., None])
 
@@ -126,7 +129,7 @@ CELLS, HEAVY, LOVASZ = 8, 1 << 24, 0.99
 
 
 def nearest_centred(rows: Integers, weights: Weights) -> Integers:
-    """Rows (…, n) near those given that are orthogonal to U, exactly; n of at least 3."""
+    """Return integer rows (…, n) near the given ones that are exactly orthogonal to U; n >= 3."""
     cells, basis, unit = _reduced(weights)
     missing = rows @ (np.array(weights, dtype=np.int64) // math.gcd(*weights))
     long = missing[..., None] * unit
@@ -138,7 +141,10 @@ def nearest_centred(rows: Integers, weights: Weights) -> Integers:
 
 @lru_cache(maxsize=1024)
 def _reduced(weights: Weights) -> tuple[Integers, Integers, Integers]:
-    """Some cells, a short basis of the whole vectors there that are orthogonal to U, and one p with p·U = gcd U."""
+    """Return some cells, a short basis of the integer vectors on them orthogonal to U, and a vector p.
+
+    The vector satisfies p·U = gcd U.
+    """
     numbers = np.array(weights, dtype=np.int64) // math.gcd(*weights)
     cells = _coprime(numbers)
     start = np.eye(len(cells), len(cells) + 1, dtype=np.int64)
@@ -150,7 +156,7 @@ def _reduced(weights: Weights) -> tuple[Integers, Integers, Integers]:
 
 
 def _coprime(numbers: Integers) -> Integers:
-    """Cells spread over the axis whose weights have no common divisor."""
+    """Return cells spread over the axis whose weights have no common divisor."""
     cells = list(np.unique(np.linspace(0, len(numbers) - 1, min(CELLS, len(numbers))).astype(np.int64)))
     for cell in range(len(numbers)):
         common = np.gcd.reduce(numbers[cells])
@@ -160,7 +166,7 @@ def _coprime(numbers: Integers) -> Integers:
 
 
 def _lll(basis: Integers) -> Integers:
-    """The basis reduced; small, so Gram–Schmidt is made anew for every row."""
+    """Return the LLL-reduced basis; it is small, so Gram–Schmidt is recomputed for every row."""
     basis, row = basis.copy(), 1
     while row < len(basis):
         before = _orthogonal(basis[:row])
@@ -179,10 +185,10 @@ def _lll(basis: Integers) -> Integers:
 
 
 def _orthogonal(basis: Integers) -> Floats:
-    """Gram–Schmidt without lengths."""
+    """Return the Gram–Schmidt vectors without normalisation."""
     done = basis.astype(np.float64)
     for row in range(1, len(done)):
         before = done[:row]
-        for _ in range(2):  # once more for what rounding left
+        for _ in range(2):  # repeated to remove rounding errors
             done[row] -= (before @ done[row]) / (before**2).sum(axis=1) @ before
     return done

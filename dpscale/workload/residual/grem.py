@@ -1,10 +1,11 @@
-"""GReM: residuals measured several times become one estimate each, and marginals are sums of residuals.
+"""GReM: one estimate per residual from repeated measurements, and marginals as sums of residuals.
 
-GReM-MLE is the inverse-variance average of each residual (AIM+GReM, algorithm 3). A residual is held centred, with n
-entries along each of its axes: N(0, σ²) noise on the τ-marginal leaves it with covariance σ² · (centring projector),
-so that one number, the precision 1/σ², says all. What was never measured counts as zero: uniform.
-GReM-LNN (Mullins et al. 2024) keeps the marginals asked for from going below zero: least squares under local
-non-negativity, solved here by the alternating direction method, whose two steps are both in closed form.
+GReM-MLE is the inverse-variance average of each residual (AIM+GReM, algorithm 3). Residuals are stored centred, with n
+entries along each of their axes: N(0, σ²) noise on the τ-marginal gives the residual the covariance σ² · (centring
+projector), so the precision 1/σ² describes it completely. Residuals that were never measured are zero, which
+corresponds to a uniform distribution. GReM-LNN (Mullins et al. 2024) additionally requires the requested marginals to
+be non-negative: least squares under local non-negativity, solved here by the alternating direction method of
+multipliers, whose two steps both have a closed form.
 """
 
 from __future__ import annotations
@@ -24,18 +25,28 @@ ITERATIONS, TOLERANCE = 500, 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Estimates of residuals: `values[τ]` centred, of the sizes of τ; `precisions[τ]` = 1/σ². A new one per update."""
+    """Immutable estimates of residuals.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Sizes of the attributes.
+    values : mapping of AttributeSet to ndarray
+        Centred residual of each set τ, in the shape of τ.
+    precisions : mapping of AttributeSet to float
+        Precision 1/σ² of each residual.
+    """
 
     sizes: Mapping[str, int]
     values: Mapping[AttributeSet, Floats] = field(default_factory=dict)
     precisions: Mapping[AttributeSet, float] = field(default_factory=dict)
 
     def precision(self, names: AttributeSet) -> float:
-        """1/σ² of the residual's estimate; 0 where it was never measured."""
+        """Return the precision 1/σ² of a residual's estimate; 0 if it was never measured."""
         return self.precisions.get(names, 0.0)
 
     def updated(self, measured: Iterable[tuple[AttributeSet, Floats, float]]) -> Residuals:
-        """With further measurements (τ, centred values, precision) averaged in."""
+        """Return the estimates averaged with further measurements (τ, centred values, precision)."""
         values, precisions = dict(self.values), dict(self.precisions)
         for names, value, precision in measured:
             had = precisions.get(names, 0.0)
@@ -45,7 +56,7 @@ class Residuals:
         return Residuals(self.sizes, values, precisions)
 
     def marginal(self, names: AttributeSet) -> Floats:
-        """The estimated marginal: the sum of what is known of its residuals."""
+        """Return the estimated marginal: the sum of its known residuals."""
         total = np.zeros(self.shape(names))
         for kept in subsets(names):
             if kept in self.values:
@@ -53,7 +64,7 @@ class Residuals:
         return total
 
     def within(self, sets: Iterable[AttributeSet]) -> Residuals:
-        """Those that the marginals of some sets need."""
+        """Return the residuals that the marginals of the given sets require."""
         needed = {kept for names in sets for kept in subsets(names)}
         values = {kept: value for kept, value in self.values.items() if kept in needed}
         return Residuals(self.sizes, values, {kept: self.precisions[kept] for kept in values})
@@ -63,14 +74,15 @@ class Residuals:
 
 
 def spread(value: Floats, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Floats:
-    """Recon of a centred residual on the marginal of `names`."""
+    """Spread a centred residual over the marginal of `names` (Recon)."""
     return smear(value, [names.index(name) for name in kept], shape)
 
 
 def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int = ITERATIONS) -> Residuals:
-    """GReM-LNN: the residuals nearest to those measured, by their precisions, whose marginals `sets` are ≥ 0.
+    """Return the residuals nearest to the measured ones whose marginals `sets` are non-negative (GReM-LNN).
 
-    Residuals that were not measured are free. Converges to TOLERANCE of the total, or stops after `iterations`.
+    The distance is weighted by precision, and residuals that were not measured are free. Iterates until the violation
+    is below TOLERANCE of the total, or for `iterations` steps.
     """
     spaces = sorted({kept for names in sets for kept in subsets(names)}, key=lambda kept: (len(kept), kept))
     step = float(np.median([p for p in residuals.precisions.values()] or [1.0]))
@@ -94,7 +106,7 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
 def _nearest(
     residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Floats], step: float
 ) -> Residuals:
-    """Per residual: the average of what was measured and of what the targets say, which has weight step/Πn."""
+    """Return, per residual, the weighted average of the measurement and the targets, which have weight step/Πn."""
     values = {}
     for kept in spaces:
         weight = residuals.precision(kept)

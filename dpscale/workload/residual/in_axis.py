@@ -1,7 +1,8 @@
-"""Marginals to residuals and back in the form of AIM+GReM (Fuentes et al., table 1, algorithms 1 and 2).
+"""Transformation of marginals to residuals and back, as in AIM+GReM (Fuentes et al., table 1, algorithms 1 and 2).
 
-A residual on τ here has n − 1 entries along each axis: differences to the first slice. `center` of `axes` keeps n
-entries that sum to zero; `centered` below turns the one into the other. `lead` leading axes are a batch, left alone.
+Here a residual on τ has n − 1 entries along each axis: differences to the first slice. `center` of `axes` retains n
+entries that sum to zero; `centered` below converts the former to the latter. `lead` leading axes are an unchanged
+batch. The module also contains the allocation of privacy cost to residuals and groups of neighbouring cells.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from dpscale.workload.residual.axes import subsets
 
 
 def sub(values: Floats, axis: int) -> Floats:
-    """Differences to the first slice: v[1:] − v[0] along `axis`, one entry shorter."""
+    """Return differences to the first slice: v[1:] − v[0] along `axis`, one entry shorter."""
     first, rest = np.split(values, [1], axis=axis)
     return rest - first
 
 
 def centered(values: Floats, axis: int) -> Floats:
-    """u − mean(u) with u = [0, v] along `axis`, one entry longer: the inverse of `sub` on what sums to zero."""
+    """Return u − mean(u) with u = [0, v] along `axis`, one entry longer.
+
+    It is the inverse of `sub` for values that sum to zero.
+    """
     zero = np.zeros_like(values.take([0], axis=axis))
     padded = np.concatenate([zero, values], axis=axis)
     return np.asarray(padded - padded.mean(axis=axis, keepdims=True))
 
 
 def decompose(marginal: Floats, keep: Sequence[int], lead: int = 0) -> Floats:
-    """Decomp(μ, γ, τ): sum the axes outside `keep`, `sub` the axes in it. O(|γ| n_γ)."""
+    """Decomp(μ, γ, τ): sum the axes outside `keep` and apply `sub` to the axes in it. O(|γ| n_γ)."""
     others = tuple(axis for axis in range(lead, marginal.ndim) if axis - lead not in keep)
     values = np.asarray(marginal.sum(axis=others) if others else marginal)
     for axis in range(len(keep)):
@@ -41,7 +45,7 @@ def decompose(marginal: Floats, keep: Sequence[int], lead: int = 0) -> Floats:
 
 
 def reconstruct(residual: Floats, keep: Sequence[int], shape: Sequence[int], lead: int = 0) -> Floats:
-    """Recon(ζ, τ, γ): centre the axes in `keep`, smear over the others; an array of `shape` after the batch axes."""
+    """Recon(ζ, τ, γ): centre the axes in `keep` and smear over the others; an array of `shape` after the batch axes."""
     residual = np.asarray(residual)
     for axis in range(len(keep)):
         residual = centered(residual, lead + axis)
@@ -55,7 +59,11 @@ LEAST_SHARE = 1e-3
 
 
 def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
-    """The optimal x, shape as `worth` (v), `price` (p) and `had` (a), all > 0 but `had` ≥ 0: Σ p x = 1."""
+    """Return the optimal precisions x with Σ p x = 1 by water filling.
+
+    They minimise the error Σ v / (a + x) for the arrays v (`worth`), p (`price`) and a (`had`), all of one shape; v, p
+    > 0 and a ≥ 0.
+    """
     slope = np.sqrt(worth / price)
     order = np.argsort(had / slope)
     paid = 1 + np.cumsum((price * had)[order])
@@ -65,9 +73,10 @@ def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
 
 
 def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Floats, Floats]:
-    """The subsets τ of the axes, their p_τ (privacy cost at unit precision) and v_τ (error at unit variance).
+    """Return the subsets τ of the axes, their p_τ (privacy cost at unit precision) and v_τ (error at unit variance).
 
-    v carries the marginal's number of cells over the paper's per-cell scale, which changes no optimum.
+    v includes the marginal's number of cells in addition to the paper's per-cell scale, which does not change the
+    optimum.
     """
     spaces = subsets(tuple(range(len(sizes))))
     price = [math.prod((sizes[i] - 1) / sizes[i] for i in kept) for kept in spaces]
@@ -76,9 +85,10 @@ def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Floats, Floats]
 
 
 def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float) -> Floats:
-    """Each residual's share p x of a round's privacy cost β, in the order of `subsets(names)`.
+    """Return each residual's share p x of a round's privacy cost β, in the order of `subsets(names)`.
 
-    `had`: precisions already there. Shares below LEAST_SHARE are 0 and go to the others, so that they sum to 1.
+    `had` contains the existing precisions. Shares below LEAST_SHARE are set to 0 and redistributed, so that they sum to
+    1.
     """
     spaces, price, worth = prices(sizes)
     before = np.array([had.get(tuple(names[i] for i in kept), 0.0) for kept in spaces]) / cost
@@ -95,7 +105,7 @@ def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, .
 
 @dataclass(frozen=True)
 class Groups:
-    """Runs of neighbouring cells: `starts[g]` is the first cell of group g, the last group ends at `size`."""
+    """Groups of neighbouring cells: `starts[g]` is the first cell of group g, and the last group ends at `size`."""
 
     size: int
     starts: tuple[int, ...]
@@ -106,22 +116,25 @@ class Groups:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """The group of every cell, (size,)."""
+        """Group of every cell, shape (size,)."""
         return np.repeat(np.arange(self.count), self.widths)
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """Cells in every group, (count,)."""
+        """Number of cells of every group, shape (count,)."""
         return np.diff([*self.starts, self.size])
 
 
 def every_cell(size: int) -> Groups:
-    """Each cell a group of its own."""
+    """Return groups of a single cell each."""
     return Groups(size, tuple(range(size)))
 
 
 def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset()) -> Groups:
-    """Groups of at least `least` counts; one with three tenths of it ends at an edge or before such a cell."""
+    """Return groups of neighbouring cells with about `least` counts or more.
+
+    A group with at least three tenths of `least` also ends at an edge or before a cell with `least` counts.
+    """
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
         if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
@@ -136,13 +149,13 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset()) -> Grou
 
 
 def _halving(counts: Floats) -> int:
-    """Where to cut in two parts as equal as may be."""
+    """Return the position of the cut into two parts of the most equal counts."""
     before = np.cumsum(counts)[:-1]
     return int(np.abs(2 * before - counts.sum()).argmin()) + 1
 
 
 def coarsened(values: NDArray, groups: Sequence[Groups]) -> NDArray:  # type: ignore[type-arg]
-    """Sums over the groups of every axis; integers stay integers."""
+    """Return sums over the groups of every axis; integers remain integers."""
     for axis, grouping in enumerate(groups):
         if grouping.count < grouping.size:
             values = np.add.reduceat(values, grouping.starts, axis=axis)
@@ -150,7 +163,7 @@ def coarsened(values: NDArray, groups: Sequence[Groups]) -> NDArray:  # type: ig
 
 
 def expanded(values: Floats, groups: Sequence[Groups]) -> Floats:
-    """Every cell gets its group's value (a ratio, say), along every axis."""
+    """Return an array in which every cell has its group's value, along every axis."""
     for axis, grouping in enumerate(groups):
         if grouping.count < grouping.size:
             values = values.take(grouping.labels, axis=axis)
