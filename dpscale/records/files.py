@@ -127,7 +127,7 @@ def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
 
 
 def _counts(asked: str, url: str, format_named: str) -> bool:
-    """Return whether an object at or below `asked` is data; an object named explicitly always is."""
+    """Return whether an object at or below the requested address is data; one named explicitly always is."""
     named = re.split(r"[*?\[]", asked, maxsplit=1)
     below = url.removeprefix(named[0].rpartition("/")[0] if len(named) > 1 else asked).strip("/")
     data = not url.endswith("/") if format_named else is_data(url)

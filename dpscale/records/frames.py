@@ -54,14 +54,8 @@ class Seen:
 class FramePartition(Partition):
     """Partition of a data frame.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Columns that the release reads.
-    held : callable
-        Returns the frame.
-    seen : Seen
-        Content at the first reading.
+    `names` are the columns that the release reads, `seen` is the content at the first reading, and the third field is a
+    function that returns the frame.
     """
 
     names: tuple[str, ...] = field(default=(), compare=False)

@@ -219,17 +219,10 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
 
 @njit(cache=True, nogil=True)
 def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> None:
-    """Compute the cells of integer dictionaries.
+    """Compute the cells of integer dictionaries: value minus lowest value, written to `table`.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-    asked : ndarray of int64, shape (dictionaries, 7)
-        Position, entries, bytes per value, whether unsigned, lowest and highest value, start in the table.
-    table : ndarray
-        Receives value minus lowest value.
-    inside : ndarray of bool, shape (dictionaries,)
-        Set to whether all values are in the domain.
+    Each row of the second argument describes a dictionary: position, entries, bytes per value, whether unsigned, lowest
+    and highest value, start in `table`. `inside[d]` is set to whether all values of dictionary d are in the domain.
     """
     for d in range(len(asked)):
         place, entries, width, unsigned, low, high, start = asked[d]
