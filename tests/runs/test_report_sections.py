@@ -18,7 +18,7 @@ def command(*arguments):
     return result.exit_code, result.stderr
 
 
-@pytest.mark.parametrize(("planted", "title"), [("strategies", "The plan"), ("said", "What it says")])
+@pytest.mark.parametrize(("planted", "title"), [("strategies", "The plan"), ("headline_tables", "What it says")])
 def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted, title):
     run = place / "run"
     with monkeypatch.context() as patch:

@@ -57,7 +57,7 @@ def test_chance_of_the_rows_is_no_dependence(monkeypatch: pytest.MonkeyPatch) ->
         return sum(np.abs(done.tables[names] - full.tables[names]).sum() for names in full.tables)
 
     ours = departing()
-    monkeypatch.setattr(learning, "_believed", lambda wanted, one, other: (one + other) / 2)
+    monkeypatch.setattr(learning, "_shrunk_target", lambda wanted, one, other: (one + other) / 2)
     assert ours < 0.5 * departing()
 
 
