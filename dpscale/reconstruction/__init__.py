@@ -1,8 +1,8 @@
-"""Evidence → estimates: post-processing, free and repeatable; it never sees a record or an exact count.
+"""Reconstructions: post-processing of measurements to estimates; free, repeatable, without access to records.
 
-Every measurement tells of residuals; their inverse-variance averages are the best linear unbiased estimates, and every
-marginal or query is a sum over its residuals, with variances that add (QuerySmasher, section 7; GReM-MLE).
-The table names each reconstruction as the job file does, and its module, which is imported when it is first asked for.
+Every measurement contains information on residuals. Their inverse-variance averages are the best linear unbiased
+estimates, and every marginal or query is a sum over its residuals, with variances that add (QuerySmasher, section 7;
+GReM-MLE). `RECONSTRUCTIONS` maps the names of the job file to modules, which are imported at first use.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RECONSTRUCTIONS = {
 
 
 def taking(forms: Sequence[str]) -> list[str]:
-    """The names of those that take one of some forms of evidence, in the order of the forms."""
+    """Return the names of the reconstructions that take one of these forms of evidence, in the order of the forms."""
     named = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
     return [name for form in forms for name, own in named.items() if own == form]
 
 
 def reconstruction(name: str) -> Any:
-    """The `Reconstruction` of a name in the table."""
+    """Return the `Reconstruction` with this name."""
     return import_module(RECONSTRUCTIONS[name]).RECONSTRUCTION

@@ -1,7 +1,7 @@
-"""What a reconstruction is: a name in the job file, its options, and how it comes from evidence to estimates.
+"""Interface of reconstructions: a name in the job file, options, and functions from evidence to estimates.
 
-Post-processing: free, repeatable, and it never sees a record or an exact count. A reconstruction is one module that
-ends in `RECONSTRUCTION = Reconstruction(…)` and one line in the table of `reconstruct`.
+A reconstruction is post-processing: it is free and repeatable, and reads neither records nor exact counts. It is one
+module that ends in `RECONSTRUCTION = Reconstruction(…)`, and one line in `RECONSTRUCTIONS`.
 """
 
 from __future__ import annotations
@@ -35,34 +35,43 @@ from dpscale.workload.residual.in_axis import every_cell
 
 
 class Evidence(Protocol):
-    """All that reconstructions ask of a release; what a mechanism does not list as its own is never asked of it."""
+    """Interface of the released measurements; a reconstruction calls only the methods that the mechanism lists."""
 
     @property
     def workload(self) -> Workload: ...
     @property
     def noise(self) -> str: ...
     def least_squares(self) -> LeastSquaresEstimates:
-        """Unbiased estimates with exact errors."""
+        """Return unbiased estimates with exact standard errors."""
 
     def residuals(self) -> Residuals:
-        """Every residual that was measured, over cells, with its precision; what was not counts as uniform."""
+        """Return the measured residuals over cells, with precisions; other residuals are uniform."""
 
     def low_order(self) -> LowOrder:
-        """Consistent non-negative low-order tables."""
+        """Return consistent non-negative low-order tables."""
 
     def spans(self, names: AttributeSet) -> bool:
-        """Whether every cell of a marginal lies in the row space of the measurements."""
+        """Return whether every cell of a marginal lies in the row space of the measurements."""
 
     def measurements(self) -> Sequence[Observed]:
-        """Every measurement as it was made: a linear operator inside an attribute set, values and variance."""
+        """Return every measurement as a linear operator inside an attribute set, with values and variance."""
 
     def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
-        """Errors of these tables, by drawing all noise anew."""
+        """Return errors of these tables by redrawing all noise."""
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Blocks of a plan: `read(i)` gives the values of block i, `variances[i]` their noise variance."""
+    """Measured blocks of a plan.
+
+    Attributes
+    ----------
+    plan : Plan
+    variances : sequence of float
+        Noise variance of each block.
+    read : callable
+        Returns the values of block i.
+    """
 
     plan: Plan
     variances: Sequence[float]
@@ -91,7 +100,7 @@ class Linear:
         return all(kept in residuals and residuals[kept].spans_all for kept in subsets(names))
 
     def measurements(self) -> list[Observed]:
-        """The integer strategies themselves. A block of the total alone is one too."""
+        """Return the integer strategies themselves; a block of the total alone is one as well."""
         pairs = zip(self.plan.blocks, self.variances, strict=True)
         return [_observed(block, variance, self.read(i)) for i, (block, variance) in enumerate(pairs)]
 
@@ -103,7 +112,10 @@ class Linear:
 
 
 def _observed(block: Block, variance: float, values: Floats) -> Observed:
-    """Every operator is divided by its largest entry, and the values with it: strategies have up to 2^60."""
+    """Return a block as a measurement.
+
+    Every operator and the values are divided by the operator's largest entry: strategies have entries up to 2^60.
+    """
     shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
     scale = math.prod(factor.largest for factor in block.factors)
     operators = tuple(None if factor.kind == "identity" else factor.explicit() / factor.largest
@@ -113,7 +125,7 @@ def _observed(block: Block, variance: float, values: Floats) -> Observed:
 
 
 class Estimates(Protocol):
-    """What a release answers from."""
+    """Interface of everything that answers queries of a release."""
 
     @property
     def workload(self) -> Workload: ...
@@ -123,20 +135,26 @@ class Estimates(Protocol):
         """Whether some cell of the marginal lies outside the row space of the measurements; None: such are refused."""
 
     def marginal(self, attributes: Sequence[str], /) -> Floats:
-        """Estimated counts over the attributes, an axis each in the order asked."""
+        """Return estimated counts over the attributes, one axis each in the given order."""
 
     def answer(self, attributes: Sequence[str], query: Any, /) -> tuple[float, float]:
-        """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
+        """Return the estimate and standard error of a linear query, an array over the attributes' cells.
+
+        The standard error is nan where none is available.
+        """
 
     def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Floats, Floats]:
-        """The same of all queries of a part over one set, an axis per attribute or one axis."""
+        """Return estimates and standard errors of all queries of a part over one set.
+
+        The arrays have one axis per attribute or a single axis.
+        """
 
     def several(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
-        """The same of several sets, one after the other."""
+        """Yield `part_answers` for each of several sets."""
 
 
 class Plain(Settings):
-    """Of a reconstruction that has no settings of its own: what others take is refused but for what says nothing."""
+    """Options of a reconstruction without settings; only default values are accepted."""
 
     errors: Literal["auto"] = setting("auto", "auto (simulated with method maxent of an adaptive mechanism)",
                                       "exact where they follow from the noise alone, else none")  # fmt: skip
@@ -144,20 +162,34 @@ class Plain(Settings):
 
 
 def nothing(*_: Any) -> None:
-    """Of a reconstruction that refuses no plan, or keeps no model."""
+    """Do nothing: the default of optional steps of a `Reconstruction`."""
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """How estimates come of evidence.
+    """A reconstruction: how evidence becomes estimates.
 
-    form: of evidence that it takes, a method of `Evidence`: least_squares, residuals, low_order or measurements.
-    explains: what a reader should know of estimates made with these options, as HTML-free text; "" where the report's
-    own words on standard errors hold.
-    check: PlanError or JobError where a plan cannot be reconstructed so, before anything is spent.
-    joint: the distribution that `keep` left in the folder, where it is one from which rows can be drawn.
-    keep: makes what is dear into a folder, once, for the tasks that answer from it; `release` names the release.
-    estimates: from the evidence, and from what `keep` left in the folder, where there is any.
+    Attributes
+    ----------
+    name : str
+        Name in the job file.
+    Options : type of Settings
+    form : str
+        Form of evidence that it takes, a method of `Evidence`: least_squares, residuals, low_order or measurements.
+    explain : callable
+        Explanation of estimates with these options for readers, as text without HTML; "" if the report's general text
+        on standard errors applies.
+    estimates : callable
+        Returns estimates from the evidence and from the files that `prepare` wrote, if any.
+    check : callable
+        Raises PlanError or JobError for a plan that cannot be reconstructed, before any budget is spent.
+    prepare : callable
+        Writes the results of expensive computations into a folder, once, for the tasks that answer queries. `release`
+        names the release.
+    disagreement : callable
+        Returns how far estimates of targets differ on their common attributes, or None.
+    joint : callable, optional
+        Returns the distribution in the folder, if rows can be drawn from it.
     """
 
     name: str

@@ -1,14 +1,14 @@
-"""What the domain says of tables beforehand (`dpscale.domain.structural_zeros`), in estimates of maximum entropy.
+"""Structural zeros and functional dependencies in maximum-entropy estimates, and consistency between marginals.
 
-It is public, so it costs nothing:
+The rules of the domain (`dpscale.domain.structural_zeros`) are public, so using them costs no budget:
 
-- *1-ways.* Where one attribute follows from another, a region from its town, counts of both tell of the region: it
-  is the average by inverse variance, and its towns are scaled to it. Values that are impossible alone have next to
-  nothing.
-- *Pairs.* How many people of every town are in which region is known from the towns' 1-way, and need not be measured.
-  Of other attributes that a rule speaks of what is expected is what independence leaves possible, fitted to their
-  1-ways.
-- *Cells.* Nobody is in a cell that is impossible; within a group of cells the others share what the group has.
+- *1-way marginals.* If one attribute depends on another, a region on its town, both 1-way marginals measure the region.
+  Its estimate is their inverse-variance average, and the towns are scaled to it. Values that are impossible by
+  themselves have almost no count.
+- *Pairs.* The count of every town in every region follows from the 1-way marginal of the towns and need not be
+  measured. For other pairs with a rule the expectation is independence restricted to possible cells, fitted to the
+  1-way marginals.
+- *Cells.* An impossible cell has count zero; the possible cells of a group share the count of the group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
 
 def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
-    """The pairs that a rule of two attributes speaks of, or that follow from a third, in the order of `names`."""
+    """Return the pairs with a rule of two attributes, or with a common determinant, in the order of `names`."""
     spoken = {frozenset(rule.names) for rule in rules}
     for one, other in combinations(following(rules, names), 2):
         if one.by == other.by:
@@ -40,25 +40,28 @@ def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
 
 
 def following(rules: Rules, names: Iterable[str]) -> list[Follows]:
-    """The rules by which one of the attributes follows from another in every cell."""
+    """Return the dependencies between these attributes that are defined on every cell of the determinant."""
     return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
 
 
 def determined_alone(rules: Rules, names: AttributeSet) -> bool:
-    """Whether all attributes but one follow from others of the set: that one's 1-way tells everything."""
+    """Return whether all attributes but one depend on others: one 1-way marginal determines the table."""
     found = following(rules, names)
     return len(names) > 1 and len(set(names) - {rule.what for rule in found}) <= 1
 
 
 def settled(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
-    """Whether an attribute among them follows from another over groups: then a smaller set tells all of it."""
+    """Return whether an attribute depends on another over groups: a smaller set determines the table."""
     return any((_met(rule, groups).sum(axis=1) == 1).all() for rule in following(rules, names))
 
 
 def known_pair(
     rules: Rules, names: AttributeSet, ones: Mapping[str, Floats], groups: Mapping[str, Groups]
 ) -> Floats | None:
-    """The table over groups of two attributes where either, or a third, decides both: its 1-way has all of it."""
+    """Return the table over groups of two attributes with a common determinant (one of them or a third), else None.
+
+    The table follows from the 1-way marginal of the determinant.
+    """
     found = following(rules, ones)
     for decides in [*names, *(rule.by for rule in found)] if found else []:
         of = {rule.what: np.array(rule.of) for rule in found if rule.by == decides}
@@ -72,7 +75,10 @@ def known_pair(
 
 
 def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
-    """Over groups: whether some cell of a group's may hold anybody. Of large sets only what follows is looked at."""
+    """Return which cells over groups contain a possible cell.
+
+    For large sets only functional dependencies are applied.
+    """
     inside = [groups[name] for name in names]
     shape = [one.size for one in inside]
     if math.prod(shape) <= MOST_CELLS:
@@ -85,7 +91,7 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
 
 
 def _met(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
-    """(groups of what decides, of what follows): which of them meet in some cell."""
+    """Return which groups have a cell in common under a dependency, shape (determinant groups, dependent groups)."""
     of, by, what = np.array(rule.of), groups[rule.by], groups[rule.what]
     held = np.zeros((by.count, what.count), np.bool_)
     held[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
@@ -94,7 +100,7 @@ def _met(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
 
 
 def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
-    """The same as broadcasts to a table over the groups of `names`."""
+    """Return `_met` with axes that broadcast to a table over the groups of `names`."""
     held = _met(rule, groups)
     held = held if names.index(rule.by) < names.index(rule.what) else held.T
     return held.reshape([groups[name].count if name in rule.names else 1 for name in names])
@@ -103,9 +109,10 @@ def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) ->
 def possible_cells(
     rules: Rules, names: AttributeSet, groups: Mapping[str, Groups], ones: Mapping[str, Floats], cells: Floats
 ) -> Floats:
-    """A table over cells, in place, without what cannot be: every group of cells has what it had, the whole its sum.
+    """Set impossible cells of a table over cells to zero, in place.
 
-    In a group cells share by their 1-ways, but for what follows from another attribute, whose share is all or nothing.
+    Every group of cells and the whole table retain their sums. In a group the cells share by their 1-way marginals; the
+    share of a dependent attribute is all or nothing.
     """
     inside = [groups[name] for name in names]
     before = coarsened(cells, inside).copy()
@@ -119,9 +126,19 @@ def possible_cells(
 
 
 def agreed(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Rules) -> dict[str, Floats]:
-    """1-ways over cells, > 0 and of equal sums, by the rules (`closed`); `variances`: of the noise of each one's cells.
+    """Return 1-way marginals over cells, positive and with equal sums, that obey the rules.
 
-    First what follows is what all say of it; then what its finest decider says, to which the others are scaled.
+    First every dependent attribute is estimated from all marginals that measure it, and then from its finest
+    determinant, to which the others are scaled.
+
+    Parameters
+    ----------
+    ones : mapping of str to ndarray
+        1-way marginals, each of shape (cells,).
+    variances : mapping of str to float
+        Noise variance of the cells of each marginal.
+    rules : sequence of Excludes
+        Closed under implication.
     """
     found = {name: _alone(rules, name, counts) for name, counts in ones.items()}
     decided: dict[str, list[Follows]] = {}
@@ -139,7 +156,7 @@ def agreed(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Ru
 
 
 def _alone(rules: Rules, name: str, counts: Floats) -> Floats:
-    """Without the values that are impossible by themselves."""
+    """Set the values that are impossible by themselves to almost zero."""
     if not speaking(rules, [name]):
         return counts
     kept = np.where(possible(rules, (name,), counts.shape), counts, LEAST)
@@ -147,7 +164,7 @@ def _alone(rules: Rules, name: str, counts: Floats) -> Floats:
 
 
 def _joint(own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], variances: Mapping[str, float]) -> Floats:
-    """What follows, as its own counts and those of all that decide it have it, by inverse variance."""
+    """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants."""
     weight = np.full(len(own), 1 / variances[by[0].what])
     joint, some = own * weight, np.ones(len(own), np.bool_)
     for rule in by:
@@ -159,19 +176,19 @@ def _joint(own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], varia
 
 
 def _scaled(rule: Follows, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
-    """The counts of what decides, scaled to what is wanted of what follows."""
+    """Return the counts of the determinant, scaled so that their sums by dependent value are `wanted`."""
     ratio = wanted / np.maximum(_sums(rule, ones), LEAST)
     scaled = np.maximum(ones[rule.by] * ratio[np.array(rule.of)], LEAST)
     return np.asarray(scaled * (ones[rule.by].sum() / scaled.sum()))
 
 
 def _sums(rule: Follows, ones: Mapping[str, Floats]) -> Floats:
-    """What follows, as the counts of what decides have it."""
+    """Return the counts of the dependent attribute as sums over the determinant."""
     return np.asarray(np.bincount(rule.of, ones[rule.by], len(ones[rule.what])), np.float64)
 
 
 def edges(rules: Rules, name: str) -> frozenset[int]:
-    """The cells of an attribute where what follows from it changes, where it does so in runs of cells."""
+    """Return the cells at which dependent attributes change, if they are constant on runs of cells."""
     found: set[int] = set()
     for rule in rules:
         if isinstance(rule, Follows) and rule.by == name:
@@ -186,8 +203,17 @@ PAIRS = 1000
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Half the L1 distance of two targets' margins on their common attributes, as a share of the total: its mean and
-    most over `pairs` of targets, and the two that are farthest apart."""
+    """Half the L1 distance between the margins of two targets on their common attributes, as a share of the total.
+
+    Attributes
+    ----------
+    mean, most : float
+        Mean and maximum over the pairs of targets.
+    pairs : int
+        Number of pairs of targets.
+    farthest : pair of AttributeSet, optional
+        The two targets with the largest distance.
+    """
 
     mean: float
     most: float
@@ -198,7 +224,7 @@ class Disagreement:
 def disagreement(
     marginal_of: Callable[[AttributeSet], Floats], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
 ) -> Disagreement:
-    """Over all pairs of targets with attributes in common, or over `most` of them drawn at random."""
+    """Return the disagreement over all pairs of targets with common attributes, or over `most` random ones."""
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
         kept = tuple(name for name in one if name in other)
@@ -216,10 +242,19 @@ def agreeing(
     rounds: int = ROUNDS,
     tolerance: float = TOLERANCE,
 ) -> dict[AttributeSet, Floats]:
-    """Non-negative tables of equal total that agree on every common margin to `tolerance` of the total (in L1).
+    """Return non-negative tables of equal total that agree on every common margin, by weighted geometric means.
 
-    `targets[γ]`: a table, over cells or over groups alike, an axis per attribute; what is below 0 counts as 0. The
-    total is their weighted mean. `weights`: how dear a target's own values are; 1 each unless given.
+    Parameters
+    ----------
+    targets : mapping of AttributeSet to ndarray
+        Tables, all over cells or all over groups, one axis per attribute. Negative values count as 0. The common total
+        is the weighted mean of their sums.
+    weights : mapping of AttributeSet to float, optional
+        Weight of each target's own values; 1 by default.
+    rounds : int
+        Maximum number of rounds.
+    tolerance : float
+        Largest L1 distance of margins, as a share of the total, at which the rounds end.
     """
     weight_of = {names: 1.0 if weights is None else float(weights[names]) for names in targets}
     total = max(
@@ -235,20 +270,23 @@ def agreeing(
 
 
 def margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """Sums over what is not kept, axes in the order of `kept`."""
+    """Return sums over the other attributes, with axes in the order of `kept`."""
     summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept))
     left = [name for name in names if name in kept]
     return np.asarray(summed.transpose([left.index(name) for name in kept]))
 
 
 def _positive(table: Floats, total: float) -> Floats:
-    """A copy with the total asked; nothing is quite zero, lest two tables have no cell in common."""
+    """Return a copy with this total, without exact zeros so that any two tables have a common cell."""
     table = np.maximum(table, LEAST_TARGET * total / table.size)
     return np.asarray(table * (total / table.sum()))
 
 
 def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[AttributeSet]]:
-    """The sets that several targets hold, largest last, each with its holders; none whose holders a larger one has."""
+    """Return the sets inside several targets, smallest first, each with the targets that contain it.
+
+    A set is left out if a larger one is inside the same targets.
+    """
     sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
     holders = {kept: [names for names in targets if set(kept) <= set(names)] for kept in sets}
     needed = {}
@@ -266,7 +304,7 @@ def _projected(
     weights: Mapping[AttributeSet, float],
     total: float,
 ) -> float:
-    """Scale all holders to their common margin; returns the L1 distance of the two that were farthest from it."""
+    """Scale all targets that contain a set to their common margin; return the largest L1 distance from it."""
     margins = [margin(tables[names], names, kept) for names in holders]
     share = np.array([weights[names] for names in holders]) / sum(weights[names] for names in holders)
     mean = np.exp(
@@ -279,14 +317,14 @@ def _projected(
 
 
 def _along(ratio: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """An array over `kept` that broadcasts over `names`."""
+    """Return an array over `kept` that broadcasts over `names`."""
     order = [kept.index(name) for name in names if name in kept]
     sizes = iter(ratio.transpose(order).shape)
     return ratio.transpose(order).reshape([next(sizes) if name in kept else 1 for name in names])
 
 
 def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tuple[AttributeSet, AttributeSet]]:
-    """Pairs of targets with something in common: all, or some at random where there are many."""
+    """Yield pairs of targets with common attributes: all, or `most` random ones if there are many."""
     if len(targets) * (len(targets) - 1) // 2 <= most:
         yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))
         return

@@ -1,12 +1,12 @@
-"""Local maximum entropy: every marginal from the low-order tables inside it, each marginal a task of its own.
+"""Local maximum entropy: every marginal is fitted to the low-order tables inside it, independently of other marginals.
 
-Given consistent non-negative tables over few attributes, the marginal on γ is the distribution of largest entropy that
-has the tables inside γ as its margins: iterative proportional fitting (IPF) from the product of its 1-ways. No junction
-tree and no limit on the model, since no two targets are fitted together; what two of them say of a common part may
-therefore differ, as far as IPF was stopped short or their parts imply different things (`disagreement`).
+Given consistent non-negative tables over few attributes, the marginal on γ is the distribution of maximum entropy whose
+margins are the tables inside γ: iterative proportional fitting (IPF) from the product of its 1-way marginals. It needs
+no junction tree and has no limit on the model size, because targets are fitted separately. Two targets may therefore
+differ on their common attributes, if IPF stopped early or if their tables imply different values (`disagreement`).
 
-Tables are over groups of cells. Within a group cells share in proportion to their 1-ways, so the fit is made on groups
-and spread over the cells at the end: the result is that of the fit on the cells, at a fraction of the time.
+Tables are over groups of cells. Within a group the cells share in proportion to their 1-way marginals, so the fit is
+computed on groups and expanded to cells at the end. The result equals the fit on the cells, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,19 @@ HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6
 class LowOrder:
     """Consistent non-negative low-order tables.
 
-    `ones[name]`: 1-way counts over the cells, (n,), each with sum `total`; `groups[name]`: the groups that tables are
-    over; `tables[γ]`, of two attributes and more: counts over groups, whose margins are those of `ones`. γ in the order
-    of `ones`. `measured`: those that measurements told of, or the domain's `rules`; other tables are implied by them.
+    Attributes
+    ----------
+    ones : mapping of str to ndarray
+        1-way counts over the cells, shape (n,), each with sum `total`. The keys define the order of attributes.
+    groups : mapping of str to Groups
+        The groups of cells of each attribute.
+    tables : mapping of AttributeSet to ndarray
+        Counts over groups for sets of two or more attributes; their margins are those of `ones`.
+    total : float
+    measured : frozenset of AttributeSet
+        The sets that were measured or are determined by `rules`. Other tables are implied by them.
+    rules : tuple of Excludes
+        Structural zeros and functional dependencies of the domain.
     """
 
     ones: Mapping[str, Floats]
@@ -53,7 +63,7 @@ class LowOrder:
         return {name: coarsened(counts, [self.groups[name]]) for name, counts in self.ones.items()}
 
     def coarse_marginal(self, names: AttributeSet, rounds: int = ROUNDS) -> Floats:
-        """The fitted marginal over groups. `names` in the order of `ones`."""
+        """Return the fitted marginal over groups; `names` in the order of `ones`."""
         if names in self.tables:
             return self.tables[names]
         table = product_of([self.coarse[name] for name in names], self.total)
@@ -63,7 +73,7 @@ class LowOrder:
         return table
 
     def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
-        """Those of many sets; of three attributes, which nearly all are, in one go."""
+        """Return the fitted marginals of many sets; triples, the most frequent, are fitted in one batch."""
         few = len(self.tables) > 8 and not self._wide  # then a set's pairs are met in its own order
         threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
         known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
@@ -72,14 +82,14 @@ class LowOrder:
     def fitted(
         self, tables: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
-        """Copies of tables, scaled to the 1-ways and to the tables inside each."""
+        """Return copies of tables, scaled to the 1-way marginals and to the tables inside each."""
         if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
             return self._threes.fitted(tables, rounds, tolerance)
         return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
                 for names, table in tables.items()}  # fmt: skip
 
     def kept(self, names: AttributeSet, table: Floats) -> Floats:
-        """A table over groups without what cannot be, fitted to the 1-ways."""
+        """Return a table over groups with impossible cells set to zero and fitted to the 1-way marginals."""
         if not speaking(self.rules, names):
             return table
         held = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
@@ -91,7 +101,7 @@ class LowOrder:
 
     @cached_property
     def _wide(self) -> tuple[Excludes, ...]:
-        """The rules that are in no pair."""
+        """The rules over more than two attributes."""
         return tuple(rule for rule in self.rules if len(rule.names) > 2)
 
     @cached_property
@@ -99,9 +109,11 @@ class LowOrder:
         return Threes.of(Ones.of(self.coarse, self.total), self.tables)
 
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Floats:
-        """Estimated counts over the cells, an axis each in the order asked: ≥ 0, sum `total`.
+        """Return estimated counts over the cells, one axis per attribute in the given order.
 
-        At no time held: more than this and one like it, or two of `held.MOST_CELLS`.
+        They are non-negative with sum `total`.
+
+        At most two arrays of this size are in memory at a time, or two of `MOST_CELLS` cells.
         """
         ordered = self._ordered(names)
         if not ordered:
@@ -113,7 +125,7 @@ class LowOrder:
         return cells.transpose([ordered.index(name) for name in names])
 
     def _with_determinants(self, ordered: AttributeSet) -> AttributeSet:
-        """With what follows from the attributes asked, where it tells cells of one group apart, or what cannot be."""
+        """Add dependent attributes that distinguish cells of one group, or that take part in other rules."""
         found = [
             rule.what
             for rule in following(self.rules, self.ones)
@@ -140,11 +152,11 @@ class LowOrder:
         return cells.copy() if known else cells
 
     def cells(self, names: AttributeSet) -> int:
-        """The cells of a set's marginal over groups."""
+        """Return the number of cells of a set's marginal over groups."""
         return math.prod(self.groups[name].count for name in names)
 
     def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Floats]]:
-        """The largest tables inside a set, each with the axes of the set that it is over."""
+        """Return the largest tables inside a set, each with the axes of the set that it covers."""
         few = 2 ** len(names) < len(self.tables)
         if few and len(names) == 3:  # what nearly all targets are
             pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
@@ -155,7 +167,7 @@ class LowOrder:
         return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
 
     def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
-        """Share of the total on which two targets' estimates of their common part differ: half the L1 distance."""
+        """Return the share of the total on which two targets differ on common attributes: half the L1 distance."""
         common = tuple(name for name in self.ones if name in one and name in other)
         if not common:
             return 0.0
@@ -172,11 +184,11 @@ def _margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
 
 
 def along(values: Floats, axis: int, dimensions: int) -> Floats:
-    """A vector as an array that broadcasts along one axis of `dimensions`."""
+    """Return a vector reshaped to broadcast along one axis of `dimensions`."""
     return values.reshape([-1 if i == axis else 1 for i in range(dimensions)])
 
 
 def product_of(ones: Sequence[Floats], total: float) -> Floats:
-    """The table of independent attributes with these 1-ways of sum `total`: outer product / total^(k−1)."""
+    """Return the table of independent attributes: outer product of the 1-way marginals / total^(k−1)."""
     scaled = [ones[0], *(one_way / total for one_way in ones[1:])]
     return np.asarray(reduce(np.multiply.outer, scaled))

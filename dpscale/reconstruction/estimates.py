@@ -27,14 +27,26 @@ MOST_CELLS = 1 << 16  # of a batch
 
 
 def apart(blocks: Blocks) -> bool:
-    """Whether each residual is told by one block alone."""
+    """Return whether each residual is measured by exactly one block."""
     return blocks.commutes and blocks.separate and blocks.sets.distinct
 
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Answers from `blocks` that are `apart`: `read(i)` gives the values of block i, `residual` a smaller residual;
-    `profiles`: the weights u of the attributes that have some."""
+    """Batched answers from blocks that each measure separate residuals.
+
+    Attributes
+    ----------
+    blocks : Blocks
+    variances : ndarray, shape (blocks,)
+        Noise variances.
+    profiles : mapping of str to ndarray
+        Weights u of the attributes that are not averaged by the plain mean.
+    read : callable
+        Returns the values of block i.
+    residual : callable
+        Returns the estimated residual of a smaller set.
+    """
 
     blocks: Blocks
     variances: Floats
@@ -43,7 +55,7 @@ class Together:
     residual: Callable[[AttributeSet], Floats]
 
     def answers(self, part: ProductPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
-        """Estimates and standard errors of all queries of each set; None where not all of it was measured so."""
+        """Yield estimates and standard errors of all queries of each set; None if a residual is missing."""
         start = 0
         while start < len(sets):
             end = _end(part, sets, start)
@@ -51,7 +63,7 @@ class Together:
             start = end
 
     def _batch(self, part: ProductPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
-        """Of sets of one shape, those of the same strategies together."""
+        """Answer sets of one shape; sets with equal strategies share one computation."""
         found: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
         places = self._places(sets, patterns)
@@ -63,16 +75,16 @@ class Together:
 
     @cached_property
     def _by_axis(self) -> NDArray[np.bool_]:
-        """Of every strategy whether it is a product over the axes."""
+        """Whether each strategy is a product over the axes, shape (strategies,)."""
         return np.array([all(len(factor.shape) == 1 for factor in one) for one in self.blocks.strategies])
 
     def _places(self, sets: Sequence[AttributeSet], patterns: Sequence[Pattern]) -> Integers:
-        """The block of every residual of every set, (patterns, sets); −1 where there is none."""
+        """Return the block of every residual of every set, shape (patterns, sets); −1 where there is none."""
         members = self.blocks.sets.placed(sets)
         return np.stack([self.blocks.sets.locate(members[:, list(pattern)]) for pattern in patterns])
 
     def _alike(self, places: Integers) -> Iterator[Integers]:
-        """The sets all of which was measured axis by axis, grouped by the strategies of their residuals."""
+        """Yield the sets that were measured axis by axis, grouped by the strategies of their residuals."""
         told = (places >= 0) & self._by_axis[self.blocks.which[places]]
         whole = np.flatnonzero(np.logical_and.reduce(told, axis=0))
         if len(whole):
@@ -81,7 +93,7 @@ class Together:
 
 
 def _end(part: Part, sets: Sequence[AttributeSet], start: int) -> int:
-    """Where the batch that begins there ends: sets of one shape, asked for the same families."""
+    """Return the end of the batch from `start`: sets of equal shape and families."""
 
     def kind(names: AttributeSet) -> object:
         return part.domain.shape(names), part.families(names) if isinstance(part, ProductPart) else ()
@@ -95,7 +107,7 @@ def _end(part: Part, sets: Sequence[AttributeSet], start: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Alike:
-    """Sets of one shape, families and strategies, with the blocks of their residuals, (patterns, sets)."""
+    """Sets of equal shape, families and strategies, with the blocks of their residuals, shape (patterns, sets)."""
 
     whole: Together
     part: ProductPart
@@ -112,7 +124,7 @@ class _Alike:
         return self.part.families(self.sets[0])
 
     def profile(self, axis: int) -> Floats:
-        """How the total of an axis is spread over its cells; that of one set is that of all."""
+        """Return how the total of an axis is distributed over its cells; it is the same for all sets of the batch."""
         size = self.shape[axis]
         return self.whole.profiles.get(self.sets[0][axis], np.full(size, 1 / size))
 
@@ -121,7 +133,7 @@ class _Alike:
         return blocks.strategies[blocks.which[self.places[pattern, 0]]]
 
     def estimates(self) -> Floats:
-        """Of all queries of every set, (sets, …)."""
+        """Return the estimates of all queries, shape (sets, …)."""
         total = np.zeros((len(self.sets), *self.shape))
         for number, pattern in enumerate(self.patterns):
             values = self._residuals(number)
@@ -137,7 +149,7 @@ class _Alike:
         return total
 
     def _residuals(self, number: int) -> Floats:
-        """The estimated residuals of a pattern, (sets, …)."""
+        """Return the estimated residuals of a pattern, shape (sets, …)."""
         pattern = self.patterns[number]
         if len(pattern) < len(self.shape):  # that others have as well
             return np.stack([self.whole.residual(tuple(names[axis] for axis in pattern)) for names in self.sets])
@@ -147,7 +159,7 @@ class _Alike:
         return values
 
     def errors(self) -> Floats:
-        """Standard errors of all queries of every set, (sets, …)."""
+        """Return the standard errors of all queries, shape (sets, …)."""
         total: Floats = np.zeros(())
         for number, pattern in enumerate(self.patterns):
             factor = dict(zip(pattern, self.strategy(number), strict=True))
@@ -158,7 +170,7 @@ class _Alike:
         return np.sqrt(total)
 
     def _means(self, axis: int) -> Floats:
-        """What is left of every query where an axis is averaged away."""
+        """Return the mean of every query over an axis that is averaged out."""
         family, own = self.families[axis], self.whole.profiles.get(self.sets[0][axis])
         return family.means(self.shape[axis]) if own is None else family.answers(own, 0)
 
@@ -167,7 +179,16 @@ CACHE_BYTES = 1 << 28
 
 
 class LeastSquaresEstimates:
-    """What the measurements say. `read(i)` gives the values of block i, `variances[i]` their noise variance."""
+    """Unbiased estimates from the measured blocks of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    variances : sequence of float
+        Noise variance of each block.
+    read : callable
+        Returns the values of block i.
+    """
 
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Floats]) -> None:
         self.plan, self.variances, self._read = plan, variances, read
@@ -177,7 +198,7 @@ class LeastSquaresEstimates:
 
     @cached_property
     def accuracy(self) -> Accuracy:
-        """The errors that the noise leaves that was really drawn."""
+        """Accuracy under the noise variances of the release."""
         return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
 
     @property
@@ -189,10 +210,10 @@ class LeastSquaresEstimates:
         return self.plan.noise
 
     def extrapolates(self, attributes: Sequence[str]) -> None:
-        """Least squares refuses what lies outside the row space of the measurements."""
+        """Return None: least squares refuses queries outside the row space of the measurements."""
 
     def marginal(self, attributes: Sequence[str]) -> Floats:
-        """Estimated counts over the attributes, an axis each in the order asked. Unbiased; may be negative."""
+        """Return estimated counts, one axis per attribute in the given order; unbiased and possibly negative."""
         ordered = self.plan.domain.ordered(attributes)
         shape = self.plan.domain.shape(ordered)
         total = np.zeros(shape)
@@ -208,20 +229,23 @@ class LeastSquaresEstimates:
         return total.transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """Estimate and standard error of one linear query, an array over the attributes' cells."""
+        """Return the estimate and standard error of one linear query, an array over the attributes' cells."""
         spanned = self.accuracy.spanned(attributes, query)
         estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
-        """Estimates and standard errors of all queries of a part over one set, an axis per attribute (or one axis)."""
+        """Return estimates and standard errors of all queries of a part over one set.
+
+        The arrays have one axis per attribute or a single axis.
+        """
         answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
         if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
 
     def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
-        """The same of several sets, many at once where the plan is such."""
+        """Yield `part_answers` for each of several sets, in batches if the plan allows it."""
         together = self._together if isinstance(part, ProductPart) else None
         found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
         return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
@@ -235,11 +259,11 @@ class LeastSquaresEstimates:
         return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
-        """Variances of all queries of a part over one set, in closed form by family."""
+        """Return variances of all queries of a part over one set, in closed form by family."""
         return self.accuracy.part_variances(part, attributes)
 
     def residual(self, kept: AttributeSet) -> Floats:
-        """The estimated residual on exactly these attributes: centred along every axis."""
+        """Return the estimated residual on exactly these attributes, centred along every axis."""
         if kept in self._residuals:
             self._residuals.move_to_end(kept)
             return self._residuals[kept]
@@ -249,12 +273,12 @@ class LeastSquaresEstimates:
         return np.asarray(value)
 
     def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Floats:
-        """A residual spread over the cells of a set that holds its attributes."""
+        """Return a residual expanded to the cells of a larger set."""
         axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
         return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
 
     def _block_residual(self, index: int, kept: AttributeSet) -> Floats:
-        """What one block says of a residual."""
+        """Return the estimate of a residual from one block."""
         block = self.plan.blocks[index]
         if block.whole or block.residual_sets != [kept]:
             axes = [block.attributes.index(name) for name in kept]
@@ -267,7 +291,7 @@ class LeastSquaresEstimates:
         return values
 
     def _whole(self, index: int, block: Block) -> Floats:
-        """The marginal as a whole block tells it, kept while its residuals are taken one after the other."""
+        """Return the marginal of a whole block; the last one is cached while its residuals are read."""
         held = self._marginal
         if held is None or held[0] != index:
             held = self._marginal = (index, self._whole_of(block, self._read(index)))
@@ -282,7 +306,7 @@ class LeastSquaresEstimates:
         return values
 
     def span_answers(self, part: Part, attributes: AttributeSet) -> Floats:
-        """Answers from the residuals that were measured; a residual that no query needs counts as zero."""
+        """Return answers from the measured residuals; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)
         for kept in subsets(attributes):

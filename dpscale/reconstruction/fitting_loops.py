@@ -1,7 +1,7 @@
-"""The compiled loops of shrinking and of proportional fitting: no BLAS, one order of summation, no temporaries.
+"""Compiled loops of shrinkage, proportional fitting and non-negative least squares.
 
-So the bytes do not depend on threads or on how tables are batched. Apart from the rest so that numba is loaded by the
-first estimate and not by the import.
+They use no BLAS, one order of summation and no temporary arrays, so the bytes of the result do not depend on threads or
+on batches. They are a separate module so that numba is loaded by the first estimate and not by the import.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ FARTHEST, LEAST = -60.0, 1e-9
 def likelihoods(
     values: Floats, reference: Floats, deviation: float, ratios: Floats, widths: Floats
 ) -> tuple[Floats, Floats]:
-    """Normal densities of every value under its components, (cells, components), over exp of the second result.
+    """Return normal densities of every value under each component, divided by exp of the second result.
 
-    A component's center and width are `ratios` and `widths` times the cell's reference; noise of `deviation` is added.
+    A component's centre and width are `ratios` and `widths` times the cell's reference; noise with standard deviation
+    `deviation` is added.
+
+    Returns
+    -------
+    densities : ndarray, shape (cells, components)
+    tops : ndarray, shape (cells,)
+        Largest log-density of each cell.
     """
     cells, parts = len(values), len(ratios)
     densities, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
@@ -43,7 +50,10 @@ def likelihoods(
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
 def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
-    """EM for a mixture's weights, from `start`, which counts as `strength` cells. Four cells at a time, for speed."""
+    """Return the weights of a mixture by EM from `start`, which counts as `strength` cells.
+
+    Four cells are processed at a time, for speed.
+    """
     cells, parts = likelihood.shape
     weights = start.copy()
     in_fours = cells - cells % 4
@@ -88,7 +98,7 @@ def posterior_means(
     likelihood: Floats,
     weights: Floats,
 ) -> Floats:
-    """Means of what the noise of standard `deviation` left of every value, components below 0 cut off there."""
+    """Return posterior means of the counts; component means below 0 are replaced by 0."""
     cells, parts = likelihood.shape
     means = np.empty(cells)
     noise = deviation * deviation
@@ -106,7 +116,7 @@ def posterior_means(
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
 def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
-    """left · right, and how far it is from a table of its shape: squared in L2, and in L1."""
+    """Return the product left · right and its distances from `other`: squared L2 and L1."""
     rows, columns = other.shape
     table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
     for i in range(rows):
@@ -123,7 +133,7 @@ def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, 
 
 @compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
 def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, tolerance: float) -> None:
-    """Proportional fitting of a pair to its two 1-ways, in place."""
+    """Fit a pair to its two 1-way marginals by proportional fitting, in place."""
     height, width = table.shape
     for _ in range(rounds):
         moved, back, has = 0.0, 0.0, np.zeros(width)
@@ -148,7 +158,7 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
 def scale_front(table: Floats, wanted: Floats) -> float:
-    """Scale a table (i, j, k) to a margin (i, j); returns how far it was, in L1."""
+    """Scale a table with axes (i, j, k) to a margin (i, j), in place; return the previous L1 distance."""
     moved = 0.0
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
@@ -164,7 +174,7 @@ def scale_front(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
 def scale_sides(table: Floats, wanted: Floats) -> float:
-    """Scale a table (i, j, k) to a margin (i, k)."""
+    """Scale a table with axes (i, j, k) to a margin (i, k), in place; return the previous L1 distance."""
     moved = 0.0
     depth = table.shape[2]
     has = np.empty(depth)
@@ -184,7 +194,7 @@ def scale_sides(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], float64[:, ::1])")
 def scale_back(table: Floats, wanted: Floats) -> float:
-    """Scale a table (i, j, k) to a margin (j, k)."""
+    """Scale a table with axes (i, j, k) to a margin (j, k), in place; return the previous L1 distance."""
     moved = 0.0
     height, depth = table.shape[1:]
     has = np.zeros((height, depth))
@@ -205,7 +215,7 @@ def scale_back(table: Floats, wanted: Floats) -> float:
 
 @compiled("float64(float64[:, :, ::1], int64, float64[::1])")
 def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
-    """Scale a table (i, j, k) to a margin along one axis."""
+    """Scale a table with axes (i, j, k) to a margin along one axis, in place; return the previous L1 distance."""
     has, moved = np.zeros(table.shape[axis]), 0.0
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
@@ -229,9 +239,27 @@ def fit_triple(
     table: Floats, told: NDArray[np.bool_], first: Floats, second: Floats, third: Floats, order: NDArray[np.int64],
     front: Floats, sides: Floats, back: Floats, rounds: int, tolerance: float,
 ) -> float:  # fmt: skip
-    """Proportional fitting of a triple to 1-ways and pairs inside it, in place; how far the last round was at the most.
+    """Fit a triple to 1-way marginals and pairs by proportional fitting, in place.
 
-    `told`: which 1-ways there are; `order`: which pairs, by 0 for (i, j), 1 for (i, k), 2 for (j, k).
+    Parameters
+    ----------
+    table : ndarray, shape (i, j, k)
+    single : ndarray of bool, shape (3,)
+        Which 1-way marginals are given.
+    first, second, third : ndarray
+        1-way marginals.
+    order : ndarray of int64
+        The given pairs, in the order of fitting: 0 for (i, j), 1 for (i, k), 2 for (j, k).
+    front, sides, back : ndarray
+        The pairs (i, j), (i, k) and (j, k).
+    rounds : int
+    tolerance : float
+        L1 distance at which the rounds end.
+
+    Returns
+    -------
+    float
+        Largest L1 distance from a margin in the last round.
     """
     farthest = 0.0
     for _ in range(rounds):
@@ -255,7 +283,7 @@ def fit_triple(
 
 @compiled("float64[:, ::1](float64[:, ::1], int64)")
 def windows(values: Floats, reach: int) -> Floats:
-    """Of every cell of a table the sum of those up to `reach` away along both axes, itself left out."""
+    """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
     rows, columns = values.shape
     down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
     sums = np.empty((rows, columns))
@@ -273,7 +301,7 @@ def windows(values: Floats, reach: int) -> Floats:
 
 @compiled("float64[::1](float64[::1], float64)")
 def projected(values: Floats, total: float) -> Floats:
-    """The nearest numbers ≥ 0 of that sum, all cells alike (Held, Wolfe and Crowder, 1974)."""
+    """Return the nearest non-negative numbers with this sum (Held, Wolfe and Crowder, 1974)."""
     ordered = np.sort(values)[::-1]
     running, above = 0.0, 0.0
     for index in range(len(ordered)):
@@ -285,10 +313,10 @@ def projected(values: Floats, total: float) -> Floats:
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, float64[::1], int64, float64)")
 def nearest(weights: Floats, pull: Floats, total: float, start: Floats, steps: int, tolerance: float) -> Floats:
-    """argmin ½ xᵀWx − pullᵀx over x ≥ 0 of sum `total`, W symmetric.
+    """Return argmin ½ xᵀWx − pullᵀx over x ≥ 0 of sum `total`, W symmetric.
 
-    Projected gradients with momentum (FISTA), which begins anew where it leads uphill. Ends where a step moves no cell
-    by more than `tolerance`.
+    Projected gradients with momentum (FISTA) that restarts where it leads uphill. Ends when a step moves no cell by
+    more than `tolerance`.
     """
     cells, most = len(pull), 0.0
     for i in range(cells):

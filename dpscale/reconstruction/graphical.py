@@ -1,8 +1,8 @@
-"""Graphical models: the distribution of largest entropy among those nearest to all that was measured (Private-PGM).
+"""Graphical models: the maximum-entropy distribution among those nearest to all measurements (Private-PGM).
 
-From any linear measurements inside attribute sets: marginals, residuals, the strategies of matrix mechanisms. Exact
-where `maxent` is local, and so all its marginals agree; its cells are those of a junction tree, which may be too many:
-that is told before anything is spent, where what will be measured is known by then. Kept in a folder:
+It takes any linear measurements inside attribute sets: marginals, residuals, strategies of matrix mechanisms. Unlike
+`maxent` the model is global, so all its marginals are consistent. Its cells are those of a junction tree, which may be
+too many: this is checked before any budget is spent if the measurements are known by then. File in the folder:
 
     graphical.npz
 """
@@ -34,7 +34,7 @@ SHOWN = 3
 
 
 class Options(Plain):
-    """Of graphical models."""
+    """Options of graphical models."""
 
     close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends where a step gains no more than this, in "
                            "nats of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
@@ -43,14 +43,17 @@ class Options(Plain):
 
 
 def check(planned: Planned, options: Options, memory: int) -> None:
-    """PlanError where the sets that will be measured make too large a model."""
+    """Raise PlanError if the planned sets need too large a model."""
     sizes = {name: planned.domain[name].size for name in planned.domain.names}
     limit = min(options.most_cells, memory // BYTES)
     check_size(_used(sizes, planned.shares), list(planned.shares), limit)
 
 
 def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:
-    """The tree of some sets; PlanError where its cliques have too many cells, with the sets that do not fit in."""
+    """Return the junction tree of some sets.
+
+    Raises PlanError, with the sets that do not fit, if it has too many cells.
+    """
     asked = list(dict.fromkeys(sets))
     tree = junction_tree(sizes, asked)
     if tree.cells <= limit:
@@ -66,7 +69,7 @@ def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: in
 
 
 def _too_many(sizes: Mapping[str, int], sets: list[AttributeSet], limit: int) -> list[AttributeSet]:
-    """Those that do not fit beside the smaller ones before them."""
+    """Return the sets that do not fit together with the smaller ones before them."""
     kept: list[AttributeSet] = []
     left: list[AttributeSet] = []
     for names in sorted(sets, key=lambda names: cells_of(sizes, names)):
@@ -81,13 +84,13 @@ def _used(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> dict[str, i
 
 
 def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
-    """The fit, once."""
+    """Fit the model and write it into the folder, once."""
     if not (folder / FILE).exists():
         write_graphical(folder / FILE, fitted(evidence, options))
 
 
 def fitted(evidence: Evidence, options: Options) -> Model:
-    """The model of all that was measured; PlanError where it is too large."""
+    """Return the model of all measurements; raise PlanError if it is too large."""
     domain, observed = evidence.workload.domain, list(evidence.measurements())
     sizes = _used({name: domain[name].size for name in domain.names}, [one.attributes for one in observed])
     grouped = {name: min(max((g.count for one in observed if len(one.attributes) > 1
@@ -99,13 +102,13 @@ def fitted(evidence: Evidence, options: Options) -> Model:
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
-    """Of the file in the folder; where it has none yet the model is fitted."""
+    """Return estimates from the file in the folder, or from a new fit if there is none."""
     model = read_graphical(folder / FILE) if (folder / FILE).exists() else fitted(evidence, options)
     return Modelled(evidence, model, tuple(model.cells))
 
 
 def write_graphical(path: Path, model: Model) -> None:
-    """One file, exact."""
+    """Write a model exactly into one file."""
     index = {"groups": {name: [one.size, *one.starts] for name, one in model.groups.items()},
              "factors": [list(names) for names in model.factors], "total": model.total, "gap": model.gap}  # fmt: skip
     arrays = {f"factor{i}": table for i, table in enumerate(model.factors.values())}
@@ -115,6 +118,7 @@ def write_graphical(path: Path, model: Model) -> None:
 
 
 def read_graphical(path: Path) -> Model:
+    """Return the model in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
@@ -124,11 +128,12 @@ def read_graphical(path: Path) -> Model:
 
 
 def joint(folder: Path) -> Model:
-    """What rows are drawn from."""
+    """Return the model from which rows are drawn."""
     return read_graphical(folder / FILE)
 
 
 def explains(options: Options) -> str:
+    """Return the explanation of these estimates for readers."""
     kind = "of a graphical model: one distribution, the one of largest entropy nearest to all that was measured"
     return f"Estimates are {kind}; its marginals are non-negative and agree. {NO_ERRORS}"
 

@@ -1,7 +1,7 @@
 """GReM (AIM+GReM, algorithm 3; Mullins et al., 2024): sums of residuals, uniform where nothing was measured.
 
-GReM-MLE is what AIM+GReM believes as it goes. With `non_negative` its marginals are kept from going below zero
-(GReM-LNN): the nearest residuals, in the metric of their noise, whose sums over the asked sets are none below zero.
+GReM-MLE is the estimate that AIM+GReM uses between rounds. With `non_negative` its marginals have no negative cell
+(GReM-LNN): the residuals nearest in the metric of their noise whose sums over the requested sets are non-negative.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpscale.workload.residual.grem import non_negative
 
 
 class Options(Plain):
-    """Of GReM."""
+    """Options of GReM."""
 
     non_negative: bool = setting(
         False, "true or false", "true: no estimated cell of an asked set below zero (GReM-LNN)"
@@ -25,14 +25,14 @@ class Options(Plain):
 
 
 def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
-    """Non-negative residuals take a search: once, for the tasks that answer from them."""
+    """Compute non-negative residuals once, since they need an optimization, for the tasks that answer from them."""
     if options.non_negative and not (folder / RESIDUALS).exists():
         with one_thread():
             write_residuals(folder / RESIDUALS, non_negative(evidence.residuals(), _requested_sets(evidence)))
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
-    """Of every set that was measured or lies in one; no error is told."""
+    """Return estimates, without errors, of every set that was measured or lies inside a measured one."""
     residuals = evidence.residuals()
     if options.non_negative:
         kept = (folder / RESIDUALS).exists()
@@ -45,6 +45,7 @@ def _requested_sets(evidence: Evidence) -> list[AttributeSet]:
 
 
 def explains(options: Options) -> str:
+    """Return the explanation of these estimates for readers."""
     return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
 
 

@@ -1,11 +1,13 @@
-"""Intervals that hold all at once: how many standard errors wide they are, by simulation of the plan's noise.
+"""Simultaneous confidence intervals: their half widths in standard errors, by simulation of the plan's noise.
 
-Least squares is linear, so the error of every answer is the answer that the noise alone would give. With all noise of
-the plan drawn anew, max |error_i / std_error_i| over the queries has the distribution that it has in the release; its
-quantile at a level is the width (max-|Z| intervals, Westfall and Young 1993). No covariance is ever built, nothing of
-the data is in it, and the streams here are no part of any privacy argument. Simulated errors have too few draws for
-that: of m queries each holds with probability 1 − (1 − level)/m, so all do, however they hang together (Bonferroni),
-as far as their law is normal; what it is beyond that `simulated` knows.
+Least squares is linear, so the error of every answer is the answer computed from the noise alone. If all noise of the
+plan is redrawn, max |error_i / std_error_i| over the queries has the same distribution as in the release; its quantile
+at a level is the half width (max-|Z| intervals, Westfall and Young 1993). No covariance matrix is built, no data is
+used, and these random streams are not part of any privacy argument.
+
+Simulated errors of models have too few draws for this. With m queries each interval covers with probability
+1 − (1 − level)/m, so all cover together under any dependence (Bonferroni), if their distribution is normal; `simulated`
+handles the heavier tail.
 """
 
 from __future__ import annotations
@@ -31,18 +33,32 @@ BATCH = 1 << 22  # numbers of a batch of draws: 32 MB
 
 
 def half_width(level: float, noise: str) -> float:
-    """Of one interval, in standard errors; for Laplace noise as wide as a sum of such noise may need."""
+    """Return the half width of one interval in standard errors.
+
+    For Laplace noise it is wide enough for any sum of such noise.
+    """
     normal = NormalDist().inv_cdf((1 + level) / 2)
     return max(normal, -math.log1p(-level) / math.sqrt(2)) if noise == LAPLACE else normal
 
 
 def bonferroni(level: float, queries: int) -> float:
-    """Of intervals that hold all at once, in standard errors, whatever their errors have to do with each other."""
+    """Return the half width of simultaneous intervals in standard errors, valid under any dependence of the errors."""
     return NormalDist().inv_cdf(1 - (1 - level) / (2 * queries))
 
 
 def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, level: float, seed: str) -> float:
-    """Of intervals for all queries of a part over one set that hold at once. `seed`: any public text."""
+    """Return the half width, in standard errors, of simultaneous intervals for all queries of a part over one set.
+
+    Parameters
+    ----------
+    estimates : LeastSquaresEstimates
+    part : Part
+    names : AttributeSet
+    level : float
+        Probability that all intervals cover.
+    seed : str
+        Any public text.
+    """
     errors = np.sqrt(estimates.part_variances(part, names)).reshape(-1)
     told = errors > 0
     if not told.any():
@@ -52,9 +68,9 @@ def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSe
 
 
 def drawn(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Floats]:
-    """Errors of a part's answers over one set as other noise would have left them, batches of shape (draws, queries).
+    """Yield batches of errors of a part's answers over one set under redrawn noise, shape (draws, queries).
 
-    How large a batch is follows from the set alone: another one would draw other noise.
+    The batch size follows from the set alone; another one would draw other noise.
     """
     words = np.frombuffer(hashlib.sha256(f"{seed} {names} {part.name}".encode()).digest(), np.uint32)
     rng = np.random.Generator(np.random.PCG64(words.tolist()))
@@ -64,7 +80,7 @@ def drawn(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, see
 
 
 class _Noise:
-    """Some draws of a plan's whole noise, the first axis of every array, and what they make of answers."""
+    """Draws of a plan's whole noise, and the errors of answers; the first axis of every array is the draw."""
 
     def __init__(self, estimates: LeastSquaresEstimates, rng: np.random.Generator, draws: int) -> None:
         self.estimates, self.rng, self.draws = estimates, rng, draws
@@ -86,7 +102,7 @@ class _Noise:
         return np.asarray(sum(source.weight * self._told(source.block, kept) for source in sources))
 
     def _told(self, index: int, kept: AttributeSet) -> Floats:
-        """What one block's noise makes of a residual."""
+        """Return the noise of a residual that comes from one block."""
         block, values = self.plan.blocks[index], self._read(index)
         if block.whole or block.residual_sets != [kept]:
             axes = [block.attributes.index(name) for name in kept]
@@ -102,7 +118,7 @@ class _Noise:
         return (block.factors[0].inverse @ values.reshape(-1, self.draws)).T.reshape(self.draws, *shape)
 
     def _marginal(self, block: Block, values: Floats) -> Floats:
-        """The marginal as a whole block tells it."""
+        """Return the noise of the marginal of a whole block."""
         if block.joint:
             return self._joint(block, values, block.factors[0].shape)
         for axis, factor in enumerate(block.factors):
@@ -111,7 +127,7 @@ class _Noise:
         return np.moveaxis(values, -1, 0)
 
     def _read(self, index: int) -> Floats:
-        """A block's noise, draws last: drawn once, for several residuals are told by it."""
+        """Return a block's noise with draws last; it is drawn once because several residuals use it."""
         if index not in self._known:
             spread, shape = math.sqrt(self.estimates.variances[index]), (*self.plan.blocks[index].rows, self.draws)
             laplace = self.estimates.noise == LAPLACE
@@ -122,7 +138,7 @@ class _Noise:
 
 
 def _answered(part: Part, names: AttributeSet, marginals: Floats) -> Floats:
-    """A part's answers from a batch of marginals."""
+    """Return a part's answers from a batch of marginals."""
     if not isinstance(part, ProductPart):
         return np.stack([part.answers(names, one) for one in marginals])
     for axis, family in enumerate(part.families(names)):

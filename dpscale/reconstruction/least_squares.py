@@ -1,4 +1,4 @@
-"""Least squares: every residual the inverse-variance average of what tells of it, with exact standard errors."""
+"""Least squares: every residual is the inverse-variance average of its measurements, with exact standard errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstructi
 
 
 def estimates(evidence: Evidence, options: Plain, folder: Path) -> Estimates:
-    """Unbiased estimates of all that was measured."""
+    """Return unbiased estimates of everything that was measured."""
     return evidence.least_squares()
 
 

@@ -1,13 +1,14 @@
-"""Consistent non-negative low-order tables from noisy residuals: what local maximum entropy starts from.
+"""Consistent non-negative low-order tables from noisy residuals, the input of local maximum entropy.
 
-Every table is expected to be what the tables inside it imply; its own noisy residual says how it departs from that,
-and `shrink` weighs the two. A pair's expectation is the product of its 1-ways, or that as its neighbours have it where
-the noisy pair says so (`near`); or, where that explains the noisy pair better, a chain a — c — b of two other pairs
-(`chains`): other noise, so it may be held against the pair's own. A chain helps much where codes lie in order and
-misleads where they do not, so a pair is the mean of what either makes of it. A pair that was not measured is its
-strongest chain, the one farthest from independence.
+The expectation of a table is the one implied by the tables inside it. Its own noisy residual measures the departure
+from that, and `shrinkage` weighs the two. The expectation of a pair is the product of its 1-way marginals, or this
+product smoothed over neighbouring cells if the noisy pair supports it (`near`). An alternative expectation is a chain
+a — c — b of two other pairs, if it explains the noisy pair better (`chains`); its noise is independent, so it can be
+compared with the pair's own. A chain helps much if codes are ordered and misleads if they are not, so a pair is the
+mean of the two estimates. A pair that was not measured is its strongest chain, the one farthest from independence.
 
-All pairs are one piece of work, in compiled loops over flat arrays: a run believes anew in every round.
+All pairs are computed together in compiled loops over flat arrays, because adaptive mechanisms recompute the tables in
+every round.
 """
 
 from __future__ import annotations
@@ -31,11 +32,21 @@ from dpscale.workload.residual.in_axis import Groups
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Known pairs both ways round: `turned`, that of attributes i and j from place[i, j] on; the same over the 1-way of
-    the second, `shares`; and how far each is from independence in L1, `strength`, -1 where there is no such pair.
+    """Tables of known pairs in both orientations, from which chains are composed.
 
-    Of all chains that imply a pair those few are looked at whose weaker link is strongest. Not by BLAS, whose last bits
-    depend on its threads.
+    Only the few chains whose weaker link is strongest are evaluated. The loops do not use BLAS, whose last bits depend
+    on the number of threads.
+
+    Attributes
+    ----------
+    place : ndarray of int64, shape (attributes, attributes)
+        Start of the table of attributes i and j in `tables` and `conditionals`.
+    strength : ndarray, shape (attributes, attributes)
+        L1 distance of each pair from independence; -1 if the pair is not known.
+    tables : ndarray
+        Flat tables of both orientations.
+    conditionals : ndarray
+        The same tables divided by the 1-way marginal of the second attribute.
     """
 
     place: Integers
@@ -45,7 +56,7 @@ class Links:
 
     @classmethod
     def of(cls, paired: Paired, tables: Floats) -> Links:
-        """Of flat tables that have the 1-ways as margins."""
+        """Return the links of flat tables whose margins are the 1-way marginals."""
         from dpscale.reconstruction import pair_loops
 
         count = len(paired.ones.at) - 1
@@ -55,11 +66,11 @@ class Links:
         return links
 
     def nearest(self, paired: Paired, noisy: Floats) -> Floats:
-        """Of the product and all chains, the one nearest to each noisy table in L2."""
+        """Return, for each pair, the product or the chain that is nearest to the noisy table in L2."""
         return self._followed(paired, noisy, True)[0]
 
     def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
-        """Of every pair the chain farthest from independence in L1; of those that have one."""
+        """Return, for each pair with a chain, the chain farthest from independence in L1."""
         tables, found = self._followed(paired, paired.independent(), False)
         each = paired.apart(tables).items()
         return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
@@ -79,7 +90,7 @@ FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 
 @dataclass(frozen=True, eq=False)
 class NoisyResidual:
-    """What was measured of one residual: centred `values` over groups, each with noise of standard `deviation`."""
+    """Measured residual: centred `values` over groups, each with noise of standard deviation `deviation`."""
 
     values: Floats
     deviation: float
@@ -93,10 +104,19 @@ def low_order(
     chains: int = 1,
     rules: tuple[Excludes, ...] = (),
 ) -> LowOrder:
-    """The tables of all measured sets, and of the pairs `wanted` where a chain implies more than independence.
+    """Return the tables of all measured sets, and of `wanted` pairs whose chains imply more than independence.
 
-    `ones`: non-negative 1-ways of equal sum, by the domain's `rules` (`held.agreed`), which are closed. `chains`: how
-    often pairs are taken anew with chains as expectations.
+    Parameters
+    ----------
+    ones : mapping of str to ndarray
+        Non-negative 1-way marginals of equal sum that obey the rules (`constraints`).
+    groups : mapping of str to Groups
+    measured : mapping of AttributeSet to NoisyResidual
+    wanted : sequence of AttributeSet
+    chains : int
+        Number of times that pairs are re-estimated with chains as expectations.
+    rules : tuple of Excludes
+        Closed under implication.
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
@@ -112,7 +132,7 @@ def low_order(
 
 
 def _held(model: LowOrder) -> Tables:
-    """The pairs that a rule speaks of: as it tells them, or as independence leaves them possible."""
+    """Return the pairs with rules: determined by the rules, or independent with impossible cells set to zero."""
     return {names: _told(model, names) for names in constrained_pairs(model.rules, list(model.ones))}
 
 
@@ -129,7 +149,7 @@ def _pairs(
     model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], held: Tables, wanted: Sequence[AttributeSet],
     chains: int,
 ) -> Tables:  # fmt: skip
-    """Pairs that were measured, and of those wanted what chains imply, of which those that are `held` are links."""
+    """Return the measured pairs, and `wanted` pairs implied by chains; pairs with rules serve as links."""
     ones, further = Ones.of(model.coarse, model.total), [names for names in held if names not in measured]
     shrunk = _Shrunk.of(model, Paired(ones, list(measured)), list(measured.values()), held)
     linked = Paired(ones, [*measured, *further])
@@ -146,7 +166,7 @@ def _pairs(
 
 @dataclass(frozen=True, eq=False)
 class _Shrunk:
-    """Noisy residuals of pairs, flat, as tables that are shrunk towards what is expected and fitted to their 1-ways."""
+    """Noisy residuals of pairs, flat, that are shrunk towards expectations and fitted to their 1-way marginals."""
 
     model: LowOrder
     paired: Paired
@@ -161,12 +181,12 @@ class _Shrunk:
         return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
 
     def alone(self) -> Floats:
-        """Towards independence, or what neighbours expect where nothing better is known."""
+        """Shrink towards independence, or towards neighbouring cells where there is no better expectation."""
         table = self._expected(self._put(self.paired.independent(), self.held))
         return self._fitted([table, *(near(self.paired, table, reach) for reach in NEIGHBOUR_REACHES)])
 
     def chained(self, links: Links) -> Floats:
-        """Towards the chains that are nearest."""
+        """Shrink towards the nearest chains."""
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
         return self._fitted([self._expected(self._put(links.nearest(self.paired, noisy), self.held))])
 
@@ -181,7 +201,7 @@ class _Shrunk:
         return self._put(tables, {names: self.model.kept(names, apart[names]) for names in self.held})
 
     def _put(self, tables: Floats, own: Tables) -> Floats:
-        """Some tables in their places."""
+        """Write some tables into their positions, in place."""
         apart = self.paired.apart(tables) if own else {}
         for names, table in own.items():
             apart[names][:] = table
@@ -189,7 +209,7 @@ class _Shrunk:
 
 
 def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:
-    """Tables of one size, shrunk towards what is expected and fitted to the tables inside them."""
+    """Return tables of one degree, shrunk towards their expectations and fitted to the tables inside them."""
     expected = model.coarse_marginals(list(measured))
     noisy = [_noisy(residual, np.maximum(expected[names], LEAST)) for names, residual in measured.items()]
     every = NoisyTables.of(noisy)
@@ -199,6 +219,6 @@ def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> 
 
 
 def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
-    """The noisy table: its own residual on the margins of what is expected."""
+    """Return the noisy table: its own residual on the margins of the expectation."""
     values = residual.values + reference - center(reference, range(reference.ndim))
     return NoisyTable(np.asarray(values), reference, residual.deviation)

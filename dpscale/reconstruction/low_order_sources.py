@@ -1,10 +1,10 @@
-"""Local maximum entropy from the measurements of any plan that tells whole residuals: query-smasher, residual-planner…
+"""Local maximum entropy from any plan that measures whole residuals: query-smasher, residual-planner…
 
-Least-squares estimates are unbiased but not non-negative, and what was not measured counts as uniform. Here the same
-measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased, and for
-marginals much nearer. A whole table's noise is told apart from what its cells say on groups of neighbouring cells.
-`low_order` takes what is left of a table over groups by the plain mean: where groups are uneven or axes are averaged
-by weights, smaller residuals have a share in it and in its noise.
+Least-squares estimates are unbiased but may be negative, and residuals that were not measured are uniform. Here the
+same measurements, with their variances, give consistent non-negative estimates by `low_order` and `entropy`: biased,
+and much more accurate for marginals. The noise of a table is measured on groups of neighbouring cells. `low_order`
+takes the part of a table over groups that the plain mean leaves; if groups are uneven or axes are averaged by weights,
+smaller residuals and their noise contribute to it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,21 @@ GRAIN, DEGREE, CHAINS = 0.3, 2, 1
 def from_estimates(
     estimates: LeastSquaresEstimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS
 ) -> LowOrder:
-    """Low-order tables from all residuals of up to `degree` attributes that the plan tells whole.
+    """Return low-order tables from all residuals of up to `degree` attributes that the plan measures completely.
 
-    `grain`: groups hold √(grain · σ · N) counts at least, σ the noise of a pair's typical cell; 0: every cell alone.
-    Raises PlanError where a 1-way of the workload's attributes was not measured.
+    Parameters
+    ----------
+    estimates : LeastSquaresEstimates
+    degree : int
+    grain : float
+        Groups contain at least √(grain · σ · N) counts, σ the noise of a typical cell of a pair; 0: every cell alone.
+    chains : int
+        As in `low_order`.
+
+    Raises
+    ------
+    PlanError
+        If a 1-way marginal of the workload's attributes was not measured.
     """
     plan = estimates.plan
     sets, names = fully_measured(plan)
@@ -54,7 +65,10 @@ def from_estimates(
 
 
 def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
-    """The residuals that a plan tells whole, and their attributes; PlanError unless all 1-ways are among them."""
+    """Return the residuals that a plan measures completely, and their attributes.
+
+    Raises PlanError unless all 1-way marginals are among them.
+    """
     sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
     asked = {name for part in plan.workload.parts for kept in part.sets for name in kept}
     names = [name for name in plan.domain.names if name in asked or any(name in kept for kept in sets)]
@@ -89,8 +103,10 @@ def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict
 
 
 def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
-    """The mean variance of what is left of a table by the plain mean: of its residual and, as far as their totals are
-    spread unevenly, of smaller ones."""
+    """Return the mean variance of the part of a table that the plain mean leaves.
+
+    It includes the variance of its residual and, if totals are distributed unevenly, of smaller residuals.
+    """
     domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
     for inside in subsets(kept):
         outside = [name for name in kept if name not in inside]
@@ -101,13 +117,13 @@ def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups
 
 
 def _uneven(profile: Floats, groups: Groups | None) -> float:
-    """The mean square of what is left of u by the plain mean, over groups where such are given."""
+    """Return the mean square of the part of u that the plain mean leaves, over groups if given."""
     values = profile if groups is None else coarsened(profile, [groups])
     return float((center(values, (0,)) ** 2).mean())
 
 
 def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
-    """The mean variance of a residual's entries, over groups where such are given."""
+    """Return the mean variance of a residual's entries, over groups if given."""
     estimator = estimates.accuracy.residuals[kept]
     if estimator.joint:
         widths = [groups[name].size / groups[name].count for name in kept if name in groups]
@@ -117,7 +133,7 @@ def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict
 
 
 def _grouped(factor: Factor, groups: Groups | None) -> float:
-    """The mean variance along one axis, of the sums over groups after centring."""
+    """Return the mean variance along one axis, of the sums over groups after centring."""
     if groups is None:
         return factor.mean_variance
     if factor.is_long:
@@ -135,10 +151,17 @@ def model_of(
     chains: int = 1,
     rules: tuple[Excludes, ...] = (),
 ) -> LowOrder:
-    """Consistent non-negative low-order tables from all that was measured, attributes in the order of `counts`.
+    """Return consistent non-negative low-order tables from all measurements.
 
-    `residuals`: centred, over groups, with the precision 1/σ² of the noise on the marginal; also of the total, (), and
-    of 1-ways. `wanted`, `chains`, `rules`: as of `low_order`.
+    Parameters
+    ----------
+    counts : mapping of str to NoisyCounts
+        1-way measurements in the order of attributes.
+    groups : mapping of str to Groups
+    residuals : Residuals
+        Centred, over groups, with the precision 1/σ² of the noise on the marginal; includes the total, (), and 1-ways.
+    wanted, chains, rules
+        As in `low_order`.
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
@@ -154,6 +177,6 @@ def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals
 
 
 def _noisy(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
-    """A centred residual's cells have variance p_τ σ²."""
+    """Return a centred residual, whose cells have variance p_τ σ²."""
     kept = math.prod(1 - 1 / groups[name].count for name in names)
     return NoisyResidual(residuals.values[names], math.sqrt(kept / residuals.precision(names)))

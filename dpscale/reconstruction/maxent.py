@@ -1,6 +1,6 @@
-"""Local maximum entropy: low-order tables from all that was measured, and every marginal of largest entropy from them.
+"""Local maximum entropy: low-order tables from all measurements, and the maximum-entropy marginals that they imply.
 
-Kept in a folder, so that tasks need not make it again, and only what the job asks for beside the first:
+Files in the folder, written once so that tasks need not recompute them; all but the first only if the job needs them:
 
     model.npz  replica-00.npz …  errors.json  agreed.npz
 """
@@ -45,7 +45,7 @@ LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
 
 
 class Options(Settings):
-    """Of local maximum entropy."""
+    """Options of local maximum entropy."""
 
     errors: Literal["auto", "simulated"] = setting(
         "auto", "auto or simulated", "simulated: approximate errors, by drawing all noise of an adaptive mechanism anew"
@@ -60,7 +60,7 @@ class Options(Settings):
 
 
 def check(planned: Planned, options: Options, memory: int) -> None:
-    """Refuse what the plan cannot be reconstructed to, or not within the memory."""
+    """Raise an error if the plan cannot be reconstructed, or not within the memory."""
     if options.errors == "simulated" and not planned.redraws:
         raise JobError("reconstruct.errors", f"'simulated' for {planned.mechanism} by {NAME}",
                        "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
@@ -72,7 +72,7 @@ def check(planned: Planned, options: Options, memory: int) -> None:
 
 
 def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
-    """Make the model, errors and agreement that are asked for, once."""
+    """Write the model, and the errors and consistent targets that the options request, once."""
     if not (folder / MODEL).exists():
         model = _model(evidence)
         sets = evidence.workload.sets if _by_model(options) else ()
@@ -86,7 +86,7 @@ def keep(evidence: Evidence, options: Options, folder: Path, release: str, each:
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
-    """Of the files in the folder; where it has none yet the bare model is made."""
+    """Return estimates from the files in the folder; if there is none, from the model of the measurements alone."""
     model = read_model(folder / MODEL) if (folder / MODEL).exists() else _model(evidence)
     errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
     source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
@@ -94,12 +94,13 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
 
 
 def explains(options: Options) -> str:
+    """Return the explanation of these estimates for readers."""
     kind = "of local maximum entropy: non-negative, and as near to the truth as can be rather than unbiased"
     return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
 
 
 def differing(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
-    """How far targets differ on what they have in common, over a sample of pairs; None where they agree by making."""
+    """Return the disagreement of targets over a sample of pairs; None if they are consistent by construction."""
     if options.agree or not (folder / MODEL).exists():
         return None
     targets = [names for names in planned.workload.sets if len(names) > 1]
@@ -107,13 +108,12 @@ def differing(planned: Planned, options: Options, folder: Path) -> Disagreement 
 
 
 def _by_model(options: Options) -> bool:
-    """Errors that are simulated are of estimates by chains, which are made in a moment."""
+    """Return whether unmeasured pairs come from a pairwise model; simulated errors are those of the faster chains."""
     return options.implied == "model" and options.errors != "simulated"
 
 
 def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
-    """With pairs, and wanted sets of three, that were not measured as a model of all pairs has them, where that is
-    learnt in some seconds."""
+    """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
     from dpscale.reconstruction.pairwise.learn import (  # it loads the compiled loops
         LEARNT,
         completed,
@@ -140,12 +140,12 @@ def _model(evidence: Evidence) -> LowOrder:
 
 
 def _seed(release: str) -> int:
-    """Streams follow the release's public name: whoever makes the errors again has the same."""
+    """Return a seed from the release's public name, so that the errors are reproducible."""
     return int(hashlib.sha256(release.encode()).hexdigest()[:12], 16)
 
 
 def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
-    """The workload's sets, made to agree. Those that a larger one holds are its margins."""
+    """Return the sets of the workload as consistent tables, without sets that are inside a larger one."""
     sets = [names for names in evidence.workload.sets if names]
     largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]
     with one_thread():

@@ -1,7 +1,8 @@
-"""Answers from estimated marginals alone: of local maximum entropy, or of GReM where it is not unbiased.
+"""Answers from estimated marginals alone: of local maximum entropy, graphical models, or biased GReM.
 
-Every query over an attribute set is a sum over the cells of its estimated marginal. No standard error follows from the
-noise alone, since what was not measured is guessed; so none is told unless errors were simulated (`simulated`).
+Every query over an attribute set is a sum over the cells of its estimated marginal. The noise alone does not determine
+a standard error, because the model completes residuals that were not measured. Standard errors are therefore nan,
+unless they were simulated.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
 
 
 class Model(Protocol):
-    """What has estimated marginals."""
+    """Interface of a model with estimated marginals."""
 
     def marginal(self, names: AttributeSet, /) -> Floats:
-        """Estimated counts over the cells, an axis each in the domain's order."""
+        """Return estimated counts over the cells, one axis each in the domain's order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Agreed:
-    """A model some of whose marginals were made to agree: they, and the margins of the first that holds a set."""
+    """Model whose marginals inside some consistent tables are the margins of the first such table."""
 
     model: LowOrder
     tables: Mapping[AttributeSet, Floats]
@@ -57,14 +58,16 @@ class Agreed:
 
 
 class Modelled:
-    """Estimates of what was measured and of the workload by a model.
+    """Estimates of the measured sets and of the workload by a model.
 
     Parameters
     ----------
-    evidence: what was measured.
-    model: gives marginals.
-    known: the attributes of the model.
-    errors: simulated errors, where the job asks for them.
+    evidence : Evidence
+    model : MarginalModel
+    known : sequence of str
+        Attributes of the model.
+    errors : SimulatedErrors, optional
+        If the job requests simulated errors.
     """
 
     def __init__(self, evidence: Evidence, model: Model, known: Sequence[str], errors: Simulated | None = None) -> None:
@@ -72,11 +75,11 @@ class Modelled:
         self._known, self._spans = frozenset(known), evidence.spans
 
     def extrapolates(self, attributes: Sequence[str]) -> bool:
-        """Whether the model completes what the measurements of these attributes leave open."""
+        """Return whether the model completes residuals that the measurements of these attributes leave undetermined."""
         return not self._spans(self.workload.domain.ordered(attributes))
 
     def marginal(self, attributes: Sequence[str]) -> Floats:
-        """Estimated counts over the attributes, an axis each in the order asked."""
+        """Return estimated counts, one axis per attribute in the given order."""
         for name in attributes:
             if name not in self._known:
                 raise PlanError("attributes", f"{name} was not measured", "attributes of the workload",
@@ -85,7 +88,10 @@ class Modelled:
         return self.model.marginal(ordered).transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """Estimate and standard error (nan: none is told) of one linear query, an array over the attributes' cells."""
+        """Return the estimate and standard error of one linear query, an array over the attributes' cells.
+
+        The standard error is nan if none is available.
+        """
         weights = np.asarray(query, dtype=np.float64)
         shape = self.workload.domain.shape(attributes)
         if weights.shape != shape or not np.isfinite(weights).all():
@@ -95,11 +101,11 @@ class Modelled:
         return float((weights * self.marginal(attributes)).sum()), error
 
     def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
-        """The same of several sets."""
+        """Yield `part_answers` for each of several sets."""
         return (self.part_answers(part, names) for names in sets)
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
-        """Estimates of all queries of a part over one set, and their standard errors (nan: none is told)."""
+        """Return estimates of all queries of a part over one set, and standard errors (nan if not available)."""
         answers = part.answers(attributes, self.marginal(attributes))
         if self.errors is None or not attributes:
             return answers, np.full(answers.shape, math.nan)
@@ -110,7 +116,10 @@ MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "re
 
 
 def write_model(path: Path, model: LowOrder) -> None:
-    """One file, exact: all tables in one flat array, since an array of its own costs more than a table has numbers."""
+    """Write a model exactly into one file.
+
+    All tables are in one flat array: separate arrays have more overhead than content.
+    """
     groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
     tables = [list(names) for names in model.tables]
     index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
@@ -121,7 +130,7 @@ def write_model(path: Path, model: LowOrder) -> None:
 
 
 def read_model(path: Path) -> LowOrder:
-    """The model of a file, byte by byte."""
+    """Return the model in a file, equal to the last byte."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
@@ -143,13 +152,13 @@ def _flat(tables: Iterable[Floats]) -> Floats:
 
 
 def _split(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
-    """The tables of a flat array, as views."""
+    """Return the tables of a flat array, as views."""
     ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
     return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
 
 
 def write_errors(folder: Path, errors: Simulated) -> None:
-    """The replicas, then what belongs to them."""
+    """Write the replicas, then the file that refers to them."""
     for number, replica in enumerate(errors.replicas):
         write_model(folder / f"replica-{number:02d}.npz", replica)
     content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
@@ -159,6 +168,7 @@ def write_errors(folder: Path, errors: Simulated) -> None:
 
 
 def read_errors(folder: Path, model: LowOrder) -> Simulated:
+    """Return the simulated errors in a folder."""
     content = json.loads((folder / ERRORS).read_text())
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
     sets = [tuple(names) for names in content["measured"]]
@@ -167,24 +177,26 @@ def read_errors(folder: Path, model: LowOrder) -> Simulated:
 
 
 def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
-    """Targets that agree on what they have in common."""
+    """Write consistent targets."""
     _write(
         path, {"sets": [list(names) for names in tables]}, {f"t{i}": table for i, table in enumerate(tables.values())}
     )
 
 
 def read_agreed(path: Path) -> dict[AttributeSet, Floats]:
+    """Return the consistent targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:
-    """Values over all cells; how precise they are is not kept."""
+    """Write residual values over all cells, without their precisions."""
     index = {"sizes": dict(residuals.sizes), "sets": [list(names) for names in residuals.values]}
     _write(path, index, {f"r{i}": values for i, values in enumerate(residuals.values.values())})
 
 
 def read_residuals(path: Path) -> Residuals:
+    """Return the residuals in a file, without precisions."""
     with reading(path) as file, np.load(file, allow_pickle=False) as content:
         index = json.loads(str(content["index"]))
         values = {tuple(names): content[f"r{i}"] for i, names in enumerate(index["sets"])}
@@ -192,22 +204,32 @@ def read_residuals(path: Path) -> Residuals:
 
 
 def _write(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None:
-    """Whole or not at all; not flushed, since it can be made again for free."""
+    """Write a file atomically; it is not flushed to disk, because it can be recomputed for free."""
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
 def has_joint_errors(estimates: Estimates) -> bool:
-    """Whether there are such intervals: of least squares, and where errors were simulated."""
+    """Return whether simultaneous intervals exist: for least squares and for simulated errors."""
     return isinstance(estimates, LeastSquaresEstimates) or (
         isinstance(estimates, Modelled) and estimates.errors is not None
     )
 
 
 def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str) -> Floats:
-    """Half widths for all queries of a part over one set, that hold at once with probability `level`.
+    """Return half widths of simultaneous intervals for all queries of a part over one set.
 
-    `errors`: their standard errors, products in any order; `seed`: any public text.
+    Parameters
+    ----------
+    estimates : Estimates
+    part : Part
+    names : AttributeSet
+    errors : ndarray
+        Standard errors of the queries; product queries in any order.
+    level : float
+        Probability that all intervals cover.
+    seed : str
+        Any public text.
     """
     if isinstance(estimates, Modelled) and estimates.errors is not None:
         return estimates.errors.at_once(part, names, errors, level)

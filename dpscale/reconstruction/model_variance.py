@@ -1,8 +1,9 @@
-"""How far a table drawn from a model departs from it where nothing was measured.
+"""Variance of the difference between a model and a table drawn from it, for queries that were not measured.
 
-Records drawn from the model, given all that was measured, leave a query q with a variance of Σ μ̂ (q − Pq)²: P is the
-μ̂-weighted projection on what the measured sets tell (their cells over groups, and all 1-ways' cells), found by sweeps
-of conditional means. An overdispersion φ is the caller's. The 1-ways' and the measured sets' own queries have none.
+Records drawn from the model, conditional on all measurements, leave a query q with the variance Σ μ̂ (q − Pq)². P is
+the μ̂-weighted projection on the space of the measured sets (their cells over groups, and the cells of all 1-ways),
+computed by repeated conditional means. The caller applies an overdispersion φ. The queries of 1-ways and of measured
+sets have variance zero.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SWEEPS, LEAST = 12, 1e-12
 
 
 def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:
-    """Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
+    """Return Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
     cells, left = model.marginal(names), np.array(query, dtype=np.float64)
     sums = [(total, np.maximum(total(cells), LEAST)) for total in _totals(model, names, measured)]
     for _ in range(SWEEPS if len(sums) > 1 else 1):
@@ -35,16 +36,27 @@ def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured
 
 
 def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Floats:
-    """About the same of each cell alone."""
+    """Return approximate variances of single cells."""
     return product_variances(model, names, [None] * len(names), measured)
 
 
 def product_variances(
     model: LowOrder, names: AttributeSet, rows: Sequence[Rows], measured: Collection[AttributeSet]
 ) -> Floats:
-    """And of all products of 0/1 rows (queries × cells of each axis; None: its cells), as if what a query holds were
-    one cell: a Π (1 − a/m), m what the parts of a measured margin that it touches come to; or, where that is more, what
-    the means given the measured sets leave of a, which is exact for independent attributes."""
+    """Return approximate variances of all products of 0/1 rows, as if the cells of a query were one cell.
+
+    With a the count of a query and m the counts of the parts of each measured margin that it touches, the variance is
+    a Π (1 − a/m). If that is more, it is the part of a that the means given the measured sets leave, which is exact for
+    independent attributes.
+
+    Parameters
+    ----------
+    model : LowOrder
+    names : AttributeSet
+    rows : sequence of ndarray or None
+        For each axis the rows, shape (queries, cells); None for single cells.
+    measured : collection of AttributeSet
+    """
     cells = model.marginal(names)
     asked = cells
     for axis, own in enumerate(rows):
@@ -58,7 +70,10 @@ def product_variances(
 
 
 def _explained(asked: Floats, names: AttributeSet, known: Collection[AttributeSet], held: Held) -> Floats:
-    """a²/m is the mean square given a set; of every known set that part of it which no smaller set has."""
+    """Return the sum over known sets of the part of the mean square that no smaller set has.
+
+    a²/m is the mean square given a set.
+    """
     square = asked**2
     mean = square / held((), False)
     out = mean + sum(square / held((name,), False) - mean for name in names)
@@ -71,7 +86,7 @@ def _explained(asked: Floats, names: AttributeSet, known: Collection[AttributeSe
 def _held(
     model: LowOrder, cells: Floats, names: AttributeSet, rows: Sequence[Rows], kept: AttributeSet, grouped: bool
 ) -> Floats:
-    """The part of a margin that each query touches: the cells that it holds, or their groups."""
+    """Return the part of a margin that each query touches: the cells of the query, or the groups of these cells."""
     values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept), keepdims=True)
     for axis, name in enumerate(names):
         if name in kept:
@@ -80,7 +95,7 @@ def _held(
 
 
 def _along(values: Floats, axis: int, rows: Rows, groups: Groups | None) -> Floats:
-    """Rows applied along an axis, one query a row; with groups every row has all of those that it touches."""
+    """Apply rows along an axis, one query per row; with groups a row covers all cells of the groups that it touches."""
     if groups is None:
         return values if rows is None else _applied(values, axis, rows)
     if rows is None:
@@ -94,7 +109,7 @@ def _applied(values: Floats, axis: int, rows: Floats) -> Floats:
 
 
 def inside(names: AttributeSet, measured: Collection[AttributeSet]) -> list[AttributeSet]:
-    """The measured sets of two attributes and more that a set holds; `measured` in the order of attributes."""
+    """Return the measured sets of two or more attributes inside a set; `measured` in the order of attributes."""
     near = subsets(names) if 2 ** len(names) < len(measured) else measured
     return [kept for kept in near if len(kept) > 1 and kept in measured and set(kept) <= set(names)]
 
@@ -102,7 +117,7 @@ def inside(names: AttributeSet, measured: Collection[AttributeSet]) -> list[Attr
 def _margins(
     model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]
 ) -> Iterator[tuple[AttributeSet, bool]]:
-    """What is known inside a set: measured sets over groups (true), and 1-ways over cells that those leave open."""
+    """Yield the known sets inside a set: measured sets over groups (True), other 1-ways over cells (False)."""
     held = inside(names, measured)
     covered = {name for kept in held for name in kept if model.groups[name].count == model.groups[name].size}
     yield from ((kept, True) for kept in held)
@@ -110,7 +125,7 @@ def _margins(
 
 
 def _totals(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Iterator[Projection]:
-    """For each of these: every cell gets the sum over the part of the table that the margin puts it in."""
+    """Yield a function for each margin that gives every cell the sum over its part of the table."""
     return (_total(model, names, kept, grouped) for kept, grouped in _margins(model, names, measured))
 
 

@@ -22,54 +22,54 @@ FEW = 4  # group sums that do not tell whether shrunk cells fit them
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy 1-way counts over cells, (n,), and the variance of the noise of each."""
+    """Noisy 1-way counts over cells, shape (n,), and the noise variance of each."""
 
     values: Floats
     variance: float
 
     @property
     def sum_variance(self) -> float:
-        """Of the noise of their sum."""
+        """Noise variance of their sum."""
         return self.variance * len(self.values)
 
     def grouped_variance(self, groups: Groups) -> float:
-        """Of a group's noise, about: groups differ in width."""
+        """Return the approximate noise variance of a group's sum; groups differ in width."""
         return self.variance * (groups.size / groups.count)
 
     def at(self, values: Floats) -> Self:
-        """Other counts with such noise."""
+        """Return other counts with the same noise."""
         return replace(self, values=values)
 
     def noise(self, random: np.random.Generator) -> Floats:
-        """Such noise drawn anew, for `simulated` alone: no release's noise comes from here."""
+        """Draw such noise for `simulated` only; no release takes noise from here."""
         return random.normal(0, self.variance**0.5, self.values.shape)
 
     def told(self) -> tuple[Floats | None, Floats, float]:
-        """Rows applied to the counts (None: each cell by itself), what they say, and the variance of that."""
+        """Return the measurement as rows applied to the counts (None: the identity), values and their variance."""
         return None, self.values, self.variance
 
     def non_negative(self, total: float) -> Floats:
-        """Counts over cells, each above 0, with sum `total`."""
+        """Return positive counts over cells with sum `total`."""
         return non_negative_counts(self, total)
 
     def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
-        """The same by a measurement of the grouped 1-way too, as of `with_groups`."""
+        """Return positive counts that also use a measurement of the grouped 1-way marginal, as `with_groups` does."""
         return with_groups(non_negative_counts(self, total), self, groups, residual, precision, total)
 
     def averaged(self, other: Self) -> Self:
-        """With another measurement, by inverse variance."""
+        """Return the inverse-variance average with another measurement."""
         mine, theirs = 1 / self.variance, 1 / other.variance
         values = (self.values * mine + other.values * theirs) / (mine + theirs)
         return replace(self, values=values, variance=1 / (mine + theirs))
 
     @cached_property
     def shrunk(self) -> Floats:
-        """Posterior means, made once."""
+        """Posterior means, computed once."""
         return shrunk_counts(self.values, float(np.sqrt(self.variance)))
 
 
 def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
-    """The number of records, ≥ 1: the inverse-variance average of the sums, and of a further (value, precision)."""
+    """Return the inverse-variance average of the sums and a further (value, precision), at least 1."""
     value, precision = further
     said, weights = [value * precision], [precision]
     for noisy in measured.values():
@@ -79,7 +79,7 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
 
 
 def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
-    """Counts over cells, each at least a small number, with sum `total`."""
+    """Return counts over cells, each at least `LEAST_CELL` before scaling to the sum `total`."""
     counts = np.maximum(noisy.shrunk, LEAST_CELL)
     return np.asarray(counts * (total / counts.sum()))
 
@@ -87,11 +87,21 @@ def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
 def with_groups(
     counts: Floats, noisy: NoisyCounts, groups: Groups, residual: Floats, precision: float, total: float
 ) -> Floats:
-    """The counts over cells, rescaled within each group to what all measurements say of the group.
+    """Return the counts over cells, rescaled within each group to the estimate of the group's sum.
 
-    `residual`, (groups,): a centred residual of the grouped 1-way, with 1/σ² = `precision` (0: none). The sum of a
-    group is taken as it was measured, or `drawn` towards what its shrunk cells come to; that of a group of one cell is
-    shrunk as cells are.
+    The sum of a group is the inverse-variance average of its measurements, shrunk towards the sum of its shrunk cells
+    (`drawn`); the sum of a group of one cell is shrunk as cells are.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (cells,)
+    noisy : NoisyCounts
+    groups : Groups
+    residual : ndarray, shape (groups,)
+        Centred residual of the grouped 1-way marginal.
+    precision : float
+        1/σ² of the residual; 0 if it was not measured.
+    total : float
     """
     raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
     other = precision / (1 - 1 / groups.count)
@@ -110,8 +120,10 @@ def with_groups(
 
 
 def drawn(sums: Floats, target: Floats, variance: Floats) -> Floats:
-    """Noisy sums, (n,), towards a target as far as noise alone explains their distance: the positive-part estimator of
-    James and Stein, each sum in units of its noise."""
+    """Shrink noisy sums, shape (n,), towards a target as far as noise alone explains the distance.
+
+    The positive-part James–Stein estimator, with each sum in units of its noise.
+    """
     distance = float(((sums - target) ** 2 / variance).sum())
     return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))
 
@@ -121,19 +133,22 @@ PAST, LEAST_SPREAD, MOST_SPREAD, SPREADS = 2.0, 1e-4, 1e8, 97  # variances: shar
 
 
 def least_squares(strategy: Factor, measured: Floats) -> Floats:
-    """Counts over the cells, (n,), from measured rows K·counts. Not by BLAS, whose last bits depend on its threads."""
+    """Return counts over the cells, shape (n,), from measured rows K·counts.
+
+    It does not use BLAS, whose last bits depend on the number of threads.
+    """
     return np.asarray((_solved(strategy)[0] * measured).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
 class StrategyCounts(NoisyCounts):
-    """Least squares over cells by a strategy K; `variance`: of a cell's noise on average."""
+    """Least-squares counts over cells from a strategy K; `variance` is the mean noise variance of a cell."""
 
     strategy: Factor
 
     @property
     def unit(self) -> float:
-        """The variance of the noise of each row of K."""
+        """Noise variance of each row of K."""
         return self.variance / self.strategy.mean_variance
 
     @property
@@ -141,16 +156,16 @@ class StrategyCounts(NoisyCounts):
         return self.unit * float(_solved(self.strategy)[1].sum())
 
     def grouped_variance(self, groups: Groups) -> float:
-        """Of a group's noise, beside that of the sum of all."""
+        """Return the noise variance of a group's sum, without the part of the total."""
         own = center(coarsened(_solved(self.strategy)[1], [groups, groups]), (0, 1))
         return self.unit * float(np.trace(own)) / (groups.count - 1)
 
     def noise(self, random: np.random.Generator) -> Floats:
-        """Post-processing, as of `NoisyCounts`."""
+        """Draw such noise; post-processing only, as in `NoisyCounts`."""
         return least_squares(self.strategy, random.normal(0, self.unit**0.5, self.strategy.rows))
 
     def told(self) -> tuple[Floats, Floats, float]:
-        """K with columns of norm 1 at most, what it says of the counts, and the variance of that."""
+        """Return K with columns of norm at most 1, its values on the counts, and their variance."""
         scale = self.strategy.squared_l2_sensitivity**0.5
         rows = self.strategy.explicit() / scale
         return rows, (rows * self.values).sum(axis=1), self.unit / scale**2
@@ -159,21 +174,24 @@ class StrategyCounts(NoisyCounts):
         return self._counts(np.zeros(()), np.zeros(()), total)
 
     def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
-        """Of both measurements at once: the groups' is one more of the same counts."""
+        """Return counts from both measurements; that of the groups is another one of the same counts."""
         other = precision * self.unit
         same = expanded(center(np.eye(groups.count), (0,)), [groups, groups])
         return self._counts(other * same, other * expanded(residual, [groups]), total)
 
     def _counts(self, weights: Floats, pull: Floats, total: float) -> Floats:
-        """Nearest to what was measured, to what is added to it, and to one another as far as they are alike."""
+        """Return counts near the measurements and the added quadratic, and near each other if similar."""
         own, alike = _solved(self.strategy)[2], self.unit / self.spread
         pull = pull + (own * self.values).sum(axis=1)
         return _nearest(own + weights + alike * center(np.eye(len(own)), (0,)), pull, self.values, total)
 
     @cached_property
     def spread(self) -> float:
-        """The variance of counts about their mean for which there is most evidence, were they normal; so that few cells
-        are not taken for equal by chance, one more is thought to have departed by PAST of the noise."""
+        """Variance of counts about their mean with the most evidence under a normal distribution.
+
+        One more departure of PAST times the noise variance is added, so that few cells are not taken as equal by
+        chance.
+        """
         directions, noise = _directions(self.strategy)
         squares = np.append((directions.T * self.values).sum(axis=1) ** 2, PAST * self.variance)
         tried = np.geomspace(LEAST_SPREAD, MOST_SPREAD, SPREADS) * self.variance
@@ -182,7 +200,7 @@ class StrategyCounts(NoisyCounts):
 
 
 def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floats:
-    """argmin ½ xᵀWx − pullᵀx over counts of that sum, each at least a small number."""
+    """Return argmin ½ xᵀWx − pullᵀx over counts of sum `total`, each at least `LEAST_CELL` before scaling."""
     from dpscale.reconstruction import fitting_loops
 
     best = fitting_loops.nearest(weights, pull, total, start, STEPS, TOLERANCE * total)
@@ -192,7 +210,7 @@ def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floa
 
 @lru_cache(maxsize=256)
 def _solved(strategy: Factor) -> tuple[Floats, Floats, Floats]:
-    """K⁺, (KᵀK)⁻¹ and KᵀK. Strategies are few, and made once each."""
+    """Return K⁺, (KᵀK)⁻¹ and KᵀK, cached because there are few strategies."""
     with one_thread():
         rows = strategy.explicit().astype(np.float64)
         return strategy.inverse, strategy.covariance, rows.T @ rows
@@ -200,7 +218,7 @@ def _solved(strategy: Factor) -> tuple[Floats, Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def _directions(strategy: Factor) -> tuple[Floats, Floats]:
-    """Directions that sum to zero in which the noise of least squares is independent, and its variance there."""
+    """Return directions of sum zero in which the least-squares noise is independent, and its variances there."""
     with one_thread():
         noise, directions = np.linalg.eigh(center(_solved(strategy)[1], (0, 1)))
     return directions[:, 1:], noise[1:]

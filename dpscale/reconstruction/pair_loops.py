@@ -1,7 +1,8 @@
-"""The compiled loops over all pairs of a model: what is expected of them, and chains of two that imply a third.
+"""Compiled loops over all pairs of a model: expectations of pairs, and chains of two pairs that imply a third.
 
-Pairs lie one after another in flat arrays, pair t from `starts[t]` to `starts[t + 1]`; `pairs[t]`: its two attributes,
-by number. 1-ways lie so as well, attribute i from `at[i]` on, and have equal sums, `total`. One order of summation.
+Pairs are concatenated in flat arrays, pair t from `starts[t]` to `starts[t + 1]`; `pairs[t]` are the numbers of its two
+attributes. 1-way marginals are concatenated as well, attribute i from `at[i]`, and have equal sums, `total`. Sums are
+computed in one order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones,
 
 @compiled(f"float64[::1]({PLACES})")
 def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Floats:
-    """The tables of independent attributes."""
+    """Return the tables of independent attributes."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         i, j, cell = pairs[t, 0], pairs[t, 1], starts[t]
@@ -34,7 +35,7 @@ def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Float
 
 @compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])")
 def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> Floats:
-    """Centred residuals on the margins of what is expected."""
+    """Return centred residuals plus the margins of the expectation."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         height, width = at[pairs[t, 0] + 1] - at[pairs[t, 0]], at[pairs[t, 1] + 1] - at[pairs[t, 1]]
@@ -55,7 +56,7 @@ def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> F
 
 @compiled("float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)")
 def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any, starts: Any, reach: int) -> Floats:
-    """What neighbours up to `reach` away along both axes expect of every cell (`near`)."""
+    """Return the expectation of every cell from neighbours up to `reach` away along both axes (`near`)."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         first, end = starts[t], starts[t + 1]
@@ -79,7 +80,7 @@ def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any
 def fit_every(
     tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, rounds: int, tolerance: float
 ) -> None:
-    """Proportional fitting of every pair to its two 1-ways, in place."""
+    """Fit every pair to its two 1-way marginals by proportional fitting, in place."""
     for t in range(len(pairs)):
         i, j = pairs[t, 0], pairs[t, 1]
         rows, columns = ones[at[i] : at[i + 1]], ones[at[j] : at[j + 1]]
@@ -94,8 +95,21 @@ def link(
     tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any,
     shares: Any,
 ) -> None:  # fmt: skip
-    """All pairs both ways round, `turned`, from place[i, j] on; the same over the 1-way of the second attribute,
-    `shares`; and how far each pair is from independence in L1, `strength`."""
+    """Write all pairs in both orientations, their conditionals and their distances from independence.
+
+    Parameters
+    ----------
+    tables, ones, at, total, pairs, starts
+        As in the module.
+    place : ndarray of int64, shape (attributes, attributes)
+        Output: start of each oriented pair in `turned` and `shares`.
+    strength : ndarray, shape (attributes, attributes)
+        Output: L1 distance of each pair from independence.
+    turned : ndarray
+        Output: the tables in both orientations.
+    shares : ndarray
+        Output: the same tables divided by the 1-way marginal of the second attribute.
+    """
     for t in range(len(pairs)):
         i, j, cell, apart = pairs[t, 0], pairs[t, 1], starts[t], 0.0
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
@@ -115,7 +129,7 @@ def link(
 
 @compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])")
 def middles(one: Any, other: Any, best: Any, links: Any) -> int:
-    """The middles of the chains whose weaker link is strongest, first ones first where equal; how many there are."""
+    """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number."""
     count, most = 0, len(best)
     for middle in range(len(one)):
         weaker = min(one[middle], other[middle])
@@ -138,8 +152,10 @@ def follow(
     ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any, shares: Any,
     others: Any, nearest: bool, out: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Of the chains of every pair the one nearest to `others` in L2, where it is nearer than what `out` has; or, unless
-    `nearest`, the one farthest from `others` in L1. Where there is one: `found`."""
+    """Write for every pair the chain nearest to `others` in L2, if it is nearer than `out`, and set `found`.
+
+    Unless `nearest`, write the chain farthest from `others` in L1.
+    """
     best, links = np.empty(MOST_MIDDLES, np.int64), np.empty(MOST_MIDDLES)
     for t in range(len(pairs)):
         i, j, first, end = pairs[t, 0], pairs[t, 1], starts[t], starts[t + 1]
@@ -164,7 +180,7 @@ TRIPLE_PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, :
 
 @compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})")
 def multiply(tables: Any, total: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any, cells: Any) -> None:
-    """The tables of independent attributes."""
+    """Write the tables of independent attributes."""
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]
         for a in range(at[i], at[i + 1]):
@@ -180,7 +196,7 @@ def fit_all(
     tables: Any, singly: bool, rounds: int, tolerance: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any,
     cells: Any,
 ) -> None:  # fmt: skip
-    """Proportional fitting in place to the known pairs; and, if `singly`, to the 1-ways before them."""
+    """Fit triples to the known pairs by proportional fitting, in place; if `singly`, first to the 1-ways."""
     told, order, nothing = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
     for t in range(len(threes)):
         i, j, k = threes[t, 0], threes[t, 1], threes[t, 2]

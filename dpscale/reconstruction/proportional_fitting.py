@@ -1,7 +1,7 @@
-"""Iterative proportional fitting (IPF): a table scaled to each of its wanted margins in turn until all are met.
+"""Iterative proportional fitting (IPF): a table is scaled to each of its margins in turn until all are met.
 
-Fitting is in place: a target of 10⁷ cells needs its own memory and that of its margins. Pairs and triples, which is
-what nearly all targets are, have compiled loops (`fitting_loops`); other shapes are left to numpy.
+Fitting is in place: a target of 10⁷ cells needs its own memory and that of its margins. Pairs and triples, which are
+nearly all targets, have compiled loops (`fitting_loops`); other shapes use numpy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
 def proportional_fit(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> Floats:
-    """A copy of `table` scaled to each margin in turn, up to `rounds` times or until the L1 change is ≤ `tolerance`.
+    """Return a copy of a table scaled to each margin in turn.
 
-    margins: (axes, counts over these axes), axes rising. One margin alone is met in one step.
+    Parameters
+    ----------
+    table : ndarray
+    margins : sequence of (axes, ndarray)
+        Counts over these axes, in ascending order of axes. A single margin is met in one step.
+    rounds : int
+        Maximum number of rounds.
+    tolerance : float
+        L1 change at which the rounds end.
     """
     table = np.array(table, dtype=np.float64, order="C")
     fit_in_place(table, margins, rounds, tolerance)
@@ -29,7 +37,7 @@ def proportional_fit(table: Floats, margins: Sequence[Margin], rounds: int, tole
 
 
 def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> None:
-    """`proportional_fit` of a contiguous table itself."""
+    """Apply `proportional_fit` to a contiguous table itself."""
     margins = [(axes, np.ascontiguousarray(wanted)) for axes, wanted in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
         from dpscale.reconstruction import fitting_loops
@@ -49,7 +57,7 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
 def _fit_triple(
     table: Floats, singles: Sequence[Margin], pairs: Mapping[tuple[int, ...], Floats], rounds: int, tolerance: float
 ) -> None:
-    """Of three attributes to 1-ways and then to pairs."""
+    """Fit a table over three attributes to 1-way marginals and then to pairs."""
     from dpscale.reconstruction import fitting_loops
 
     ones, told = [NONE] * 3, np.zeros(3, np.bool_)
@@ -61,7 +69,7 @@ def _fit_triple(
 
 
 def _scaled(table: Floats, axes: tuple[int, ...], wanted: Floats) -> float:
-    """Scale to one margin; returns how far it was, in L1."""
+    """Scale to one margin, in place; return the previous L1 distance."""
     has = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
     moved = float(np.abs(has - wanted).sum())
     table *= (wanted / np.maximum(has, LEAST)).reshape([n if axis in axes else 1 for axis, n in enumerate(table.shape)])

@@ -1,4 +1,4 @@
-"""Pairs of attributes in flat arrays, one after another: what loops over all of them take (`pair_loops`)."""
+"""Tables of pairs and triples concatenated in flat arrays, the input of the compiled loops (`pair_loops`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from dpscale.base.display import AttributeSet
 
 @dataclass(frozen=True, eq=False)
 class Ones:
-    """1-ways of equal sums, `total`: attribute i's from at[i] to at[i + 1]; `number` of every attribute's name."""
+    """1-way marginals of equal sums.
+
+    Attributes
+    ----------
+    values : ndarray
+        All marginals, that of attribute i from at[i] to at[i + 1].
+    at : ndarray of int64, shape (attributes + 1,)
+    total : float
+        Sum of each marginal.
+    number : mapping of str to int
+        Number of each attribute.
+    """
 
     values: Floats
     at: Integers
@@ -30,49 +41,49 @@ class Ones:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Some pairs of attributes, by name."""
+    """Layout of some pairs of attributes, given by name."""
 
     ones: Ones
     names: Sequence[AttributeSet]
 
     @cached_property
     def pairs(self) -> Integers:
-        """(pairs, 2): the attributes by number."""
+        """Attributes of each pair by number, shape (pairs, 2)."""
         number = self.ones.number
         return np.array([(number[one], number[other]) for one, other in self.names], np.int64).reshape(-1, 2)
 
     @cached_property
     def starts(self) -> Integers:
-        """Where each pair's cells begin, and where the last ends."""
+        """Start of each pair's cells, and the end of the last, shape (pairs + 1,)."""
         sizes = np.diff(self.ones.at)
         return np.cumsum(np.append(0, sizes[self.pairs[:, 0]] * sizes[self.pairs[:, 1]]))
 
     @property
     def placed(self) -> tuple[Floats, Integers, float, Integers, Integers]:
-        """As the loops take it."""
+        """The first arguments of the compiled loops."""
         return self.ones.values, self.ones.at, self.ones.total, self.pairs, self.starts
 
     def independent(self) -> Floats:
-        """The tables that independence gives."""
+        """Return the tables of independent attributes."""
         from dpscale.reconstruction import pair_loops
 
         return np.asarray(pair_loops.products(*self.placed))
 
     def noisy(self, residuals: Floats, reference: Floats) -> Floats:
-        """The noisy tables: their own centred residuals on the margins of what is expected."""
+        """Return the noisy tables: their centred residuals plus the margins of the expectation."""
         from dpscale.reconstruction import pair_loops
 
         return np.asarray(pair_loops.noisy(residuals, reference, self.ones.at, self.pairs, self.starts))
 
     def fit(self, tables: Floats, rounds: int, tolerance: float) -> Floats:
-        """The tables, fitted in place to their 1-ways."""
+        """Fit the tables to their 1-way marginals, in place, and return them."""
         from dpscale.reconstruction import pair_loops
 
         pair_loops.fit_every(tables, *self.placed, rounds, tolerance)
         return tables
 
     def apart(self, tables: Floats) -> dict[AttributeSet, Floats]:
-        """Each pair's table, a view."""
+        """Return each pair's table as a view."""
         sizes, cuts = np.diff(self.ones.at)[self.pairs].tolist(), self.starts.tolist()
         spans = zip(self.names, sizes, cuts, cuts[1:], strict=False)
         return {names: tables[first:end].reshape(shape) for names, shape, first, end in spans}
@@ -83,7 +94,7 @@ Placed = tuple[Floats, Integers, Integers, Integers, Integers, Floats]  # as the
 
 @dataclass(frozen=True, eq=False)
 class Threes:
-    """What sets of three are made of: 1-ways and known pairs."""
+    """1-way marginals and known pairs from which triples are computed."""
 
     ones: Ones
     place: Integers
@@ -91,7 +102,7 @@ class Threes:
 
     @classmethod
     def of(cls, ones: Ones, tables: Mapping[AttributeSet, Floats]) -> Threes:
-        """Of the pairs among some tables."""
+        """Return the arrays of the pairs among some tables."""
         paired, count = Paired(ones, [names for names in tables if len(names) == 2]), len(ones.number)
         place = np.full((count, count), -1)
         place[paired.pairs[:, 0], paired.pairs[:, 1]] = paired.starts[:-1]
@@ -99,7 +110,7 @@ class Threes:
         return cls(ones, place, np.concatenate(cells))
 
     def expected(self, sets: Sequence[AttributeSet], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
-        """Of largest entropy given the pairs."""
+        """Return the maximum-entropy tables given the pairs."""
         from dpscale.reconstruction import pair_loops
 
         placed = self._placed(sets)
@@ -109,7 +120,7 @@ class Threes:
         return self._apart(sets, tables, placed)
 
     def fitted(self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
-        """Copies of tables, scaled to 1-ways and pairs."""
+        """Return copies of tables, scaled to 1-way marginals and pairs."""
         from dpscale.reconstruction import pair_loops
 
         placed, tables = self._placed(list(given)), np.concatenate([table.reshape(-1) for table in given.values()])

@@ -1,13 +1,13 @@
-"""Noisy counts made non-negative, each as far towards what is expected of it as its noise deserves (empirical Bayes).
+"""Empirical-Bayes shrinkage of noisy counts towards an expectation, to non-negative counts.
 
-A table's cell has y = reference · g + N(0, s²), where the reference is what coarser knowledge expects (for a pair, the
-product of its 1-ways) and g ≥ 0 says how far the cell departs from it. The law of g is a mixture of narrow Gaussians on
-a fixed grid, some about g = 1 and g = 0 narrower than the rest, for cells that are just what is expected and for those
-that cannot be; its weights are learnt from the noisy table itself by EM, which sees how many cells depart and how far.
-The posterior of x = reference · g then keeps what stands above the noise and forgets the rest: what thresholds and
-simplex projections do crudely. Its mean misses least in squares, its median in L1, and (E √x)², between the two, in
-Hellinger's distance: that is taken of tables. 1-ways are means, with a grid of counts, or their neighbours, for a
-reference. Post-processing.
+A cell of a table has y = reference · g + N(0, s²). The reference is the expectation from coarser tables (for a pair,
+the product of its 1-way marginals), and g ≥ 0 is the cell's departure from it. The distribution of g is a mixture of
+narrow Gaussians on a fixed grid; some around g = 1 and g = 0 are narrower than the rest, for cells that equal their
+expectation and for impossible cells. EM estimates the mixture weights from the noisy table itself. The posterior of
+x = reference · g then preserves departures above the noise and removes the rest, more precisely than thresholds or
+simplex projections. Its mean minimises the squared error, its median the L1 error, and (E √x)², which lies between
+them, the Hellinger distance. Tables use the last. 1-way marginals use the mean, with a grid of counts or the
+neighbouring cells as reference. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ SLOWNESS, LEAST_SHARE = 2.0, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class NoisyTable:
-    """Cells `values`, each with noise of standard deviation `deviation`; what is expected of them, `reference` > 0."""
+    """Noisy table.
+
+    Attributes
+    ----------
+    values : ndarray
+        Cells, each with noise of standard deviation `deviation`.
+    reference : ndarray
+        Positive expectation of each cell.
+    deviation : float
+    """
 
     values: Floats
     reference: Floats
@@ -46,26 +55,26 @@ class NoisyTable:
 
     @property
     def sample(self) -> tuple[Floats, Floats]:
-        """Values and references of evenly spread cells, MOST_CELLS at most: enough to learn a law from."""
+        """Values and references of at most MOST_CELLS evenly spaced cells, enough to estimate a distribution."""
         step = -(-self.values.size // MOST_CELLS)
         return self.values.reshape(-1)[::step], self.reference.reshape(-1)[::step]
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Narrow Gaussians that a cell's count may come from: `ratios` and `widths` times what is expected of the cell."""
+    """Mixture of narrow Gaussians; means and widths are `ratios` and `widths` times the expectation of the cell."""
 
     ratios: Floats
     widths: Floats
 
     def likelihoods(self, values: Floats, reference: Floats, deviation: float) -> tuple[Floats, Floats]:
-        """Of noisy values, (cells, components), up to a factor a cell, whose log is the second result."""
+        """Return likelihoods, shape (cells, components), up to a factor per cell, and the log of the factor."""
         from dpscale.reconstruction import fitting_loops
 
         return fitting_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
     def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
-        """Posterior means of the counts."""
+        """Return posterior means of the counts."""
         from dpscale.reconstruction import fitting_loops
 
         cells = _cells(values, reference)
@@ -83,8 +92,17 @@ DEPARTURES = Components(RATIOS, WIDTHS)
 
 @dataclass(frozen=True, eq=False)
 class NoisyTables:
-    """Many tables one after another, table t from starts[t] to starts[t + 1]: cells `values`, what is expected of them,
-    `reference` > 0, and of each table its noise, `deviations`."""
+    """Concatenated noisy tables, table t from starts[t] to starts[t + 1].
+
+    Attributes
+    ----------
+    values : ndarray, shape (cells,)
+    reference : ndarray, shape (cells,)
+        Positive expectation of each cell.
+    deviations : ndarray, shape (tables,)
+        Standard deviation of the noise of each table.
+    starts : ndarray of int64, shape (tables + 1,)
+    """
 
     values: Floats
     reference: Floats
@@ -100,13 +118,15 @@ class NoisyTables:
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
-        """Of each table how far cells of its sample lie apart."""
+        """Distance between sampled cells of each table."""
         return np.maximum(-(-np.diff(self.starts) // MOST_CELLS), 1)
 
     @cached_property
     def sample(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """Likelihoods of the first cells of every sample, their tops, and where those of each table begin; of so many
-        tables no more than a law needs."""
+        """Likelihoods of the first cells of every sample, their log factors, and the start of each table among them.
+
+        If there are many tables, each contributes fewer cells.
+        """
         from dpscale.reconstruction import shrinkage_loops
 
         sizes = -(-np.diff(self.starts) // self.steps)
@@ -118,15 +138,20 @@ class NoisyTables:
 
 
 def learn(tables: NoisyTables) -> Floats:
-    """The law of g over all tables together: weights on RATIOS."""
+    """Return the mixture weights of g over all tables together, shape (components,)."""
     return _weights(tables.sample[0], START, POOLED_STRENGTH, POOLED_ROUNDS) if len(tables.deviations) else START
 
 
 def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = None) -> Floats:
-    """(E √x)² of the counts x, ≥ 0, of each table under the expectation that has most evidence; flat.
+    """Return the estimates (E √x)² of all cells, flat, each table under the expectation with the most evidence.
 
-    `ways`: the same tables with other references; `laws`: of each, the start for its tables' own laws, which EM finds
-    from there on; that of all its tables unless told.
+    Parameters
+    ----------
+    ways : sequence of NoisyTables
+        The same tables with different references.
+    laws : sequence of ndarray, optional
+        For each of `ways` the mixture weights from which EM starts for every table; by default those of all its tables
+        together.
     """
     from dpscale.reconstruction import shrinkage_loops
 
@@ -143,7 +168,7 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
 
 
 def _means_of(components: Components, table: NoisyTable, law: Floats, known: Floats) -> Floats:
-    """Posterior means of all cells, flat; by blocks, unless the likelihoods `known` of the sample are those of all."""
+    """Return posterior means of all cells, flat; by blocks, unless `known` are the likelihoods of all cells."""
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
     if len(known) == len(flat):
         return components.means(flat, expected, table.deviation, known, law)
@@ -155,12 +180,12 @@ def _means_of(components: Components, table: NoisyTable, law: Floats, known: Flo
 
 
 def shrunk_counts(values: Floats, deviation: float) -> Floats:
-    """Posterior means of 1-way counts, (n,), with noise `deviation`.
+    """Return posterior means of 1-way counts, shape (n,), under noise of standard deviation `deviation`.
 
-    Either the law is one of counts; or, where cells in order resemble each other, one of ratios to the mean of the
-    neighbours, a cell itself left out so that its noise is not met twice. Each counts by the evidence that the noisy
-    counts have under it, slowed to its square root: what tells against a law comes by several cells at once.
-    Laws and evidence are those of evenly spread cells, MOST_CELLS at most, so that 10⁶ codes take a second.
+    The prior is a distribution of counts or, if neighbouring cells are similar, of ratios to the mean of the
+    neighbours, without the cell itself so that its noise is not used twice. Each prior is weighted by the square root
+    of its evidence, because evidence against a prior comes from several cells at once. Priors and evidence are
+    estimated from at most MOST_CELLS evenly spaced cells, so that 10⁶ codes take about a second.
     """
     counts = _counts(values, deviation)
     tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), _even(counts), 1.0)]
@@ -171,7 +196,7 @@ def shrunk_counts(values: Floats, deviation: float) -> Floats:
 
 
 def _averaged(tried: Sequence[_Mixture]) -> Floats:
-    """The means of all laws that have some evidence."""
+    """Return the evidence-weighted mean of the posterior means."""
     evidence = np.array([one.evidence for one in tried])
     shares = np.exp((evidence - evidence.max()) / SLOWNESS)
     shares[shares < LEAST_SHARE] = 0.0
@@ -180,7 +205,7 @@ def _averaged(tried: Sequence[_Mixture]) -> Floats:
 
 
 def _counts(values: Floats, deviation: float) -> Components:
-    """A grid of counts."""
+    """Return a grid of counts."""
     most = max(float(values.max()), 2.0) + deviation
     grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
     return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
@@ -191,7 +216,7 @@ def _even(components: Components) -> Floats:
 
 
 def _neighbours(values: Floats, reach: int) -> Floats:
-    """The mean of up to `reach` cells on either side of each; no less than a hundredth of the whole mean."""
+    """Return the mean of up to `reach` cells on either side of each, at least a hundredth of the overall mean."""
     window = np.ones(2 * reach + 1)
     window[reach] = 0
     near = np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
@@ -199,7 +224,7 @@ def _neighbours(values: Floats, reach: int) -> Floats:
 
 
 class _Mixture:
-    """Components for every value, with the weights that EM finds."""
+    """Components with weights estimated by EM."""
 
     def __init__(self, components: Components, table: NoisyTable, start: Floats, strength: float) -> None:
         self._components, self._table = components, table
@@ -222,7 +247,7 @@ NEIGHBOUR_REACHES = (1, 2)
 
 
 def near(paired: Paired, tables: NoisyTables, reach: int) -> NoisyTables:
-    """The tables, of pairs, with what neighbours up to `reach` cells away, along both axes, expect of each cell."""
+    """Return the tables of pairs with expectations from neighbours up to `reach` cells away along both axes."""
     from dpscale.reconstruction import pair_loops
 
     given = tables.values, tables.reference, tables.deviations

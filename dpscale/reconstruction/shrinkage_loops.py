@@ -1,8 +1,8 @@
-"""The compiled loops of shrinking many noisy tables at once: no call a table, and each likelihood made once.
+"""Compiled loops that shrink many noisy tables at once and compute each likelihood once.
 
-Tables lie one after another in flat arrays, table t from `starts[t]` to `starts[t + 1]`. No BLAS, one order of
-summation, and an exponential of products and sums alone, which the compiler makes vectors of: the same bytes
-everywhere.
+Tables are concatenated in flat arrays, table t from `starts[t]` to `starts[t + 1]`. The loops use no BLAS, one order of
+summation, and an exponential of products and sums alone, which the compiler vectorises. The bytes are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ C7, C8, C9, C10, C11 = 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 3991680
 
 @compiled("float64(float64)", inline="always", checked=False)
 def exponential(x: float) -> Any:
-    """exp(x) for x from -60 to 0, to 10⁻¹³ of itself: a series for exp(x/256), squared eight times."""
+    """Return exp(x) for x from -60 to 0, with relative error 10⁻¹³: a series for exp(x/256), squared eight times."""
     y = x * PART
     upper = C6 + y * (C7 + y * (C8 + y * (C9 + y * (C10 + y * C11))))
     z = 1.0 + y * (1.0 + y * (C2 + y * (C3 + y * (C4 + y * (C5 + y * upper)))))
@@ -42,7 +42,10 @@ def exponential(x: float) -> Any:
     checked=False,
 )
 def weigh(value: float, expected: float, noise: float, ratios: Any, widths: Any, spreads: Any, out: Any) -> Any:
-    """Densities of a value under its components over exp of the result; `noise`: a variance; `spreads`: room."""
+    """Write the densities of a value under its components divided by exp of the result.
+
+    `noise` is a variance; `spreads` is working memory.
+    """
     parts = len(ratios)
     for part in range(parts):
         apart, width = value - expected * ratios[part], expected * widths[part]
@@ -68,7 +71,7 @@ def weigh_every(
     values: Any, reference: Any, first: int, step: int, count: int, deviation: float, ratios: Any, widths: Any,
     densities: Any, tops: Any,
 ) -> None:  # fmt: skip
-    """Of so many cells, `step` apart, from `first` on."""
+    """Write the densities of `count` cells, `step` cells apart, starting with `first`."""
     spreads = np.empty(len(ratios))
     for number in range(count):
         cell, expected = first + number * step, max(reference[first + number * step], 1e-6)
@@ -84,7 +87,7 @@ def weigh_sample(
     values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
     densities: Any, tops: Any,
 ) -> None:  # fmt: skip
-    """Of every table's first sampled cells, rows taken[t] to taken[t + 1]."""
+    """Write the densities of every table's first sampled cells into rows taken[t] to taken[t + 1]."""
     for t in range(len(deviations)):
         rows = densities[taken[t] : taken[t + 1]], tops[taken[t] : taken[t + 1]]
         weigh_every(values, reference, starts[t], steps[t], taken[t + 1] - taken[t], deviations[t], ratios, widths,
@@ -93,7 +96,7 @@ def weigh_sample(
 
 @compiled("float64(float64[:, ::1], float64[::1], float64[::1])")
 def evidence(likelihood: Any, tops: Any, weights: Any) -> float:
-    """The logarithm of the values' density, in sixteenths, so that no last bit of a float decides."""
+    """Return the log-density of the values, rounded to sixteenths so that the last bits of floats do not decide."""
     total = 0.0
     for cell in range(len(likelihood)):
         density = 0.0
@@ -111,7 +114,7 @@ def evidence(likelihood: Any, tops: Any, weights: Any) -> float:
 def estimate(
     values: Any, reference: Any, deviation: float, ratios: Any, widths: Any, likelihood: Any, weights: Any, found: Any
 ) -> None:
-    """(E √x)² of cells, each with its likelihoods; x as of `posterior_means`."""
+    """Write (E √x)² of cells with given likelihoods; x as in `posterior_means`."""
     noise, parts = deviation * deviation, len(weights)
     chances, rooted = np.empty(parts), np.empty(parts)
     for cell in range(len(values)):
@@ -135,7 +138,7 @@ def shrink_every(
     values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
     densities: Any, tops: Any, law: Any, strength: float, rounds: int, block: int, best: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Of every table its own law, and where that has more evidence than `best` what it makes of the cells."""
+    """Fit mixture weights to every table and, if their evidence exceeds `best`, write the estimates of its cells."""
     for t in range(len(deviations)):
         first, end, step = starts[t], starts[t + 1], steps[t]
         count = (end - first + step - 1) // step

@@ -1,29 +1,32 @@
-"""Errors of low-order estimates by simulation: a parametric bootstrap, widened by what the measurements give away.
+"""Standard errors of low-order estimates by simulation: a parametric bootstrap, widened by the observed misfit.
 
-The final model is taken for the truth, the noise of every measurement is drawn anew at its known variance and the model
-built again: the replicas' spread is the error due to noise and shrinkage, were the model true. Groups and the choice of
-what to measure stay as they were. It is not quite true, so two factors, from released values alone, make up for it:
+The final model is taken as the truth, the noise of every measurement is redrawn at its known variance, and the model is
+rebuilt. The spread of these replicas is the error due to noise and shrinkage if the model is true. Groups and the
+choice of measurements are fixed. The model is not exactly true, so two factors, computed from released values alone,
+correct the spread:
 
-- λ: measured pairs depart from the model by more than replicas' own measurements do from theirs, D against B. Stein's
-  identity (error² = D − noise² + 2 covariance, the last two as simulated) makes the excess an excess of squared error.
-- φ: what was not measured departs from the model too. Records drawn from it would do so with the variance that
-  `unmeasured` has; real ones by φ times that: at least what measured sets are off by over their counts, and what is
-  learnt from measured sets that are foretold without themselves (`foretold`), where there are enough of them.
+- λ: measured pairs depart from the model by D, more than the measurements of replicas depart from theirs, B. By Stein's
+  identity (error² = D − noise² + 2 covariance, the last two as simulated) the excess is an excess of squared error.
+- φ: unmeasured tables depart from the model too. Records drawn from the model would depart with the variance of
+  `model_variance`, real records with φ times that. φ is at least the ratio of the errors of measured sets to their
+  counts, and at least the overdispersion of measured sets that are predicted without themselves (`dispersion`), if
+  there are enough of them.
 
-Between the two lies what was measured and drowned: a departure of variance φU under noise of variance s² is known but
-for (1 − w) of it, w = φU/(φU + s²). Replicas around a model that forgot it have no such departure to forget, so their
-spread stands for no less than that. With U₀ the variance of a query if nothing but the 1-ways had been measured, U if
-the measured sets were known, and w of those inside it,
+In between are departures that were measured but are small against the noise. A departure of variance φU under noise of
+variance s² is known except for a share (1 − w), w = φU/(φU + s²). Replicas of a model that shrank it away do not have
+it, so their spread is replaced by this share if it is smaller. With U₀ the variance of a query if only the 1-ways had
+been measured, U its variance given the measured sets, and w the mean over those inside it,
 
     standard error² = 3/2 (max(λ · spread², (1 − w) φ (U₀ − U)) + φ U),     U = Σ μ̂ (q − Pq)²
 
-All factors are means over sets, and sets differ: the 3/2 makes room for that (docs/mechanisms.md has what was
-tried). Post-processing: the streams here are no part of any privacy argument.
+All factors are means over sets, and sets differ; the factor 3/2 allows for that (docs/mechanisms.md reports the
+alternatives tried). All of this is post-processing: these random streams are not part of any privacy argument.
 
-Intervals that hold *at once* need more than errors: records that depart come φ together, so the law of a cell where
-hardly anyone is expected has a long tail. By Bernstein's inequality a sum of independent jumps of size b and of
-variance V in all is beyond √(2VL) + bL/3 with a probability of 2e^(−L) at most. `Simulated.at_once` takes its last term
-beside Bonferroni's normal quantile, which is less than √(2L): V has room already. That is no proof; it is measured.
+Simultaneous intervals need more than standard errors. Records that depart come φ together, so the distribution of a
+cell with small expectation has a long tail. By Bernstein's inequality a sum of independent jumps of size b and total
+variance V exceeds √(2VL) + bL/3 with a probability of at most 2e^(−L). `SimulatedErrors.simultaneous_widths` adds the
+last term to Bonferroni's normal quantile, which is less than √(2L), since V is already widened. This is not a proof;
+the coverage is measured.
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ FEW, LEAST_OVERDISPERSION = 8, 1e-9  # guesses that tell something
 
 
 def dispersion(model: LowOrder, residuals: Residuals) -> float:
-    """φ ≥ 1 of a model that was made of these residuals; 1 where too few sets can be foretold."""
+    """Return the overdispersion φ ≥ 1 of a model built from these residuals; 1 if too few sets can be predicted.
+
+    Every measured set is predicted without itself, and its squared error compared with the variance of the prediction.
+    """
     of_pairs = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
     pairs, larger = (sorted(_guesses(of_pairs, residuals, many)) for many in (False, True))
     if len(pairs) < FEW:
@@ -63,7 +69,7 @@ def dispersion(model: LowOrder, residuals: Residuals) -> float:
 
 
 def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
-    """D / U of the measured pairs, or of the larger sets."""
+    """Yield D / U of the measured pairs, or of the larger sets."""
     sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
     chains = {} if larger else _chains(of_pairs, sets)
     for names in sets:
@@ -78,7 +84,7 @@ def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator
 
 
 def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
-    """The strongest chain of measured pairs that implies each pair."""
+    """Return the strongest chain of measured pairs that implies each pair."""
     ones = Ones.of(of_pairs.coarse, of_pairs.total)
     known = Paired(ones, [names for names in of_pairs.tables if names in of_pairs.measured])
     tables = [np.zeros(0), *(of_pairs.tables[names].reshape(-1) for names in known.names)]
@@ -86,8 +92,7 @@ def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeS
 
 
 def chance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
-    """Σ μ̂ Π (1 − μ̂/margin) over the margins that hold a cell, 1-ways and those `inside`, as of
-    `unmeasured.cell_variances`."""
+    """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the sets `inside`, as in `model_variance`."""
     left = expected.copy()
     for kept in [*inside, *((name,) for name in names)]:
         others = tuple(axis for axis, name in enumerate(names) if name not in kept)
@@ -110,7 +115,19 @@ CONTAINS = (
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A model, its replicas, the sets measured, each with w, λ (`widening`) and φ (`dispersion`)."""
+    """Simulated standard errors of a model.
+
+    Attributes
+    ----------
+    model : LowOrder
+    replicas : tuple of LowOrder
+    known : mapping of AttributeSet to float
+        w of each measured set.
+    widening : float
+        λ.
+    dispersion : float
+        φ.
+    """
 
     model: LowOrder
     replicas: tuple[LowOrder, ...]
@@ -119,20 +136,20 @@ class Simulated:
     dispersion: float
 
     def cell_errors(self, names: Sequence[str]) -> Floats:
-        """Standard errors of a marginal's cells, an axis each in the order asked."""
+        """Return standard errors of a marginal's cells, one axis per attribute in the given order."""
         ordered = self._ordered(names)
         rest = partial(model_variance.cell_variances, self.model, ordered)
         return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
 
     def query_error(self, names: Sequence[str], query: Floats) -> float:
-        """Standard error of a linear query, an array over the marginal's cells, axes in the order of `names`."""
+        """Return the standard error of a linear query, an array with axes in the order of `names`."""
         ordered = self._ordered(names)
         turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
         rest = partial(model_variance.query_variance, self.model, ordered, turned)
         return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
 
     def part_errors(self, part: Part, names: AttributeSet) -> Floats:
-        """Standard errors of all queries of a part over one set, in their shape; nan where they take too long."""
+        """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
         if isinstance(part, ProductPart):
             return self._product_errors(part, names)
         if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
@@ -144,11 +161,19 @@ class Simulated:
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
     def at_once(self, part: Part, names: AttributeSet, errors: Floats, level: float) -> Floats:
-        """Half widths of intervals for all queries of a part over one set that hold at once; `errors`: those of
-        `part_errors`, products in any order.
+        """Return half widths of simultaneous intervals for all queries of a part over one set.
 
-        For m queries L = log(2m/(1 − level)), and b = φ times the largest entry of a query. Of one attribute all cells
-        are measured: one that was shrunk away may be as far off as any.
+        For m queries L = log(2m/(1 − level)), and b is φ times the largest entry of a query. All cells of a 1-way
+        marginal are measured, so a cell that was shrunk to zero may have the largest error of all.
+
+        Parameters
+        ----------
+        part : Part
+        names : AttributeSet
+        errors : ndarray
+            Result of `part_errors`; product queries in any order.
+        level : float
+            Probability that all intervals cover.
         """
         if np.isnan(errors).all():
             return errors
@@ -171,7 +196,10 @@ class Simulated:
         return tuple(name for name in self.model.ones if name in names)
 
     def _errors(self, names: AttributeSet, answers: Callable[[Floats], Floats], rest: Rest) -> Floats:
-        """Of what `answers` makes of a marginal; `rest`: its variance, before φ, by what known sets leave open."""
+        """Return standard errors of the answers to a marginal.
+
+        `rest` returns their variance, before φ, given known sets.
+        """
         estimate = answers(self.model.marginal(names))
         spread = np.zeros_like(estimate)
         for replica in self.replicas:
@@ -181,7 +209,7 @@ class Simulated:
         return np.asarray(np.sqrt(ROOM * (known + self.dispersion * left)))
 
     def _drowned(self, names: AttributeSet, rest: Rest, left: Floats) -> Floats | float:
-        """(1 − w) φ (U₀ − U); w: the mean of the measured sets inside."""
+        """Return (1 − w) φ (U₀ − U), with w the mean over the measured sets inside."""
         inside = [self.known[kept] for kept in model_variance.inside(names, self.known)]
         if not inside:
             return 0.0
@@ -189,7 +217,7 @@ class Simulated:
 
 
 def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
-    """The largest entry of every query; products are of 0 and 1."""
+    """Return the largest entry of every query; product queries have entries 0 and 1."""
     if isinstance(part, ProductPart):
         return np.ones(shape)
     return np.maximum(np.abs(part.queries(names)).reshape(part.count(names), -1).max(axis=1), LEAST)
@@ -209,7 +237,10 @@ def simulated(
     seed: int = 0,
     each: Each = plainly,
 ) -> Simulated:
-    """Errors of a model that `model_of` made of `counts` and `residuals`. Every draw may be a task of `each`."""
+    """Return simulated errors of a model that `model_of` built from `counts` and `residuals`.
+
+    Every draw may be a task of the parallel map.
+    """
     pairs = tuple(names for names in residuals.values if len(names) > 1)
     build = partial(_replica, model, *_noiseless(model, counts, residuals), tuple(wanted), chains)
     drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
@@ -227,13 +258,13 @@ def simulated(
 
 
 def _known(departure: float, table: Floats, precision: float) -> float:
-    """w of a measured table: what of its departure stands above the noise, by all its cells."""
+    """Return w of a measured table: the share of its departure above the noise, over all cells."""
     noise = math.prod(size - 1 for size in table.shape) / precision
     return departure / (departure + noise)
 
 
 def _mean_ratio(spread: Mapping[AttributeSet, Floats], tables: Mapping[AttributeSet, Floats]) -> float:
-    """Of error² to count, weighted by √count: neither the many near-empty cells nor the few great ones decide."""
+    """Return the mean ratio of error² to count, weighted by √count to balance near-empty and large cells."""
     roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in tables.items()}
     above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
     return above / max(sum(float(root.sum()) for root in roots.values()), 1.0)
@@ -244,7 +275,7 @@ def _spread(table: Floats, replicas: Sequence[Floats]) -> Floats:
 
 
 def _departure(model: LowOrder, residuals: Residuals) -> float:
-    """Squared distance between what was measured of sets of two and more, and what the model has of it."""
+    """Return the squared distance between measured residuals of two or more attributes and those of the model."""
     return sum(
         float(((_centred(model, names) - residual) ** 2).sum())
         for names, residual in residuals.values.items()
@@ -255,7 +286,7 @@ def _departure(model: LowOrder, residuals: Residuals) -> float:
 def _noiseless(
     model: LowOrder, counts: Mapping[str, NoisyCounts], residuals: Residuals
 ) -> tuple[dict[str, NoisyCounts], Residuals]:
-    """What would have been measured without noise, if the model were the truth."""
+    """Return the measurements without noise if the model is the truth."""
     exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
     return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
 
@@ -272,7 +303,7 @@ def _replica(
     chains: int,
     stream: tuple[int, int],
 ) -> tuple[LowOrder, float]:
-    """A model from noise drawn anew, and how far its measurements depart from it."""
+    """Return a model from redrawn noise, and the distance between its measurements and it."""
     random = np.random.default_rng(stream)
     redrawn = {name: noisy.at(noisy.values + noisy.noise(random)) for name, noisy in counts.items()}
     values = {

@@ -1,4 +1,4 @@
-"""Graphical models: junction trees, messages in logarithms, and the model of largest entropy nearest to measurements.
+"""Graphical models: junction trees, messages in logarithms, and maximum-entropy models nearest to measurements.
 
-Mathematics alone: arrays in, arrays out; no file, no Dask, no count.
+Pure functions of arrays, without files, Dask or counts.
 """

@@ -1,16 +1,18 @@
-"""The graphical model nearest to noisy measurements, and of largest entropy among the nearest (McKenna et al., 2019).
+"""Fit of a graphical model: the maximum-entropy distribution among those nearest to noisy measurements.
 
-Minimises L(μ) = ½ Σ ‖K μ_S − y‖² / σ² over the marginals of all distributions of `total` records. Entropic mirror
-descent, implicit: the step from p to p' minimises L + τ KL(p' ‖ p), so it is taken at the gradient where it ends and
-needs no step length; p' is p times exp(−Kᵀν) with ν = (K μ' − y)/(τ σ²), the maximum of a smooth concave dual,
+Minimises L(μ) = ½ Σ ‖K μ_S − y‖² / σ² over the marginals of all distributions of `total` records (McKenna et al.,
+2019). The method is implicit entropic mirror descent: the step from p to p' minimises L + τ KL(p' ‖ p), so it uses the
+gradient at its end and needs no step length. p' is p times exp(−Kᵀν) with ν = (K μ' − y)/(τ σ²), the maximum of a
+smooth concave dual,
     −total · log Z(θ − Kᵀν) − ν·y − τ/2 · σ²‖ν‖²,
-which L-BFGS finds at a passing of messages a time. From the uniform distribution on, every p has the measurements'
-own form, hence the largest entropy of all that have its measured numbers. τ falls from step to step.
+which L-BFGS finds with one message passing per evaluation. Starting from the uniform distribution, every p has the
+exponential form of the measurements, hence the largest entropy among distributions with the same measured values. τ
+decreases from step to step.
 
-How near: L is convex, so L(μ) − min L ≤ ⟨∇L, μ⟩ − min over cells (Frank and Wolfe's gap), and one passing of messages
-with maxima finds the best cell. L is a log-likelihood: a gap of 1/2 leaves all measured numbers together within one
-standard deviation of their noise from the best fit's. That bound is far from tight where counts are large beside their
-noise; so steps also end where they gain nothing any more, and the model tells the bound that it has.
+Stopping: L is convex, so L(μ) − min L ≤ ⟨∇L, μ⟩ − min over cells (the Frank–Wolfe gap), and one message passing with
+maxima finds the best cell. L is a log-likelihood: a gap of 1/2 means that all measured values together are within one
+standard deviation of noise of the best fit. The bound is loose if counts are large against their noise; steps therefore
+also end when they no longer improve L, and the model stores its bound.
 """
 
 from __future__ import annotations
@@ -31,10 +33,21 @@ from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, exp
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """`values` measured on the marginal of `attributes` over `groups` of cells, each with noise of `variance`.
+    """Measurement of a marginal.
 
-    `operators`: K of every axis, (rows, groups), None for the cells themselves; or a single one over all cells of
-    several attributes. Attributes in the domain's order.
+    Attributes
+    ----------
+    attributes : AttributeSet
+        In the domain's order.
+    groups : tuple of Groups
+        Groups of cells of each attribute that the operators apply to.
+    operators : tuple of ndarray or None
+        K of every axis, shape (rows, groups), None for the identity; or a single one over all cells of several
+        attributes.
+    values : ndarray
+        Measured values.
+    variance : float
+        Noise variance of each value.
     """
 
     attributes: AttributeSet
@@ -49,14 +62,14 @@ class Observed:
 
     @property
     def column(self) -> float:
-        """The largest squared norm of a column of ⊗ K."""
+        """Largest squared norm of a column of ⊗ K."""
         return math.prod(1.0 if one is None else float((one**2).sum(axis=0).max()) for one in self.operators)
 
     @cached_property
     def total(self) -> tuple[float, float]:
-        """What it says of the number of records, and with which precision 1/σ²; (0, 0) where nothing.
+        """Estimate of the number of records and its precision 1/σ²; (0, 0) if the measurement does not determine it.
 
-        The unbiased estimate is c·y, where c (⊗ Kᵢ) = 1ᵀ and c is shortest; its noise is |c|² σ².
+        The unbiased estimate is c·y, where c is the shortest vector with c (⊗ Kᵢ) = 1ᵀ; its noise variance is |c|² σ².
         """
         coefficients = [_summing(operator) for operator in self._matrices()]
         if any(one is None for one in coefficients):
@@ -73,7 +86,7 @@ class Observed:
         return [_explicit(one, grouping.count) for one, grouping in zip(self.operators, self.groups, strict=True)]
 
     def of(self, marginal: Floats, runs: Sequence[Groups]) -> Floats:
-        """K applied to a marginal over finer groups, of which these are runs (`runs_of`)."""
+        """Apply K to a marginal over finer groups; `runs` are the measurement's groups as runs of them (`runs_of`)."""
         table = coarsened(marginal, runs)
         if self.joint:
             return np.asarray(_explicit(self.operators[0], 0) @ table.reshape(-1)).reshape(self.values.shape)
@@ -83,7 +96,7 @@ class Observed:
         return np.asarray(table)
 
     def back(self, values: Floats, runs: Sequence[Groups]) -> Floats:
-        """Kᵀ applied to numbers of the shape of `values`: one for every finer cell."""
+        """Apply Kᵀ to an array of the shape of `values`; return a number for every finer cell."""
         table = values
         if self.joint:
             flat = _explicit(self.operators[0], 0).T @ table.reshape(-1)
@@ -96,7 +109,7 @@ class Observed:
 
 
 def _along(operator: Floats, table: Floats, axis: int) -> Floats:
-    """An operator along one axis."""
+    """Apply an operator along one axis."""
     if axis == table.ndim - 1:
         return np.asarray(table @ operator.T)
     if axis == 0:
@@ -109,27 +122,27 @@ def _explicit(operator: Floats | None, size: int) -> Floats:
 
 
 def _summing(operator: Floats) -> Floats | None:
-    """The shortest c with c K = 1ᵀ, or None where the rows do not span it."""
+    """Return the shortest c with c K = 1ᵀ, or None if 1ᵀ is not in the row space."""
     ones = np.ones(operator.shape[1])
     found: Floats = np.asarray(np.linalg.lstsq(operator.T, ones, rcond=None)[0], dtype=np.float64)
     return found if np.abs(operator.T @ found - ones).max() < 1e-8 else None
 
 
 def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
-    """Groups as runs of finer ones."""
+    """Return groups as runs of finer groups."""
     return [Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
             for one, other in zip(coarse, fine, strict=True)]  # fmt: skip
 
 
 def total_of(observed: Iterable[Observed]) -> float:
-    """The number of records, ≥ 1: what all measurements say of it, by inverse variance."""
+    """Return the number of records, at least 1: the inverse-variance average of the totals of all measurements."""
     said = [one.total for one in observed]
     precision = sum(one for _, one in said)
     return max(sum(value * one for value, one in said) / precision, 1.0) if precision else 1.0
 
 
 def refined(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:
-    """The groups of every attribute that all measurements of several attributes are over: starts of any of them."""
+    """Return, for every attribute, the common refinement of the groups of all measurements of several attributes."""
     found: dict[str, set[int]] = {}
     for one in observed:
         if len(one.attributes) > 1:
@@ -143,11 +156,18 @@ Parts = dict[AttributeSet, Floats]
 
 @dataclass(frozen=True)
 class Effort:
-    """Until L is within `close` of its least, certified; or until `patience` steps one after the other lowered it by no
-    more than that.
+    """Options of the fit.
 
-    τ from `first` on, times `falling` a step, down to `least`, in units of records over noise variance (of L's largest
-    curvature); `inner`: L-BFGS iterations of a step.
+    Attributes
+    ----------
+    close : float
+        The fit ends when L is certified to be within this of its minimum.
+    patience : int
+        The fit also ends when so many consecutive steps reduced L by no more than `close`.
+    first, falling, least : float
+        First τ, its factor per step, and its minimum, in units of records over noise variance (L's largest curvature).
+    inner : int
+        L-BFGS iterations per step.
     """
 
     close: float = 1.0
@@ -168,7 +188,19 @@ def fit(
     start: Model | None = None,
     total: float | None = None,
 ) -> Model:
-    """The model of the attributes in `sizes`. `start`: where to begin, a model fitted to some of the same."""
+    """Return the fitted model of the attributes in `sizes`.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Number of cells of each attribute.
+    observed : sequence of Observed
+    options : FitOptions
+    start : GraphicalModel, optional
+        Model fitted to some of the same measurements, from which the fit starts.
+    total : float, optional
+        Number of records; estimated from the measurements by default.
+    """
     problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
     potentials = problem.potentials(start)
     (gap, loss), tau, vain = problem.gap(potentials), effort.first * problem.curved, 0
@@ -184,7 +216,7 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Potentials are a table for every measured set, over groups, and one for every attribute, over cells."""
+    """Fit problem. Potentials are one table per measured set, over groups, and one per attribute, over cells."""
 
     sizes: Mapping[str, int]
     observed: Sequence[Observed]
@@ -208,7 +240,7 @@ class _Problem:
 
     @cached_property
     def _runs(self) -> list[list[Groups]]:
-        """The groups of every measurement, as runs of those that its set's table is over."""
+        """The groups of every measurement, as runs of the groups of its set's table."""
         finer = [[self.groups[name] for name in one.attributes] if len(one.attributes) > 1
                  else [every_cell(self.sizes[one.attributes[0]])] for one in self.observed]  # fmt: skip
         return [runs_of(one.groups, fine) for one, fine in zip(self.observed, finer, strict=True)]
@@ -219,7 +251,7 @@ class _Problem:
 
     @cached_property
     def curved(self) -> float:
-        """About how strongly L is curved: records times the largest squared column of any K/σ."""
+        """Approximate curvature of L: records times the largest squared column norm of any K/σ."""
         return self.total * max(one.column / one.variance for one in self.observed)
 
     def potentials(self, start: Model | None) -> Parts:
@@ -232,14 +264,14 @@ class _Problem:
         return found
 
     def _alone(self, name: str) -> Floats:
-        """Where to begin: an attribute's own measured cells, in logarithms, or evenly."""
+        """Return the initial potential of an attribute: the logarithm of its measured cells, or zero."""
         for one in self.observed:
             if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
                 return np.log(np.maximum(one.values, 0.1 * math.sqrt(one.variance)))
         return np.zeros(self.sizes[name])
 
     def marginals(self, potentials: Parts) -> tuple[Parts, float]:
-        """Counts of every table's cells, and log Z."""
+        """Return counts of every table's cells, and log Z."""
         factors = {names: potentials[names] for names in self.sets}
         cells = {name: potentials[name,] for name in self.sizes}
         found = calibrate(self.tree, self.homes, self.groups, factors, cells)
@@ -253,12 +285,12 @@ class _Problem:
         return counts, found.log_total
 
     def missing(self, counts: Parts) -> list[Floats]:
-        """(K μ − y)/σ of every measurement."""
+        """Return (K μ − y)/σ of every measurement."""
         triples = zip(self.observed, self._runs, self._scales, strict=True)
         return [(one.of(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
 
     def back(self, scaled: Sequence[Floats]) -> Parts:
-        """Σ Kᵀ s/σ, on every table."""
+        """Return Σ Kᵀ s/σ on every table."""
         found: Parts = {}
         for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
             told = one.back(values * scale, runs)
@@ -266,7 +298,7 @@ class _Problem:
         return found
 
     def gap(self, potentials: Parts) -> tuple[float, float]:
-        """An upper bound of L(μ) − min L, and L(μ)."""
+        """Return an upper bound of L(μ) − min L, and L(μ)."""
         counts, _ = self.marginals(potentials)
         missing = self.missing(counts)
         slope = self.back(missing)
@@ -279,7 +311,7 @@ class _Problem:
         return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in missing) / 2
 
     def stepped(self, potentials: Parts, tau: float, inner: int) -> Parts:
-        """One step of mirror descent: the dual's maximum."""
+        """Return the potentials after one step of mirror descent, the maximum of the dual."""
         ends = np.cumsum([one.values.size for one in self.observed])
 
         def moved(scaled: Floats) -> Parts:

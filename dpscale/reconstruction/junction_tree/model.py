@@ -1,7 +1,7 @@
-"""A graphical model: log-potentials over measured sets, and what follows from them.
+"""Graphical model: log-potentials over measured sets, and the marginals that they define.
 
 p(x) ∝ exp(Σ_S θ_S(x_S) + Σ_i θ_i(x_i)). The tables θ_S are over groups of cells and the θ_i over cells, so the junction
-tree is of groups: within its group a cell has its share by θ_i alone, exactly, whatever the other attributes are.
+tree is over groups: the share of a cell in its group depends on θ_i alone, exactly, and not on other attributes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """Probabilities: of the groups of every clique, and of every attribute's cells given its group."""
+    """Probabilities of a calibrated junction tree.
+
+    Attributes
+    ----------
+    cliques : tuple of ndarray
+        Probabilities of the groups of every clique.
+    within : mapping of str to ndarray
+        Probabilities of every attribute's cells given their group.
+    log_total : float
+        log Z.
+    """
 
     cliques: tuple[Floats, ...]
     within: Mapping[str, Floats]
@@ -35,9 +45,20 @@ class Calibrated:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """`factors[S]`: θ_S over groups, S of two attributes and more; `cells[i]`: θ_i over cells, whose keys are the
-    attributes in the domain's order; `total`: about how many records; `gap`: how far at most L of the fit is above the
-    least (`fit`)."""
+    """Graphical model.
+
+    Attributes
+    ----------
+    groups : mapping of str to Groups
+    factors : mapping of AttributeSet to ndarray
+        θ_S over groups, for sets of two or more attributes.
+    cells : mapping of str to ndarray
+        θ_i over cells; the keys are the attributes in the domain's order.
+    total : float
+        Approximate number of records.
+    gap : float
+        Upper bound of L of the fit minus its minimum (`fit`).
+    """
 
     groups: Mapping[str, Groups]
     factors: Mapping[AttributeSet, Floats]
@@ -51,7 +72,7 @@ class Model:
 
     @cached_property
     def homes(self) -> dict[AttributeSet, int]:
-        """The clique that every factor and every attribute's cells live in."""
+        """The clique of every factor and of every attribute's cells."""
         return {names: self.tree.home(names) for names in [*self.factors, *((name,) for name in self.cells)]}
 
     @cached_property
@@ -59,7 +80,7 @@ class Model:
         return calibrate(self.tree, self.homes, self.groups, self.factors, self.cells)
 
     def coarse_marginal(self, names: Sequence[str]) -> Floats:
-        """Estimated counts over groups, an axis each in the domain's order."""
+        """Return estimated counts over groups, one axis each in the domain's order."""
         ordered = self._ordered(names)
         home = self.tree.home(ordered)
         if home >= 0:
@@ -69,7 +90,10 @@ class Model:
         return np.asarray(self.total * table)
 
     def marginal(self, names: Sequence[str]) -> Floats:
-        """Estimated counts over cells, an axis each in the order asked: ≥ 0, sum `total`."""
+        """Return estimated counts over cells, one axis per attribute in the given order.
+
+        They are non-negative with sum `total`.
+        """
         ordered = self._ordered(names)
         table = expanded(self.coarse_marginal(ordered), [self.groups[name] for name in ordered])
         for axis, name in enumerate(ordered):
@@ -78,7 +102,7 @@ class Model:
         return table.transpose([ordered.index(name) for name in names])
 
     def given(self, **cells: int) -> Model:
-        """The model of the records that have these cells; its `total` is about how many they are."""
+        """Return the model of the records with these cells; its `total` is approximately their number."""
         known = dict(self.cells)
         for name, cell in cells.items():
             self._ordered([name])
@@ -92,13 +116,19 @@ class Model:
 
     @property
     def entropy(self) -> float:
-        """Of one record, in nats."""
+        """Entropy of one record, in nats."""
         expected = sum(float((table * self.coarse_marginal(names)).sum()) for names, table in self.factors.items())
         expected += sum(float((table * self.marginal([name])).sum()) for name, table in self.cells.items())
         return self.calibrated.log_total - expected / self.total
 
     def log_likelihood(self, codes: Mapping[str, NDArray[np.int64]]) -> Floats:
-        """log p of each record; `codes`: the cells of every attribute of the model, (records,) each."""
+        """Return log p of each record.
+
+        Parameters
+        ----------
+        codes : mapping of str to ndarray of int64
+            Cells of every attribute of the model, shape (records,).
+        """
         groups = {name: self.groups[name].labels[codes[name]] for name in self.cells}
         found = np.full(len(next(iter(groups.values()))), -self.calibrated.log_total)
         for names, table in self.factors.items():
@@ -108,7 +138,7 @@ class Model:
         return found
 
     def to_pgmpy(self) -> Any:
-        """The same as a Markov network of pgmpy, over cells."""
+        """Return the model as a Markov network of pgmpy, over cells."""
         from dpscale.reconstruction.junction_tree.pgmpy_model import to_pgmpy
 
         sizes = {name: len(table) for name, table in self.cells.items()}
@@ -128,7 +158,7 @@ def calibrate(
     factors: Mapping[AttributeSet, Floats],
     cells: Mapping[str, Floats],
 ) -> Calibrated:
-    """All probabilities, by one passing of messages."""
+    """Return all probabilities, by one message passing."""
     sums: dict[AttributeSet, Floats] = {}
     within: dict[str, Floats] = {}
     for name, table in cells.items():

@@ -1,9 +1,10 @@
-"""A fitted model as one of pgmpy's, to be queried, drawn and saved with it (pip install 'dpscale[graphical]').
+"""Export of a fitted model to pgmpy, for queries, sampling and files (pip install 'dpscale[graphical]').
 
-A Markov network with one factor a clique: its probabilities given what it shares with the clique above, so that the
-product of all is the joint distribution. Its graph is triangulated: pgmpy's own junction tree of it has our cliques.
-pgmpy is imported here and nowhere else, when it is asked for: it brings scikit-learn, statsmodels and more. Fits do not
-take its triangulation, whose ties fall as Python's sets are walked, nor its messages, which are not in logarithms.
+The result is a Markov network with one factor per clique, the clique's probabilities given its separator, so the
+product of all factors is the joint distribution. Its graph is triangulated, so pgmpy's own junction tree has the same
+cliques. pgmpy is imported only here and only when needed, because it imports scikit-learn, statsmodels and more. Fits
+use neither its triangulation, whose ties depend on the iteration order of sets, nor its messages, which are not in
+logarithms.
 """
 
 from __future__ import annotations
@@ -23,9 +24,20 @@ MOST_CELLS = 1 << 26
 
 
 def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[AttributeSet], Floats]) -> Any:
-    """A `pgmpy.models.DiscreteMarkovNetwork` over the cells of all attributes; PlanError where pgmpy is missing.
+    """Return a `pgmpy.models.DiscreteMarkovNetwork` over the cells of all attributes.
 
-    `law`: the probabilities of a clique's cells.
+    Parameters
+    ----------
+    tree : JunctionTree
+    sizes : mapping of str to int
+        Number of cells of each attribute.
+    law : callable
+        Returns the probabilities of a clique's cells.
+
+    Raises
+    ------
+    PlanError
+        If pgmpy is missing, or a clique has too many cells.
     """
     try:
         from pgmpy.factors.discrete import DiscreteFactor

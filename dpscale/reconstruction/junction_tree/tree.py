@@ -1,10 +1,11 @@
-"""Triangulation and junction tree of measured sets: which cliques a model of largest entropy needs, and how many cells.
+"""Triangulation and junction tree of measured sets: the cliques of a maximum-entropy model, and their number of cells.
 
-Attributes that are measured together are neighbours. Eliminating one after the other joins the neighbours of each; the
-cliques that so arise, the largest alone, form a tree in which what two of them share lies on the whole way between them
-(Koller and Friedman, 2009, chapters 9 and 10). The order of elimination is greedy, by two rules of which the better
-stays, and ties go by the domain's order: the same sets give the same tree in every process. Triangulations that walk
-Python's sets (pgmpy's, networkx's) give another in each, and what an adaptive run may choose next depends on it.
+Attributes that are measured together are neighbours. Eliminating an attribute joins its neighbours. The maximal cliques
+of the resulting graph form a tree in which the attributes shared by two cliques are in every clique on the path between
+them (Koller and Friedman, 2009, chapters 9 and 10). The order of elimination is greedy, by the better of two rules,
+with ties by the domain's order: the same sets give the same tree in every process. Triangulations that iterate over
+Python sets (pgmpy, networkx) differ between processes, and the next choice of an adaptive run depends on the
+triangulation.
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ Price = Callable[[Neighbours, str], tuple[float, float]]
 
 @dataclass(frozen=True, eq=False)
 class JunctionTree:
-    """Cliques, each after its parent: `parents[i]` < i is the index of clique i's (−1: the root's).
+    """Cliques in an order in which each follows its parent.
 
-    `sizes`: cells of every attribute, in the order that cliques have theirs in. Parts that share no attribute hang
-    together by empty separators.
+    Components without common attributes are joined by empty separators.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Number of cells of every attribute; defines the order of attributes in cliques.
+    cliques : tuple of AttributeSet
+    parents : tuple of int
+        Index of the parent of each clique, smaller than its own; −1 for the root.
     """
 
     sizes: Mapping[str, int]
@@ -37,20 +45,20 @@ class JunctionTree:
 
     @cached_property
     def separators(self) -> tuple[AttributeSet, ...]:
-        """What every clique shares with its parent."""
+        """Attributes that each clique shares with its parent."""
         pairs = zip(self.cliques, self.parents, strict=True)
         return tuple(tuple(name for name in own if p >= 0 and name in self.cliques[p]) for own, p in pairs)
 
     @cached_property
     def cells(self) -> int:
-        """Of all cliques together: the size of the model."""
+        """Number of cells of all cliques together, the size of the model."""
         return sum(cells_of(self.sizes, clique) for clique in self.cliques)
 
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         return tuple(self.sizes[name] for name in names)
 
     def home(self, names: Iterable[str]) -> int:
-        """The index of the smallest clique that holds some attributes; −1 where none does."""
+        """Return the index of the smallest clique that contains these attributes; −1 if none does."""
         wanted = set(names)
         holding = [i for i, clique in enumerate(self.cliques) if wanted <= set(clique)]
         return min(holding, key=lambda i: cells_of(self.sizes, self.cliques[i]), default=-1)
@@ -61,7 +69,14 @@ def cells_of(sizes: Mapping[str, int], names: Iterable[str]) -> int:
 
 
 def junction_tree(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> JunctionTree:
-    """The tree of some sets over attributes of so many cells each. An attribute in no set is a clique of its own."""
+    """Return the junction tree of some sets; an attribute in no set is a clique by itself.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Number of cells of each attribute.
+    sets : iterable of AttributeSet
+    """
     graph: Neighbours = {name: set() for name in sizes}
     for names in sets:
         for name in names:
@@ -72,12 +87,12 @@ def junction_tree(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> Jun
 
 
 def model_cells(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> int:
-    """How many cells the cliques of some sets have together."""
+    """Return the number of cells of the cliques of some sets together."""
     return junction_tree(sizes, sets).cells
 
 
 def _fill(sizes: Mapping[str, int]) -> Price:
-    """By the cells that new neighbours would have in common, then by those of the clique."""
+    """Return a price: the cells of new neighbours' tables, then those of the clique."""
 
     def price(graph: Neighbours, name: str) -> tuple[float, float]:
         around = sorted(graph[name])
@@ -88,12 +103,12 @@ def _fill(sizes: Mapping[str, int]) -> Price:
 
 
 def _weight(sizes: Mapping[str, int]) -> Price:
-    """By the cells of the clique."""
+    """Return a price: the cells of the clique."""
     return lambda graph, name: (cells_of(sizes, [name, *graph[name]]), 0)
 
 
 def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[AttributeSet]:
-    """The largest cliques that an elimination makes."""
+    """Return the maximal cliques of an elimination."""
     graph = {name: set(around) for name, around in given.items()}
     made: list[frozenset[str]] = []
     prices = {name: price(graph, name) for name in graph}
@@ -112,7 +127,7 @@ def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[
 
 
 def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> JunctionTree:
-    """A tree of largest separators (Prim's), from the largest clique on."""
+    """Return a tree of largest separators (Prim's algorithm), starting from the largest clique."""
     left = sorted(cliques, key=lambda clique: -cells_of(sizes, clique))
     taken, parents = left[:1], [-1] if left else []
     nearest = [(len(set(one) & set(taken[0])), 0) for one in left[1:]]
@@ -129,7 +144,7 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
 
 
 def log_sum(table: Floats, axes: tuple[int, ...]) -> Floats:
-    """log Σ exp over some axes."""
+    """Return log Σ exp over some axes."""
     if not axes:
         return table
     most = table.max(axis=axes, keepdims=True)
@@ -141,12 +156,12 @@ def largest(table: Floats, axes: tuple[int, ...]) -> Floats:
 
 
 def others(names: AttributeSet, kept: Sequence[str]) -> tuple[int, ...]:
-    """The axes of a table over `names` that are not among `kept`."""
+    """Return the axes of a table over `names` that are not among `kept`."""
     return tuple(axis for axis, name in enumerate(names) if name not in kept)
 
 
 def aligned(table: Floats, names: AttributeSet, holder: AttributeSet) -> Floats:
-    """A table over `names`, an axis of one cell for every other attribute of `holder`; both in the same order."""
+    """Return a table over `names` with an axis of length one for every other attribute of `holder`."""
     sizes = dict(zip(names, table.shape, strict=True))
     return table.reshape([sizes.get(name, 1) for name in holder])
 
@@ -154,7 +169,7 @@ def aligned(table: Floats, names: AttributeSet, holder: AttributeSet) -> Floats:
 def placed(
     tree: JunctionTree, factors: Mapping[AttributeSet, Floats], homes: Mapping[AttributeSet, int]
 ) -> list[Floats]:
-    """The log-potential of every clique: the sum of the factors that live there."""
+    """Return the log-potential of every clique: the sum of the factors assigned to it."""
     tables = [np.zeros(tree.shape(clique)) for clique in tree.cliques]
     for names, table in factors.items():
         tables[homes[names]] += aligned(table, names, tree.cliques[homes[names]])
@@ -162,9 +177,9 @@ def placed(
 
 
 def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = log_sum) -> tuple[list[Floats], Floats]:
-    """Every clique's message to its parent, and what all cells come to: log Z, or the largest log-potential.
+    """Return every clique's message to its parent, and log Z or the largest log-potential.
 
-    `potentials` are added to in place: after it each has all messages from below.
+    `potentials` are updated in place; afterwards each includes all messages from its children.
     """
     reduce = largest if reduced is largest else log_sum
     messages: list[Floats] = [np.zeros(())] * len(potentials)
@@ -177,9 +192,9 @@ def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = lo
 
 
 def calibrated(tree: JunctionTree, potentials: list[Floats]) -> tuple[list[Floats], float]:
-    """The probabilities of every clique's cells, and log Z. `potentials` are used up.
+    """Return the probabilities of every clique's cells, and log Z. `potentials` are overwritten.
 
-    A clique is asked for its probabilities after its parent; the separator's, over the message sent, come down.
+    Cliques are processed after their parents, which send the probabilities of the separator divided by the message.
     """
     messages, total = collected(tree, potentials)
     for index, clique in enumerate(tree.cliques):
@@ -199,7 +214,7 @@ Labelled = tuple[AttributeSet, Floats]
 
 
 def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSet) -> Floats:
-    """The probabilities of `wanted`, an axis each in that order. `cliques`: those of the cliques."""
+    """Return the probabilities of `wanted`, one axis each in that order, from the probabilities of the cliques."""
     where = {name: _highest(tree, name) for name in wanted}
     needed = _joining(tree, set(where.values()))
     messages: dict[int, list[Labelled]] = {index: [] for index in needed}
@@ -217,12 +232,12 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
 
 
 def _highest(tree: JunctionTree, name: str) -> int:
-    """The clique with an attribute that is nearest to the root."""
+    """Return the clique nearest to the root that contains an attribute."""
     return next(index for index, clique in enumerate(tree.cliques) if name in clique)
 
 
 def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
-    """The cliques on the ways between some."""
+    """Return the cliques on the paths between some cliques."""
     ways = [_upwards(tree, index) for index in some]
     common = set.intersection(*map(set, ways))
     top = max(common)
@@ -238,7 +253,7 @@ def _upwards(tree: JunctionTree, index: int) -> list[int]:
 
 def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: AttributeSet,
          arrived: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
-    """A clique's probabilities, given what it shares with the one above, of the attributes that matter."""
+    """Return a clique's probabilities of the relevant attributes, given the attributes shared with the parent."""
     clique = tree.cliques[index]
     matter = {*wanted, *shared, *(name for names, _ in arrived for name in names)}
     kept = tuple(name for name in clique if name in matter)
@@ -248,9 +263,10 @@ def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: Attr
 
 
 def _product(tables: Sequence[Labelled], kept: AttributeSet) -> Labelled:
-    """The product of some tables, summed over all attributes but those kept."""
+    """Return the product of some tables, summed over all attributes except `kept`."""
     letters = {name: number for number, name in enumerate({name: None for names, _ in tables for name in names})}
     asked: list[object] = []
     for names, table in tables:
         asked += [table, [letters[name] for name in names]]
-    return kept, np.einsum(*asked, [letters[name] for name in kept], optimize=len(tables) > 2)  # type: ignore[call-overload, no-any-return]
+    return kept, np.einsum(*asked, [letters[name] for name in kept], optimize=len(tables) > 2)  # type:
+    ignore[call-overload, no-any-return]

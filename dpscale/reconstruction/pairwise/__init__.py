@@ -1,7 +1,7 @@
-"""One model of all measured pairs: what pairs that were not measured are, and what rows are drawn from.
+"""Pairwise maximum-entropy model of all measured pairs: it completes unmeasured pairs and generates rows.
 
-Low-order tables know nothing of a pair that was not measured but its strongest chain. A pairwise maximum-entropy model
-of all pairs that were knows all chains at once. It is learnt by sampling, so no junction tree bounds it: `learn` sweeps
-prototype rows (`sweeping`, `loops`) until the model gives the measured counts, and reads off the others. What it starts
-from is rounded, so that machines whose floats differ in their last bits learn the same.
+Low-order tables estimate an unmeasured pair from its strongest chain alone. A model of all measured pairs uses all
+chains together. It is learnt by sampling, so its size is not limited by a junction tree: `learn` sweeps over prototype
+rows (`loops`) until the model reproduces the measured counts, and reads off the other pairs. The initial values are
+rounded, so that machines whose floats differ in the last bits learn the same model.
 """

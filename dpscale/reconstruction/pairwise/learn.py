@@ -1,9 +1,9 @@
-"""Learning, once: a pairwise model of the measured pairs, what it implies of the others, and prototype rows.
+"""Learning of a pairwise model of the measured pairs, the other pairs that it implies, and prototype rows.
 
-Rows start independent and are swept with growing feedback. What the feedback leaves over is integrated into the pairs'
-own logits, θ += κ β (T − C)/S (a proportional-integral controller), so that in the end the model itself gives the
-measured counts and the feedback only takes out the noise of sampling. Feedback alone would bias C, and rows would
-freeze where one value nearly determines another.
+Rows start independent and are swept with increasing feedback. The remaining error is integrated into the pairs' own
+logits, θ += κ β (T − C)/S (a proportional–integral controller), so that finally the model itself reproduces the
+measured counts and the feedback only removes the noise of sampling. Feedback alone would bias C, and rows would not
+change if one value nearly determines another.
 """
 
 from __future__ import annotations
@@ -39,10 +39,27 @@ LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 @dataclass(eq=False)
 class Sweeper:
-    """`rows`: (n, d) groups; `targets`: wanted counts of every pair's cells; `theta`: the pairs' own logits.
+    """Gibbs sampler over rows with feedback towards target counts of pairs.
 
-    The energy of the table is −Σ_rows [Σ_i u_i + Σ_{i<j} θ_ij] + β/2 Σ_cells (C − T)² / (T + 1). A value's conditional
-    follows from it, C without the row itself; `held`: (d, d), the pairs that count.
+    The energy of the table is −Σ_rows [Σ_i u_i + Σ_{i<j} θ_ij] + β/2 Σ_cells (C − T)² / (T + 1). The conditional of a
+    value follows from it, with C excluding the row itself.
+
+    Attributes
+    ----------
+    layout : PairLayout
+    ones : ndarray
+        1-way marginals, concatenated.
+    rows : ndarray of int32, shape (n, d)
+        Groups.
+    targets : ndarray
+        Target counts of every pair's cells.
+    theta : ndarray
+        Logits of the pairs.
+    active : ndarray of bool, shape (d, d)
+        Pairs in the energy.
+    chance : Chance
+    counts : ndarray
+        Current counts of every pair's cells.
     """
 
     layout: Layout
@@ -68,7 +85,7 @@ class Sweeper:
         self._count()
 
     def sweep(self, beta: float) -> None:
-        """Draw every value anew, with feedback of strength β."""
+        """Redraw every value, with feedback of strength β."""
         layout = self.layout
         loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
@@ -83,7 +100,10 @@ class Sweeper:
 
 
 def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """(d, d, 4): of every attribute i those it has pairs with, where both orders of a pair begin, and their sizes."""
+    """Return the neighbours of every attribute, shape (d, d, 4).
+
+    For each neighbour: its number, the start of the pair in both orientations, and its size.
+    """
     found = np.zeros((len(held), len(held), 4), np.uint64)
     for i in range(len(held)):
         others = np.flatnonzero(held[i])
@@ -93,7 +113,7 @@ def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 def independent_rows(layout: Layout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
-    """(count, d) rows of independent attributes, each as often as its 1-way says."""
+    """Return rows of independent attributes that match the 1-way marginals, shape (count, d)."""
     columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
@@ -107,7 +127,17 @@ FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-9, 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """What a task draws from: wanted shares of all pairs, θ of the measured ones, prototype rows over groups."""
+    """Pairwise model.
+
+    Attributes
+    ----------
+    targets : PairTargets
+        Target shares of all pairs.
+    theta : ndarray
+        Logits of the measured pairs.
+    rows : ndarray of int32, shape (n, d)
+        Prototype rows over groups.
+    """
 
     wanted: Wanted
     theta: Floats
@@ -115,16 +145,22 @@ class Learnt:
 
 
 def independent(wanted: Wanted, count: int, chance: Chance) -> tuple[NDArray[np.int32], Floats]:
-    """Start from independent attributes and θ = 0."""
+    """Return independent rows and θ = 0 as the start."""
     return independent_rows(wanted.layout, wanted.ones, count, chance), np.zeros(wanted.layout.cells)
 
 
 def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = independent) -> Learnt:
-    """Sweep over `count` rows. Pairs that were not measured become what the model implies, and a little of chains.
+    """Return a pairwise model learnt by sweeps over rows; unmeasured pairs combine the model's counts and chains.
 
     Parameters
     ----------
-    start: gives the first rows and their θ.
+    targets : PairTargets
+    release : str
+        Public name of the release, which defines the random stream.
+    count : int
+        Number of prototype rows.
+    start : callable
+        Returns the first rows and their θ.
     """
     layout, chance = wanted.layout, Chance(release, "learn")
     rows, theta = start(wanted, count, chance)
@@ -143,8 +179,10 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = 
 
 
 def _shrunk_target(wanted: Wanted, one: Floats, other: Floats) -> Floats:
-    """The mean of two halves of the sweeps, its departure from independence believed as far as either bears the other
-    out: Σ (s − p)(t − p)/p has no chance in it, Σ (m − p)²/p of the mean m has."""
+    """Return the mean of two halves of the sweeps, with its departure from independence shrunk by their agreement.
+
+    Σ (s − p)(t − p)/p contains no sampling noise; Σ (m − p)²/p of the mean m does.
+    """
     layout, mean = wanted.layout, (one + other) / 2
     for i, j in layout.pairs:
         alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
@@ -156,13 +194,13 @@ def _shrunk_target(wanted: Wanted, one: Floats, other: Floats) -> Floats:
 
 
 def effort(wanted: Wanted, count: int = PROTOTYPES) -> int:
-    """About how many numbers learning adds: 10^9 take a second or so."""
+    """Return the approximate number of additions of `learn`; 10^9 take about a second."""
     held = wanted.known.sum(axis=1) * wanted.layout.sizes
     return int(held.sum()) * count * len(BETAS)
 
 
 def completed(model: LowOrder, learnt: Learnt) -> LowOrder:
-    """The low-order tables with every pair that was not measured as the pairwise model has it."""
+    """Return the low-order tables with every unmeasured pair taken from the pairwise model."""
     layout, tables = learnt.wanted.layout, dict(model.tables)
     for i, j in layout.pairs:
         pair = {layout.names[i], layout.names[j]}
@@ -174,7 +212,7 @@ def completed(model: LowOrder, learnt: Learnt) -> LowOrder:
 
 
 def _fitted(wanted: Wanted) -> Wanted:
-    """The pairs that were not measured, fitted to the 1-ways: otherwise drawing would be held to what cannot be."""
+    """Fit the unmeasured pairs to the 1-way marginals, so that drawn rows can match both."""
     layout = wanted.layout
     for i, j in layout.pairs:
         if not wanted.known[i, j]:
@@ -189,7 +227,7 @@ LEARNT = "pairwise.npz"
 
 
 def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> None:
-    """One file, exact; not flushed, since it can be made again for free."""
+    """Write a model exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     wanted, names = learnt.wanted, learnt.wanted.layout.names
     index: dict[str, Any] = {
         "total": total,
@@ -206,7 +244,7 @@ def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> Non
 
 
 def read_learnt(path: Path) -> tuple[Learnt, Spread, float]:
-    """The inverse of `write_learnt`, byte by byte."""
+    """Return the model in a file, equal to the last byte."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index: dict[str, Any] = json.loads(str(arrays["index"]))
         names = tuple(index["names"])
@@ -224,7 +262,7 @@ ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 
 def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
-    """The sets of three in wanted sets that have no table, in the model's order; none where they are too many."""
+    """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
     place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
     for one in sets:
         found.update(combinations(sorted(one, key=place.__getitem__), 3))
@@ -236,7 +274,7 @@ def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]
 
 
 def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], release: str) -> LowOrder:
-    """The model with a table of every one of `sets`; `release`: its public name, which the rows follow from."""
+    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
     if not sets:
         return model
     seen, by_pairs = _drawn(learnt, release), _of_pairs(model)
@@ -250,7 +288,7 @@ def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], 
 
 @dataclass(frozen=True, eq=False)
 class Departure:
-    """A table by its pairs alone, and how the model departs from that, as far as it is not chance."""
+    """Table implied by its pairs alone, and the departure of the pairwise model from it, without sampling noise."""
 
     expected: Floats
     by: Floats
@@ -258,13 +296,13 @@ class Departure:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Drawn rows over groups in two halves, (d, n) each: a row of every attribute in `names`."""
+    """Sampled rows over groups in two halves, shape (d, n) each, with a row for every attribute in `names`."""
 
     names: tuple[str, ...]
     halves: tuple[Integers32, Integers32]
 
     def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
-        """Of all rows of a half, in every cell of a set."""
+        """Return the shares of the rows of a half in every cell of a set."""
         first, second, third = (self.halves[half][self.names.index(name)] for name in names)
         counts = np.zeros(shape)
         count_triple(first, second, third, shape[1], shape[2], counts.reshape(-1))
@@ -272,7 +310,7 @@ class Seen:
 
 
 def _drawn(learnt: Learnt, release: str) -> Seen:
-    """The prototypes, swept on with the model's own weights."""
+    """Sweep the prototypes further with the model's own weights."""
     wanted, rows = learnt.wanted, learnt.rows.copy()
     sweeper = Sweeper(wanted.layout, wanted.ones, rows, wanted.shares * len(rows), learnt.theta, wanted.known,
                       Chance(release, "triples"))  # fmt: skip
@@ -292,7 +330,7 @@ def _of_pairs(model: LowOrder) -> LowOrder:
 
 
 def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure:
-    """α ((s + t)/2 − p) of a set."""
+    """Return α ((s + t)/2 − p) of a set."""
     expected = by_pairs.coarse_marginal(names)
     margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
     one, other = (
@@ -304,13 +342,13 @@ def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure
 
 
 def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
-    """Fitted to the pairs; a cell that no row was seen in has a little of what is expected of it."""
+    """Fit shares to the pairs; a cell without rows has a small part of its expectation."""
     total = float(expected.sum())
     return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
 
 
 def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
-    """2(w − s) − 1, w the slope of what was measured on what the model says, both beside the pairs, s its error."""
+    """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
     if len(told) < FEW:
         return 1.0
     along = np.array([((table - one.expected) * one.by).sum() for one, table in told])

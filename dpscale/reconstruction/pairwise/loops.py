@@ -1,7 +1,7 @@
-"""The compiled loops of sweeps over rows: plain products and sums in one order, so the same bytes everywhere.
+"""Compiled loops of sweeps over rows, with products and sums in one order: the same bytes on every machine.
 
-No BLAS and no exponential of a library: exp is (1 + x/1024)^1024 by ten squarings, near enough for a sampler that is
-held to its counts, and vectorised by the compiler. Apart from the rest so that numba is loaded when rows are swept.
+They use no BLAS and no library exponential: exp is (1 + x/1024)^1024 by ten squarings, accurate enough for a sampler
+with feedback, and vectorised by the compiler. They are a separate module so that numba is loaded when rows are swept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 2048  # rows whose values stay in the cache while pairs are counted
 
 @compiled("void(float32[::1], int64, float32[::1])", inline="always")
 def exponentials(logits: Floats, count: int, out: Floats) -> None:
-    """exp of each, which are ≤ 0."""
+    """Write exp of each logit; logits are ≤ 0."""
     for a in range(count):
         x = max(logits[a], FAR) * STEP + ONE
         for _ in range(10):
@@ -33,7 +33,7 @@ def exponentials(logits: Floats, count: int, out: Floats) -> None:
 
 @compiled("float32(uint64[::1])", inline="always")
 def uniform(state: NDArray[np.uint64]) -> Any:
-    """The next of a xorshift64* sequence, in [0, 1)."""
+    """Return the next number of a xorshift64* sequence, in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -44,7 +44,7 @@ def uniform(state: NDArray[np.uint64]) -> Any:
 
 @compiled("int64(float32[::1], int64, float32[::1], uint64[::1])", inline="always")
 def chosen(logits: Floats, count: int, weights: Floats, state: NDArray[np.uint64]) -> int:
-    """An index with probability proportional to exp(logit); `weights` is room for the exponentials."""
+    """Return an index with probability proportional to exp(logit); `weights` is working memory."""
     top = logits[0]
     for a in range(1, count):
         top = max(top, logits[a])
@@ -70,7 +70,7 @@ def weigh(
     starts: Any, used: Any, sizes: Any, wanted: Any, scale: Any, theta: Any, counts: Any, beta: float, weights: Any,
     slopes: Any,
 ) -> None:  # fmt: skip
-    """W = θ − β (C + ½ − T) / S and its slope β / S of the pairs in use, laid out once by each attribute."""
+    """Write W = θ − β (C + ½ − T) / S and its slope β / S for the pairs in use, in both orientations."""
     for i in range(len(sizes)):
         for j in range(i + 1, len(sizes)):
             if not used[i, j]:
@@ -89,7 +89,7 @@ def weigh(
 
 @compiled("void(int32[:, ::1], int64[:, :, ::1], boolean[:, ::1], int64[::1], float64[::1])")
 def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
-    """How many rows are in each cell of the pairs in use."""
+    """Count the rows in each cell of the pairs in use."""
     counts[:] = 0
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
@@ -103,7 +103,7 @@ def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
 
 @compiled("void(float32[::1], uint64[::1], uint64, uint64, float32[::1])", inline="always")
 def gather(weights: Any, lines: Any, count: Any, size: Any, logits: Any) -> None:
-    """Add the first so many lines of weights, eight values at a time: what is behind a line goes where nobody looks."""
+    """Add `count` lines of weights to the logits, eight values at a time; entries after `size` are unused."""
     for b in range(U0, size, U8):
         l0, l1, l2, l3 = logits[b], logits[b + U1], logits[b + U2], logits[b + U3]
         l4, l5, l6, l7 = logits[b + U4], logits[b + U5], logits[b + U6], logits[b + U7]
@@ -126,7 +126,7 @@ def gather(weights: Any, lines: Any, count: Any, size: Any, logits: Any) -> None
     inline="always",
 )
 def move(row: Any, near: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, weights: Any, slopes: Any) -> None:
-    """A value that changes, in the weights of its pairs."""
+    """Update the weights of pairs after a value changes."""
     for t in range(count):
         back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]
         left, joined = slopes[line + old], slopes[line + new]
@@ -140,7 +140,7 @@ def move(row: Any, near: Any, count: Any, lines: Any, size: Any, old: Any, new: 
     "void(int32[::1], uint64[:, ::1], uint64, uint64[::1], uint64, uint64, uint64, float32[::1])", inline="always"
 )
 def move_threes(row: Any, around: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, threes: Any) -> None:
-    """A value that changes, in the weights of its sets of three."""
+    """Update the weights of triples after a value changes."""
     for t in range(count):
         j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]
         by_j, by_k = around[t, U5] + k * around[t, U7] + j, around[t, U8] + j * around[t, U10] + k
@@ -162,13 +162,21 @@ def sweep(
     rows: Any, order: Any, near: Any, degrees: Any, around: Any, sets_of: Any, sizes: Any, alone: Any,
     alone_at: Any, weights: Any, slopes: Any, threes: Any, state: Any, turn: Any,
 ) -> int:  # fmt: skip
-    """Draw every value of every row anew, given the others and the counts of all rows; how many changed.
+    """Redraw every value of every row, given the others and the counts of all rows; return the number of changes.
 
-    `near[i, :degrees[i]]`: the attributes that i has pairs with, where the weights of each pair begin by i and by the
-    other, and the other's size; `alone`: the logarithms of the 1-ways. The row itself is not counted while its value
-    is drawn; a value that changes moves two cells of each pair by one.
-    `around[i, :sets_of[i]]`: the sets of three that i is in, if rows are held to some (`synthesize.threes`); `threes`:
-    the weights of their cells, each line of them with its slopes behind. Unsigned numbers: no index is from the end.
+    The row itself is not counted while its value is drawn; a value that changes moves two cells of each pair by one.
+    Numbers are unsigned, so that indices are never counted from the end.
+
+    Parameters
+    ----------
+    near : ndarray of uint64
+        `near[i, :degrees[i]]`: neighbours of i, the start of each pair in both orientations, the neighbour's size.
+    alone : ndarray of float32
+        Logarithms of the 1-way marginals.
+    around : ndarray of uint64
+        `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.three_way`), if there are triples.
+    threes : ndarray of float32
+        Weights of the cells of triples, each line followed by its slopes.
     """
     most, held = U1, U1
     for own_size, pairs_of, threes_of in zip(sizes, degrees, sets_of):  # noqa: B905
@@ -205,6 +213,6 @@ def sweep(
 
 @compiled("void(int32[::1], int32[::1], int32[::1], int64, int64, float64[::1])")
 def count_triple(first: Any, second: Any, third: Any, seconds: int, thirds: int, counts: Any) -> None:
-    """Add rows to the cells of three attributes; `seconds`, `thirds`: how many values two of them have."""
+    """Add rows to the cells of three attributes; `seconds` and `thirds` are the sizes of the last two."""
     for row in range(len(first)):
         counts[(first[row] * seconds + second[row]) * thirds + third[row]] += 1

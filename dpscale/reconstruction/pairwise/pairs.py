@@ -1,7 +1,7 @@
-"""All pairs of attributes over groups, laid out flat for the loops that draw rows.
+"""Flat layout of all pairs of attributes over groups, for the loops that draw rows.
 
-Tables of a pair i < j lie one after the other in vectors of `cells` entries, row-major in (value of i, value of j). The
-loops keep every pair twice more as float32, once by each attribute, so that what one attribute needs lies together.
+Tables of a pair i < j are concatenated in vectors of `cells` entries, row-major in (value of i, value of j). The loops
+store every pair twice more as float32, in both orientations, so that the entries for one attribute are adjacent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ BYTES_A_CELL = 64  # of all vectors of a sweep together
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """`names`: the attributes; `sizes`: their groups; `used`: (d, d), the pairs that have tables here."""
+    """Layout of pairs.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Attributes.
+    sizes : ndarray of int64, shape (d,)
+        Number of groups of each attribute.
+    used : ndarray of bool, shape (d, d)
+        Pairs that have tables.
+    """
 
     names: tuple[str, ...]
     sizes: NDArray[np.int64]
@@ -32,7 +42,7 @@ class Layout:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """(d, d, 2): where a pair's table begins in the flat vectors, and in the loops' own for drawing i; −1: none."""
+        """Start of each pair's table, shape (d, d, 2): in the flat vectors and in the loops' vectors; −1: none."""
         starts = np.full((len(self.sizes), len(self.sizes), 2), -1, np.int64)
         at = 0
         for i, j in self.pairs:
@@ -49,30 +59,30 @@ class Layout:
 
     @cached_property
     def cells(self) -> int:
-        """Entries of a flat vector."""
+        """Number of entries of a flat vector."""
         return sum(int(self.sizes[i] * self.sizes[j]) for i, j in self.pairs)
 
     @cached_property
     def ones_at(self) -> NDArray[np.int64]:
-        """Where an attribute's groups begin in a vector of all 1-ways."""
+        """Start of each attribute's groups in a vector of all 1-way marginals."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
     @property
     def steps(self) -> int:
-        """About how many numbers a sweep over one row adds, where all pairs count."""
+        """Approximate number of additions of a sweep over one row, if all pairs are active."""
         return int(sum(self.used[i].sum() * self.sizes[i] for i in range(len(self.sizes))))
 
     def of(self, vector: Floats, i: int, j: int) -> Floats:
-        """A view of the table of a pair i < j."""
+        """Return a view of the table of a pair i < j."""
         start, rows, columns = self.starts[i, j, 0], self.sizes[i], self.sizes[j]
         return vector[start : start + rows * columns].reshape(rows, columns)
 
     def one(self, vector: Floats, i: int) -> Floats:
-        """A view of an attribute's entries in a vector of all 1-ways."""
+        """Return a view of an attribute's entries in a vector of all 1-way marginals."""
         return vector[self.ones_at[i] : self.ones_at[i] + self.sizes[i]]
 
     def within(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which entries of a flat vector belong to some of the pairs."""
+        """Return which entries of a flat vector belong to the chosen pairs."""
         inside = np.zeros(self.cells, np.bool_)
         for i, j in self.pairs:
             start = self.starts[i, j, 0]
@@ -82,9 +92,17 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What rows are held to, as shares of all rows: `ones` of the 1-ways, `shares` of the pairs.
+    """Targets of rows, as shares of all rows.
 
-    `known`: (d, d), the pairs that were measured; the others are as a model implies them.
+    Attributes
+    ----------
+    layout : PairLayout
+    ones : ndarray
+        1-way marginals, concatenated.
+    shares : ndarray
+        Pairs, flat.
+    known : ndarray of bool, shape (d, d)
+        Pairs that were measured; the others are implied by a model.
     """
 
     layout: Layout
@@ -95,7 +113,16 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How groups spread over cells: of every attribute its groups and its 1-way over cells, and the domain's rules."""
+    """Distribution of each attribute's groups over cells.
+
+    Attributes
+    ----------
+    groups : mapping of str to Groups
+    ones : mapping of str to ndarray
+        1-way marginals over cells.
+    rules : tuple of Excludes
+        Structural zeros and functional dependencies of the domain.
+    """
 
     groups: Mapping[str, Groups]
     ones: Mapping[str, Floats]
@@ -103,7 +130,10 @@ class Spread:
 
 
 def wanted(model: LowOrder, memory: int) -> Wanted:
-    """The pairs of a model; one without a table is independent. Where not all fit, the measured and the small do."""
+    """Return the pairs of a model as targets; a pair without a table is independent.
+
+    If not all pairs fit the memory, measured and small ones are preferred.
+    """
     layout = _layout(model, memory)
     ones = _rounded(np.concatenate([model.coarse[name] / model.total for name in layout.names]))
     shares, known = np.empty(layout.cells), np.zeros_like(layout.used)
@@ -117,7 +147,7 @@ def wanted(model: LowOrder, memory: int) -> Wanted:
 
 
 def _rounded(shares: Floats) -> Floats:
-    """To a step that no last bit of a float reaches."""
+    """Round to a multiple of STEP, which is coarser than the last bits of floats."""
     return np.asarray(np.rint(shares / STEP) * STEP)
 
 
@@ -136,6 +166,6 @@ def _every(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _order(model: LowOrder, names: tuple[str, ...], sizes: NDArray[np.int64], pair: tuple[int, int]) -> tuple[int, int]:
-    """What was measured first, then what a chain implies, then the rest; small before large."""
+    """Return a sort key: measured pairs, then pairs implied by chains, then the rest; small before large."""
     key = names[pair[0]], names[pair[1]]
     return (0 if key in model.measured else 1 if key in model.tables else 2), int(sizes[pair[0]] * sizes[pair[1]])
